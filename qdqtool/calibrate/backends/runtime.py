@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding onnxruntime: exactly one flavour of it, with the provider asked for. No model is looked at here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import Any
+
+from qdqtool.errors import MissingPackageError, QdqError
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+
+# Wheels that all install the module `onnxruntime`, each over the other.
+_FLAVOURS = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+    "onnxruntime-migraphx",
+    "onnxruntime-rocm",
+    "onnxruntime-qnn",
+    "onnxruntime-silicon",
+    "onnxruntime-training",
+    "onnxruntime-training-cpu",
+)
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_PLACE = re.compile(r"^/\S+:\d+ .*?\) (?=[A-Z])")
+_LONGEST = 240
+
+
+def load_onnxruntime() -> Any:
+    """The module onnxruntime.
+
+    Raises:
+        MissingPackageError: it is not installed, or several flavours are, which overwrite one another.
+    """
+    found = [name for name in _FLAVOURS if _installed(name)]
+    if len(found) > 1:
+        fix = f"pip uninstall -y {' '.join(found)}, then pip install one of them"
+        raise MissingPackageError("onnxruntime", f"{' and '.join(found)} are installed over one another", fix)
+    try:
+        import onnxruntime
+    except ImportError as error:
+        reason = "is not installed, and running a model needs it" if not found else f"does not load ({error})"
+        raise MissingPackageError("onnxruntime", reason, 'pip install "qdqtool[cpu]"') from error
+    if not hasattr(onnxruntime, "InferenceSession"):
+        fix = 'pip install --force-reinstall --no-deps onnxruntime, or pip install "qdqtool[cpu]"'
+        raise MissingPackageError("onnxruntime", "is installed only in part", fix)
+    return onnxruntime
+
+
+def provider_names(runtime: Any, provider: str) -> list[str]:
+    """What onnxruntime calls the provider asked for, and the one that takes what it leaves.
+
+    Raises:
+        QdqError: no such provider.
+        MissingPackageError: the installed onnxruntime was built without it.
+    """
+    if provider not in PROVIDERS:
+        raise QdqError("--provider", f"{provider!r} is not one", f"choose one of {', '.join(PROVIDERS)}")
+    if PROVIDERS[provider] not in runtime.get_available_providers():
+        reason = f"the installed onnxruntime {runtime.__version__} has no {PROVIDERS[provider]}"
+        raise MissingPackageError("--provider", reason, 'pip uninstall -y onnxruntime, then pip install "qdqtool[gpu]"')
+    return list(dict.fromkeys((PROVIDERS[provider], PROVIDERS["cpu"])))
+
+
+def one_line(error: Exception) -> str:
+    """What onnxruntime complains of, without its codes and source places."""
+    text = _PREFIX.sub("", next(iter(str(error).splitlines()), type(error).__name__))
+    text = _PLACE.sub("", text).strip()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An image file to the array a model eats: decode, resize, colour order, normalise. Not which images, nor in what batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.calibrate.preprocess import Interpolation, Layout, Preprocess
+from qdqtool.calibrate.resample import resize_area, resize_linear
+from qdqtool.errors import MissingPackageError, QdqError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Float32 = npt.NDArray[np.float32]
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+
+_CROP = 0.875  # the centre that a classifier sees: 224 of 256
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
+
+
+@dataclass(frozen=True)
+class ImageReader:
+    """A preprocessing fitted to one model input: all that was left open is decided.
+
+    Attributes:
+        spec: the preprocessing, its `size` and `layout` filled in.
+        channels: 1 (grey) or 3.
+    """
+
+    spec: Preprocess
+    channels: int
+
+    def read(self, path: Path) -> Float32:
+        """The array of one image file: float32, (1, C, H, W) or (1, H, W, C).
+
+        Raises:
+            QdqError: the file is no image, is broken, or holds more than 8 bits a channel.
+        """
+        pixels = np.asarray(self._resized(_decode(path, self.channels)), np.uint8)
+        pixels = pixels.reshape(*pixels.shape[:2], self.channels)
+        if self.spec.color == "bgr":
+            pixels = pixels[..., ::-1]
+        values = pixels.astype(np.float32) * np.float32(self.spec.scale)
+        values = (values - np.array(self.spec.mean, np.float32)) / np.array(self.spec.std, np.float32)
+        if self.spec.layout == "nchw":
+            values = values.transpose(2, 0, 1)
+        return np.ascontiguousarray(values[None], np.float32)
+
+    def _resized(self, image: Image) -> Image:
+        width, height = self.spec.size or image.size
+        how, wide, high = self.spec.interpolation, image.width, image.height
+        if self.spec.resize == "stretch":
+            return _resample(image, width, height, how)
+        if self.spec.resize == "crop":
+            ratio = max(width / _CROP / wide, height / _CROP / high)
+            covering = _resample(image, max(width, round(wide * ratio)), max(height, round(high * ratio)), how)
+            left, top = (covering.width - width) // 2, (covering.height - height) // 2
+            return covering.crop((left, top, left + width, top + height))
+        return self._letterboxed(image, width, height)
+
+    def _letterboxed(self, image: Image, width: int, height: int) -> Image:
+        """Keep the aspect ratio; YOLOX cuts the fraction of a pixel off and starts at the corner, YOLOv5 rounds and centres."""
+        from PIL import Image as pil
+
+        ratio = min(width / image.width, height / image.height)
+        corner = self.spec.resize == "letterbox-topleft"
+        wide, high = ((int if corner else round)(side * ratio) for side in image.size)
+        inner = _resample(image, max(1, wide), max(1, high), self.spec.interpolation)
+        canvas = pil.new(image.mode, (width, height), (self.spec.pad,) * 3 if self.channels == 3 else self.spec.pad)
+        canvas.paste(inner, (0, 0) if corner else ((width - inner.width) // 2, (height - inner.height) // 2))
+        return canvas
+
+
+def fit_reader(spec: Preprocess, name: str, shape: Sequence[int | str | None]) -> ImageReader:
+    """Decide size, layout and channels of a preprocessing from the model input it is for.
+
+    Args:
+        spec: what the user asked for.
+        name: the input's name, for messages.
+        shape: its dimensions; None or a name where free.
+
+    Raises:
+        QdqError: the input takes no images, its size is free and none was given, or the two disagree.
+    """
+    if len(shape) != 4:
+        raise QdqError(name, f"takes arrays of {len(shape)} dimensions, not images", "give the data as .npz")
+    layout = spec.layout or _layout(name, shape)
+    channels, rows, columns = (shape[1], shape[2], shape[3]) if layout == "nchw" else (shape[3], shape[1], shape[2])
+    if not isinstance(channels, int):
+        channels = 3
+    if channels not in (1, 3):
+        raise QdqError(
+            name, f"has {channels} channels in the layout {layout}, an image has 1 or 3", "say layout=nchw or nhwc"
+        )
+    size = _size(spec, name, columns, rows)
+    for what, values in (("mean", spec.mean), ("std", spec.std)):
+        if len(values) not in (1, channels):
+            raise QdqError(
+                name, f"has {channels} channel, {what} has {len(values)} values", f"give {what}=<one number>"
+            )
+    fitted = Preprocess(**{**vars(spec), "size": size, "layout": layout})
+    return ImageReader(fitted, channels)
+
+
+def _layout(name: str, shape: Sequence[int | str | None]) -> Layout:
+    if shape[1] in (1, 3):
+        return "nchw"
+    if shape[3] in (1, 3):
+        return "nhwc"
+    raise QdqError(name, "does not show where its channels are", "say layout=nchw or layout=nhwc in --preprocess")
+
+
+def _size(spec: Preprocess, name: str, width: int | str | None, height: int | str | None) -> tuple[int, int]:
+    if spec.size is None:
+        if isinstance(width, int) and isinstance(height, int):
+            return width, height
+        raise QdqError(name, "takes images of any size", "say which: add size=WIDTHxHEIGHT to --preprocess")
+    for given, fixed in zip(spec.size, (width, height), strict=True):
+        if isinstance(fixed, int) and given != fixed:
+            wanted = f"{width}x{height}"
+            raise QdqError(
+                name,
+                f"is {wanted} (width x height), --preprocess says {'x'.join(map(str, spec.size))}",
+                "leave size out",
+            )
+    return spec.size
+
+
+def _decode(path: Path, channels: int) -> Image:
+    """The image as the camera meant it (EXIF orientation applied), 8 bits, grey or RGB; transparency is dropped."""
+    pil = _pillow()
+    try:
+        with pil.open(path) as file:
+            if file.mode not in _MODES:
+                raise QdqError(
+                    path, f"is an image of mode {file.mode}, not of 8 bits a channel", "convert it, or give .npz"
+                )
+            from PIL import ImageOps
+
+            upright: Image = ImageOps.exif_transpose(file)
+            return upright.convert("RGB" if channels == 3 else "L")
+    except QdqError:
+        raise
+    except (pil.DecompressionBombError, pil.DecompressionBombWarning) as error:
+        raise QdqError(path, f"is too large to decode ({error})", "scale it down first") from error
+    except Exception as error:  # Pillow's decoders raise what they like: OSError, SyntaxError, struct.error, IndexError
+        raise QdqError(path, f"cannot be read as an image ({_short(error)})", "remove or replace it") from error
+
+
+def _short(error: Exception) -> str:
+    text = str(error).splitlines()
+    return "not an image" if "cannot identify" in str(error) else (text[0] if text else type(error).__name__)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image as pil
+    except ImportError:
+        raise MissingPackageError("images", "reading them needs Pillow", 'pip install "qdqtool[images]"') from None
+    return pil
+
+
+def _resample(image: Image, width: int, height: int, how: Interpolation) -> Image:
+    from PIL import Image as pil
+
+    if image.size == (width, height):
+        return image
+    if how in ("linear", "area"):
+        resize = resize_linear if how == "linear" else resize_area
+        pixels = np.asarray(image, np.uint8)
+        pixels = resize(pixels.reshape(*pixels.shape[:2], -1), width, height)
+        return pil.fromarray(pixels if image.mode == "RGB" else pixels[..., 0])
+    filters = {"antialias": "BILINEAR", "cubic": "BICUBIC", "nearest": "NEAREST"}
+    return image.resize((width, height), pil.Resampling[filters[how]])

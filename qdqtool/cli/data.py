@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of every verb that reads data: one spelling, one meaning. No verb of its own."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qdqtool.calibrate.feed import FeedOptions
+
+_DATA = "folder of images, .npz, .npy, loader.py[:function] with load_data(), or Polygraphy's .json inputs"
+_PREPROCESS = (
+    "for images: imagenet, yolov5, yolov8, yolox, ssd, ultraface and/or key=value,... "
+    "(size=WxH layout= color= scale= mean=a:b:c std=a:b:c resize= pad= interpolation=)"
+)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Declare --data and what goes with it."""
+    group = parser.add_argument_group("data")
+    group.add_argument("--data", metavar="D", required=required, help=_DATA)
+    group.add_argument("--preprocess", metavar="P", help=_PREPROCESS)
+    group.add_argument("--batch", metavar="N", type=int, default=1, help="samples in one run, in order (default 1)")
+    group.add_argument("--limit", metavar="N", type=int, help="use the first N samples only")
+    group.add_argument(
+        "--max-data", metavar="BYTES", type=_bytes, default=8 << 30, help="the most an archive may unpack to (8G)"
+    )
+    group.add_argument(
+        "--provider", choices=("cpu", "cuda", "tensorrt"), default="cpu", help="what onnxruntime runs on"
+    )
+
+
+def feed_options_from(args: argparse.Namespace) -> FeedOptions:
+    """What `add_data_arguments` declared, as the options of `open_feed`."""
+    from qdqtool.calibrate.feed import FeedOptions
+
+    return FeedOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)
+
+
+def print_notes(notes: Iterable[str], args: argparse.Namespace) -> None:
+    """Say on stderr what of the data was left out, unless --quiet."""
+    if not args.quiet:
+        sys.stderr.writelines(f"qdqtool: warning: {args.data}: {note}\n" for note in notes)
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMGT]?)", text.upper().removesuffix("B"))
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 500M or 8G")
+    return int(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: find the verb, parse, call, turn what happened into an exit code. Verbs live in files beside this."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from qdqtool import __version__
+from qdqtool.errors import QdqError
+
+# verb -> what `qdqtool -h` says of it; the module qdqtool.cli.<verb> is imported only when the verb is used.
+VERBS = {
+    "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
+    "calibrate": "run data through a model and write the scale of every tensor",
+    "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
+    "cache": "show a calibration cache, or carry it to another TensorRT version",
+}
+
+EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one-line usage errors that guess what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with 2."""
+        sys.stderr.write(f"qdqtool: error: {self.prog.removeprefix('qdqtool ')}: {message}; see {self.prog} -h\n")
+        raise SystemExit(EXIT_USAGE)
+
+    def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        """Refuse options that the verb lacks, naming the nearest one it has."""
+        known = [option for action in self._actions for option in action.option_strings]
+        near = difflib.get_close_matches(words[0].split("=")[0], known, 1)
+        self.error(f"unknown argument {words[0]}" + (f", did you mean {near[0]}" if near else ""))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        argv: the words after the program's name.
+
+    Returns:
+        0 done, 1 a check that was asked for failed, 2 bad input or usage, 3 a package is missing, 130 interrupted, 70 our bug.
+    """
+    verbose = any(word in ("-v", "--verbose") for word in argv)
+    try:
+        return _dispatch(argv)
+    except QdqError as error:
+        if verbose:
+            traceback.print_exc()
+        sys.stderr.write(f"qdqtool: error: {error.line()}\n")
+        return error.exit_code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE if stop.code else 0
+    except KeyboardInterrupt:
+        sys.stderr.write("qdqtool: interrupted\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.write("qdqtool: this is a bug in qdqtool: please report the lines above\n")
+        return EXIT_BUG
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_overview())
+        return 0 if argv else EXIT_USAGE
+    if argv[0] in ("-V", "--version"):
+        sys.stdout.write(f"qdqtool {__version__}\n")
+        return 0
+    verb = argv[0]
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, 1)
+        raise QdqError(verb, "no such verb" + (f", did you mean {near[0]}" if near else ""), "see qdqtool -h")
+    module = importlib.import_module(f"qdqtool.cli.{verb}")
+    parser = Parser(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
+    module.add_arguments(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
+    args, unknown = parser.parse_known_args(list(argv[1:]))
+    if unknown:
+        parser.refuse_unknown(unknown)
+    return int(module.run(args))
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    rows = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in VERBS.items())
+    return (
+        "usage: qdqtool VERB MODEL [options]\n\n"
+        "Carries INT8 scales between ONNX Q/DQ graphs and TensorRT calibration caches.\n\n"
+        f"{rows}\n\nqdqtool VERB -h says what a verb takes. qdqtool --version prints the version.\n"
+    )

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole vocabulary of edits on a graph. Each keeps the view true; nothing that was there is renamed or re-typed.
+
+New nodes stand next to the node they belong to. The node list is sorted once, by `commit`, and no message is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.graph.view import GraphView, Node, Use, captured_names
+
+TRACE = "qdqtool."
+
+
+class Editor:
+    """Edits of one graph, collected and brought into order by `commit`."""
+
+    def __init__(self, view: GraphView) -> None:
+        self.view = view
+        self._place: dict[int, tuple[float, int]] = {}
+        self._removed: set[int] = set()
+        self._added: list[Node] = []
+        self._dropped_initializers: set[str] = set()
+        self._names = self._every_name()
+
+    def _every_name(self) -> set[str]:
+        graph = self.view.graph
+        names = {*self.view.producer, *self.view.initializers, *self.view.inputs, *self.view.outputs}
+        names.update(proto.name for proto in graph.node)
+        names.update(value.name for value in graph.value_info)
+        for node in self.view.every:
+            names.update(node.inputs)
+        for body in self.view.bodies():
+            names.update(body.producer, body.initializers, (value.name for value in body.graph.input))
+            names.update(proto.name for proto in body.graph.node)
+        return names
+
+    def unique_name(self, base: str) -> str:
+        """`base`, or `base` with the first free number behind it; taken from now on."""
+        name, number = base, 1
+        while name in self._names:
+            name, number = f"{base}_{number}", number + 1
+        self._names.add(name)
+        return name
+
+    def add_initializer(self, name: str, value: npt.NDArray[np.generic]) -> str:
+        """A new initialiser under a name that `unique_name` gave."""
+        tensor = self.view.graph.initializer.add()
+        tensor.name = name
+        tensor.dims.extend(value.shape)
+        tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        tensor.raw_data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+        self.view.initializers[name] = tensor
+        return name
+
+    def drop_initializers(self, names: Iterable[str]) -> None:
+        """Take initialisers away; the order of the others stays."""
+        self._dropped_initializers.update(names)
+
+    def add_node(
+        self,
+        op: str,
+        inputs: list[str],
+        output: str,
+        *,
+        beside: Node | None,
+        after: bool,
+        axis: int | None = None,
+        trace: Mapping[str, str] | None = None,
+    ) -> Node:
+        """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
+
+        Args:
+            op: operator, which is also the end of the node's name.
+            inputs: tensor names.
+            output: the one tensor it makes; the node is named after it.
+            beside: the node it stands next to.
+            after: behind that node, else in front of it.
+            axis: value of the attribute `axis`, where it has one.
+            trace: entries of metadata_props, each key behind "qdqtool.".
+        """
+        proto = self.view.graph.node.add()
+        proto.op_type, proto.name = op, output
+        proto.input.extend(inputs)
+        proto.output.append(output)
+        if axis is not None:
+            item = proto.attribute.add()
+            item.name, item.type, item.i = "axis", onnx.AttributeProto.INT, axis
+        for key, value in (trace or {}).items():
+            entry = proto.metadata_props.add()
+            entry.key, entry.value = TRACE + key, value
+        node = Node(proto, len(self.view.every) + len(self._added))
+        where = -1.0 if beside is None else beside.index + (0.5 if after else -0.5)
+        self._place[id(proto)] = (where, len(self._added))
+        self._added.append(node)
+        self.view.producer[output] = node
+        return node
+
+    def reroute(self, use: Use, name: str) -> None:
+        """Let one input of a node read another tensor."""
+        use.node.proto.input[use.index] = name
+        use.node.inputs[use.index] = name
+
+    def reroute_bodies(self, node: Node, names: Mapping[str, str]) -> None:
+        """Let the bodies of a control-flow node read other tensors of this graph."""
+        if names.keys() & captured_names(node):
+            for attribute in node.proto.attribute:
+                for graph in (attribute.g, *attribute.graphs):
+                    _rename_captured(graph, names)
+
+    def remove_node(self, node: Node) -> None:
+        """Take a node away; who reads its outputs must have been rerouted."""
+        self._removed.add(id(node.proto))
+        for name in node.outputs:
+            self.view.producer.pop(name, None)
+
+    def commit(self) -> GraphView:
+        """Bring the node list into order, drop what was removed, and give the view of the graph as it is now."""
+        graph = self.view.graph
+        if self._added or self._removed:
+            last = (float("inf"), 0)
+            place = {id(node.proto): (float(node.index), 0) for node in self.view.every}
+            place.update(self._place)
+            place.update(dict.fromkeys(self._removed, last))
+            protos = [node.proto for node in (*self.view.every, *self._added)]
+            graph.node.sort(key=lambda proto: place[id(proto)])
+            del graph.node[len(protos) - len(self._removed) :]
+        if self._dropped_initializers:
+            keep = [tensor for tensor in graph.initializer if tensor.name not in self._dropped_initializers]
+            order = {id(tensor): place for place, tensor in enumerate(keep)}
+            graph.initializer.sort(key=lambda tensor: order.get(id(tensor), len(order)))
+            del graph.initializer[len(keep) :]
+        return GraphView(graph, self.view.folder, self.view.scope)
+
+
+def _rename_captured(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    stack = [(graph, frozenset[str]())]
+    while stack:
+        body, hidden = stack.pop()
+        hidden = hidden.union(
+            (v.name for v in body.input), (t.name for t in body.initializer), (n for p in body.node for n in p.output)
+        )
+        for value in body.output:
+            if value.name in names and value.name not in hidden:
+                value.name = names[value.name]
+        for proto in body.node:
+            for index, name in enumerate(proto.input):
+                if name in names and name not in hidden:
+                    proto.input[index] = names[name]
+            for attribute in proto.attribute:
+                stack.extend((inner, hidden) for inner in (attribute.g, *attribute.graphs))
+
+
+def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
+    """Set one entry of the model's metadata under "qdqtool."; an entry that is there is replaced in place."""
+    for entry in model.metadata_props:
+        if entry.key == TRACE + key:
+            entry.value = value
+            return
+    entry = model.metadata_props.add()
+    entry.key, entry.value = TRACE + key, value
+
+
+def get_metadata(model: onnx.ModelProto, key: str) -> str | None:
+    """One entry of the model's metadata under "qdqtool.", or None."""
+    return next((entry.value for entry in model.metadata_props if entry.key == TRACE + key), None)
+
+
+def clear_metadata(model: onnx.ModelProto) -> None:
+    """Take away every entry of the model's metadata that this program made."""
+    for index in range(len(model.metadata_props) - 1, -1, -1):
+        if model.metadata_props[index].key.startswith(TRACE):
+            del model.metadata_props[index]

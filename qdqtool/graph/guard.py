@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a parsed model hangs together: versions, names, weights, edges. Not whether its operators are used rightly.
+
+Every walk is iterative and linear, so that a hostile file costs no more than an honest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.tensors import BITS, bytes_needed, external_range, is_external, location_of
+
+MAX_DEPTH = 64  # graphs within graphs; protobuf itself stops near 32
+_MAX_ELEMENTS = 1 << 58
+_Key = TypeVar("_Key")
+_AGAIN = "export the model again"
+_PLAIN = frozenset((AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING)) | frozenset(
+    (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS)
+)
+# The typed field of each element type and the entries that one element takes; what is not here uses int32_data.
+_FIELDS: dict[int, tuple[str, int]] = {
+    TensorProto.FLOAT: ("float_data", 1),
+    TensorProto.COMPLEX64: ("float_data", 2),
+    TensorProto.DOUBLE: ("double_data", 1),
+    TensorProto.COMPLEX128: ("double_data", 2),
+    TensorProto.INT64: ("int64_data", 1),
+    TensorProto.UINT64: ("uint64_data", 1),
+    TensorProto.UINT32: ("uint64_data", 1),
+    TensorProto.STRING: ("string_data", 1),
+}
+
+
+# Of one region: the index of a node that holds graphs -> the names they read from around them, each with a reader.
+_Bodies = dict[int, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A list of nodes with the names around it: a graph, or the body of a local function."""
+
+    nodes: Sequence[NodeProto]
+    inputs: Sequence[str]
+    weights: Sequence[str]
+    outputs: Sequence[str]
+    outer: int  # the region whose node holds this one, -1 at the top
+    holder: int  # the index of that node
+    depth: int
+
+
+def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) -> None:
+    """Refuse a model that no runtime could understand, with one line that names the tensor or node at fault.
+
+    Enters subgraphs and local functions. Legal and let through: duplicate or missing node names, unsorted nodes,
+    operators without a schema, weights that are not finite, models of IR below 3 without an opset.
+
+    Args:
+        proto: the model; it is only read.
+        where: what an error names as the place of the fault: the file.
+        folder: the model file's folder, below which external data must lie; None leaves their files unchecked.
+
+    Raises:
+        QdqError: the first fault found.
+    """
+    _check_versions(proto, where)
+    _check_functions(proto, where)
+    regions = _regions_of(proto, where, folder)
+    read_inside: list[_Bodies] = [{} for _ in regions]
+    for index in range(len(regions) - 1, -1, -1):  # inner ones first
+        region = regions[index]
+        free = _free_names(region, read_inside[index], where)
+        if region.outer >= 0:
+            read_inside[region.outer].setdefault(region.holder, {}).update(free)
+            continue
+        for name, reader in free.items():
+            raise QdqError(where, f"{reader} reads {name}, which nothing makes", _AGAIN)
+
+
+def subgraphs_of(node: NodeProto) -> list[GraphProto]:
+    """The graphs that a node holds in its attributes, in their order."""
+    found: list[GraphProto] = []
+    for attribute in node.attribute:
+        if attribute.type not in _PLAIN:
+            if attribute.HasField("g"):
+                found.append(attribute.g)
+            found.extend(attribute.graphs)
+    return found
+
+
+def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Every tensor that the model holds: initialisers and attributes, in subgraphs and local functions too."""
+    graphs = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while graphs or nodes:
+        for node in nodes:
+            graphs.extend(subgraphs_of(node))
+            for attribute in node.attribute:
+                if attribute.type not in _PLAIN:
+                    yield from _tensors_in(attribute)
+        nodes = []
+        if graphs:
+            graph = graphs.pop()
+            yield from graph.initializer
+            yield from (part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
+            nodes = list(graph.node)
+
+
+def label(node: NodeProto) -> str:
+    """What a message calls a node: its operator and its name, or its first output where it has none."""
+    return f"{node.op_type} {node.name or next((name for name in node.output if name), '')}".rstrip()
+
+
+def _check_versions(proto: onnx.ModelProto, where: object) -> None:
+    if not proto.HasField("graph"):
+        raise QdqError(where, "holds no graph, so it is no ONNX model", "export the model to ONNX")
+    if not 1 <= proto.ir_version <= onnx.IR_VERSION:
+        reason = f"has IR version {proto.ir_version}, the installed onnx knows 1 to {onnx.IR_VERSION}"
+        raise QdqError(where, reason, "upgrade onnx, or export for an older version")
+    if not proto.opset_import and proto.ir_version >= 3:
+        raise QdqError(where, "imports no operator set", _AGAIN)
+    newest = onnx.defs.onnx_opset_version()
+    seen: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if seen.setdefault(domain, entry.version) != entry.version:
+            raise QdqError(where, f"imports two versions of the operators of {domain or 'ai.onnx'}", _AGAIN)
+        if domain == "" and not 1 <= entry.version <= newest:
+            reason = f"uses opset {entry.version}, the installed onnx knows 1 to {newest}"
+            raise QdqError(where, reason, "upgrade onnx, or export with an older opset")
+
+
+def _check_functions(proto: onnx.ModelProto, where: object) -> None:
+    """Refuse local functions that are there twice or that call themselves, directly or through others."""
+    calls: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
+    for function in proto.functions:
+        key = (function.domain, function.name, function.overload)
+        if key in calls:
+            raise QdqError(where, f"defines the local function {function.name} twice", _AGAIN)
+        calls[key] = [(node.domain, node.op_type, node.overload) for node in _nodes_within(function.node)]
+    edges = {key: [callee for callee in dict.fromkeys(callees) if callee in calls] for key, callees in calls.items()}
+    cycle = _on_a_cycle(edges)
+    if cycle is not None:
+        raise QdqError(where, f"the local function {cycle[1]} calls itself, which ONNX forbids", _AGAIN)
+
+
+def _nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes and those of their subgraphs; deeper than MAX_DEPTH is left to the walk that refuses it."""
+    stack = [iter(nodes)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
+        yield node
+        if len(stack) <= MAX_DEPTH:
+            stack.extend(iter(graph.node) for graph in subgraphs_of(node))
+
+
+def _on_a_cycle(needs: dict[_Key, list[_Key]]) -> _Key | None:
+    """A key that needs itself, through others or not, and None where there is none (Kahn's algorithm)."""
+    left = {key: len(needed) for key, needed in needs.items()}
+    needers: dict[_Key, list[_Key]] = {}
+    for key, needed in needs.items():
+        for other in needed:
+            needers.setdefault(other, []).append(key)
+    ready = [key for key, count in left.items() if count == 0]
+    for key in ready:
+        for needer in needers.get(key, ()):
+            left[needer] -= 1
+            if left[needer] == 0:
+                ready.append(needer)
+    stuck = {key for key, count in left.items() if count > 0}
+    at: _Key | None = next((key for key in needs if key in stuck), None)
+    seen: set[_Key] = set()
+    while at is not None and at not in seen:  # each stuck key needs another: going on ends on a cycle
+        seen.add(at)
+        at = next(other for other in needs[at] if other in stuck)
+    return at
+
+
+def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> list[_Region]:
+    """Every graph and function body, outer ones first; each weight met on the way is checked."""
+    _check_face(proto.graph, where)
+    regions = [_region_of(proto.graph, -1, -1, 0, where, folder)]
+    regions += [_Region(f.node, f.input, (), f.output, -1, -1, 0) for f in proto.functions]
+    for index, region in enumerate(regions):  # grows while it is walked
+        for position, node in enumerate(region.nodes):
+            for attribute in node.attribute:
+                if attribute.type in _PLAIN:
+                    continue
+                for tensor in _tensors_in(attribute):
+                    _check_tensor(tensor, where, folder)
+                for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                    if region.depth >= MAX_DEPTH:
+                        reason = f"{label(node)} lies {MAX_DEPTH} graphs deep and holds one more"
+                        raise QdqError(where, reason, "simplify the model")
+                    regions.append(_region_of(graph, index, position, region.depth + 1, where, folder))
+    return regions
+
+
+def _check_face(graph: GraphProto, where: object) -> None:
+    """What only the outermost graph must have: nodes, outputs and inputs with a type."""
+    for what, there in (("nodes", graph.node), ("outputs", graph.output)):
+        if not there:
+            raise QdqError(where, f"the graph has no {what}", _AGAIN)
+    for value in graph.input:
+        kind = value.type.WhichOneof("value")
+        if kind is None or (kind == "tensor_type" and value.type.tensor_type.elem_type == 0):
+            raise QdqError(where, f"the graph input {value.name} has no type", _AGAIN)
+
+
+def _region_of(graph: GraphProto, outer: int, holder: int, depth: int, where: object, folder: Path | None) -> _Region:
+    tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
+    weights: dict[str, None] = {}
+    for tensor in tensors:
+        if tensor.name in weights or not tensor.name:
+            fault = f"the initialiser {tensor.name} twice" if tensor.name else "an initialiser without a name"
+            raise QdqError(where, f"holds {fault}", _AGAIN)
+        weights[tensor.name] = None
+        _check_tensor(tensor, where, folder)
+    for sparse in graph.sparse_initializer:
+        _check_tensor(sparse.indices, where, folder)
+    inputs, outputs = [value.name for value in graph.input], [value.name for value in graph.output]
+    if len(set(inputs)) < len(inputs):
+        twice = next(name for name in inputs if inputs.count(name) > 1)
+        raise QdqError(where, f"lists the graph input {twice} twice", _AGAIN)
+    return _Region(graph.node, inputs, list(weights), outputs, outer, holder, depth)
+
+
+def _tensors_in(attribute: AttributeProto) -> list[TensorProto]:
+    found = [*((attribute.t,) if attribute.HasField("t") else ()), *attribute.tensors]
+    sparse = [*((attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()), *attribute.sparse_tensors]
+    return found + [part for each in sparse for part in (each.values, each.indices)]
+
+
+def _check_tensor(tensor: TensorProto, where: object, folder: Path | None) -> None:
+    """Refuse a weight whose type or shape is senseless or whose data do not fill its shape."""
+    name = tensor.name or "(in an attribute)"
+    if tensor.data_type not in BITS and tensor.data_type != TensorProto.STRING:
+        reason = f"tensor {name} has the unknown element type {tensor.data_type}"
+        raise QdqError(where, reason, "upgrade onnx, or export again")
+    elements = 1
+    for size in tensor.dims:
+        if size < 0:
+            raise QdqError(where, f"tensor {name} has a negative size in its shape {list(tensor.dims)}", _AGAIN)
+        elements *= size
+    if elements > _MAX_ELEMENTS:
+        raise QdqError(where, f"tensor {name} of shape {list(tensor.dims)} is too large for any file", _AGAIN)
+    if tensor.HasField("segment"):
+        raise QdqError(where, f"tensor {name} is stored in segments, which nothing reads", _AGAIN)
+    if is_external(tensor):
+        location_of(tensor, where)
+        if folder is not None:
+            external_range(tensor, folder, where)
+        return
+    there, needed, unit = _amount_of_data(tensor, elements)
+    if there != needed:
+        reason = f"tensor {name} of shape {list(tensor.dims)} needs {needed} {unit} and has {there}"
+        raise QdqError(where, reason, "the file is damaged: export or copy it again")
+
+
+def _amount_of_data(tensor: TensorProto, elements: int) -> tuple[int, int, str]:
+    """How much data a tensor holds, how much it needs, and in which unit."""
+    if tensor.HasField("raw_data"):
+        return len(tensor.raw_data), bytes_needed(tensor), "bytes"
+    field, each = _FIELDS.get(tensor.data_type, ("int32_data", 1))
+    there = len(getattr(tensor, field))
+    bits = BITS.get(tensor.data_type, 8)
+    if bits < 8:  # packed, one byte in each entry
+        return there, (elements * bits + 7) // 8, "packed bytes"
+    return there, elements * each, "values"
+
+
+def _free_names(region: _Region, bodies: _Bodies, where: object) -> dict[str, str]:
+    """The names that a region reads and does not make, each with a reader; single assignment and cycles are checked."""
+    made: dict[str, int] = dict.fromkeys(region.inputs, -1)
+    made.update(dict.fromkeys(region.weights, -1))
+    early: dict[str, str | int] = {}  # read before anything made it: by this node, or by that one in a body
+    for position, node in enumerate(region.nodes):
+        for name in node.input:
+            if name not in made and name:
+                early.setdefault(name, position)
+        if position in bodies:
+            for name, reader in bodies[position].items():
+                if name not in made:
+                    early.setdefault(name, reader)
+        _record_outputs(node, position, made, where)
+    _check_names(region, made, where)
+    if any(name in made for name in early):
+        _refuse_cycle(region, bodies, made, where)
+    for name in region.outputs:
+        if name not in made:
+            early.setdefault(name, "the graph's list of outputs")
+    free = {name: reader for name, reader in early.items() if name not in made}
+    return {name: label(region.nodes[r]) if isinstance(r, int) else r for name, r in free.items()}
+
+
+def _record_outputs(node: NodeProto, position: int, made: dict[str, int], where: object) -> None:
+    named = False
+    for name in node.output:
+        if name:
+            if name in made:
+                raise QdqError(where, f"{label(node)} makes {name}, which is made elsewhere too", _AGAIN)
+            made[name] = position
+            named = True
+    if not named:
+        raise QdqError(where, f"{label(node)} (node {position}) has no output with a name", _AGAIN)
+
+
+def _check_names(region: _Region, made: dict[str, int], where: object) -> None:
+    """Refuse names that are no UTF-8 (protobuf hands them out as bytes) and empty names of inputs and outputs."""
+    for names in (made, region.outputs, [node.name for node in region.nodes]):
+        try:
+            "".join(names)
+        except TypeError:
+            wrong = next(name for name in names if not isinstance(name, str))
+            raise QdqError(where, f"the name {wrong!r} is not UTF-8", _AGAIN) from None
+    if "" in made or "" in region.outputs:
+        raise QdqError(where, f"the graph has an {'input' if '' in made else 'output'} without a name", _AGAIN)
+
+
+def _refuse_cycle(region: _Region, bodies: _Bodies, made: dict[str, int], where: object) -> None:
+    needs: dict[int, list[int]] = {}
+    for position, node in enumerate(region.nodes):
+        read = (*node.input, *bodies.get(position, ()))
+        needs[position] = [maker for maker in (made.get(name, -1) for name in read) if maker >= 0]
+    cycle = _on_a_cycle(needs)
+    if cycle is not None:
+        raise QdqError(where, f"the graph has a cycle through {label(region.nodes[cycle])}", _AGAIN)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a weighted operator is: one that multiplies an activation with a constant. Not where its scales go."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from qdqtool.graph.view import GraphView, Node
+
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+def weight_index(view: GraphView, node: Node) -> int | None:
+    """Which input of a weighted operator is its constant weight; None where the node is none.
+
+    Conv, ConvTranspose and Gemm hold it in input 1, MatMul on either side. Decode arithmetic written as a convolution with
+    0, 1, 2, ... for weights (the integral of distribution focal loss) is no weighted operator.
+    """
+    if node.op not in _WEIGHTED or len(node.inputs) < 2:
+        return None
+    sides = (1, 0) if node.op == "MatMul" else (1,)
+    for index in sides:
+        if view.is_constant(node.inputs[index]) and not view.is_constant(node.inputs[1 - index]):
+            return None if _counts_up(view, node.inputs[index]) else index
+    return None
+
+
+def is_product(node: Node) -> bool:
+    """Whether the operator multiplies two tensors, constant or not."""
+    return node.op in _WEIGHTED
+
+
+def weight_tensor(view: GraphView, name: str) -> onnx.TensorProto | None:
+    """The TensorProto behind a weight, where it is stored as one."""
+    return view.constant_tensor(name)
+
+
+def weight_rank(view: GraphView, name: str) -> int | None:
+    """Number of axes of a weight; None where it is not known without reading it."""
+    tensor = view.constant_tensor(name)
+    if tensor is not None:
+        return len(tensor.dims)
+    value = view.array(name)
+    return None if value is None else value.ndim
+
+
+def weight_type(view: GraphView, name: str) -> int:
+    """Element type of a weight as onnx.TensorProto has it; UNDEFINED where unknown. int8 behind DequantizeLinear is FLOAT."""
+    if any(pair.quantize is None for pair in view.pairs.get(name, ())):
+        return int(onnx.TensorProto.FLOAT)
+    tensor = view.constant_tensor(name)
+    if tensor is not None:
+        return int(tensor.data_type)
+    value = view.array(name)
+    return int(onnx.TensorProto.UNDEFINED if value is None else onnx.helper.np_dtype_to_tensor_dtype(value.dtype))
+
+
+def _counts_up(view: GraphView, name: str) -> bool:
+    """Whether a small weight is 0, 1, 2, ...: the constant of a decode, not learned."""
+    tensor = view.constant_tensor(name)
+    if tensor is None or len(tensor.dims) < 1:
+        return False
+    size = int(np.prod(tensor.dims))
+    if not 4 <= size <= 64 or max(tensor.dims) != size or tensor.data_type != onnx.TensorProto.FLOAT:
+        return False
+    value = view.array(name)
+    return value is not None and bool(np.array_equal(value.reshape(-1), np.arange(size, dtype=np.float32)))

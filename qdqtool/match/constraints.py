@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guards that rules name. Each returns whether it lets through; its docstring reads well behind "not because ..."."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.weighted import weight_index, weight_rank, weight_type
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a guard looks at.
+
+    Attributes:
+        view: the graph.
+        node: the operator in question.
+        entry: the tensor by which a chain comes in; "" at its start.
+        start: the operator that the chain starts with; the node itself at its start.
+        behind_activation: whether some rule fuses an Add behind an activation.
+    """
+
+    view: GraphView
+    node: Node
+    entry: str = ""
+    start: Node | None = None
+    behind_activation: bool = False
+
+    def others(self) -> list[str]:
+        """The operands but the entry."""
+        names = list(self.node.inputs)
+        for index, name in enumerate(names):
+            if self.view.root(name) == self.entry:
+                del names[index]
+                break
+        return [name for name in names if name]
+
+
+Constraint = Callable[[Site], bool]
+_CONSTRAINTS: dict[str, Constraint] = {}
+
+
+def constraint(function: Constraint) -> Constraint:
+    """Make a guard known to rules under its name."""
+    _CONSTRAINTS[function.__name__] = function
+    return function
+
+
+def constraint_named(name: str) -> Constraint:
+    """The guard of that name; QdqError where a rule names none that exists."""
+    try:
+        return _CONSTRAINTS[name]
+    except KeyError:
+        raise QdqError(name, "no such constraint", f"known: {', '.join(sorted(_CONSTRAINTS))}") from None
+
+
+def reason_of(name: str) -> str:
+    """What a guard that stopped says."""
+    return (constraint_named(name).__doc__ or name).strip().splitlines()[0].rstrip(".")
+
+
+@constraint
+def weight(site: Site) -> bool:
+    """it has no constant float32 weight."""
+    index = weight_index(site.view, site.node)
+    return index is not None and weight_type(site.view, site.node.inputs[index]) == onnx.TensorProto.FLOAT
+
+
+@constraint
+def bias(site: Site) -> bool:
+    """the other operand is no constant with one value per output channel."""
+    return per_channel(site)
+
+
+@constraint
+def per_channel(site: Site) -> bool:
+    """the other operand is no constant with one value per channel."""
+    others = site.others()
+    if len(others) != 1 or not site.view.is_constant(others[0]):
+        return False
+    value = site.view.array(others[0])
+    if value is None or value.dtype != np.float32:
+        return False
+    wide = [axis - value.ndim for axis, size in enumerate(value.shape) if size > 1]
+    return not wide or wide == [_channel_axis(site)]
+
+
+def _channel_axis(site: Site) -> int:
+    """The axis of output channels, counted from the last, of what the chain's first operator makes."""
+    start = site.start or site.node
+    if start.op in ("Gemm", "MatMul"):
+        return -1
+    return 1 - (weight_rank(site.view, start.inputs[1]) or 4)
+
+
+@constraint
+def inference(site: Site) -> bool:
+    """its statistics are computed, as in training."""
+    constant = all(site.view.is_constant(name) for name in site.node.inputs[1:])
+    return constant and len([name for name in site.node.outputs if name]) == 1
+
+
+@constraint
+def computed(site: Site) -> bool:
+    """an operand is constant."""
+    names = [name for name in site.node.inputs if name]
+    return len(names) >= 2 and not any(site.view.is_constant(name) for name in names)
+
+
+@constraint
+def spatial(site: Site) -> bool:
+    """it does not average over two or more axes behind the batch."""
+    axes = attribute(site.node, "axes")
+    if axes is None and len(site.node.inputs) > 1 and site.node.inputs[1]:
+        value = site.view.array(site.node.inputs[1])
+        axes = None if value is None else value.reshape(-1).tolist()
+    return isinstance(axes, list) and len(axes) >= 2 and 0 not in axes
+
+
+@constraint
+def nearest(site: Site) -> bool:
+    """it interpolates between values."""
+    return attribute(site.node, "mode", "nearest") == "nearest"
+
+
+@constraint
+def interpolating(site: Site) -> bool:
+    """it copies the nearest value."""
+    return not nearest(site)
+
+
+@constraint
+def selects(site: Site) -> bool:
+    """what it takes, or the places it takes it from, is not of the needed kind."""
+    return not site.view.is_constant(site.node.inputs[0]) and site.view.is_constant(site.node.inputs[1])
+
+
+@constraint
+def zero_or_copy(site: Site) -> bool:
+    """it pads with a value that is not zero."""
+    if attribute(site.node, "mode", "constant") != "constant":
+        return True
+    if len(site.node.inputs) > 2 and site.node.inputs[2]:
+        value = site.view.array(site.node.inputs[2])
+        return value is not None and not np.any(value)
+    return not attribute(site.node, "value", 0.0)
+
+
+@constraint
+def transposed_weight(site: Site) -> bool:
+    """its weight is not transposed."""
+    return bool(attribute(site.node, "transB", 0))
+
+
+@constraint
+def plain_weight(site: Site) -> bool:
+    """its weight is transposed."""
+    return not transposed_weight(site)
+
+
+@constraint
+def right_matrix(site: Site) -> bool:
+    """its weight is no matrix on the right."""
+    return weight_index(site.view, site.node) == 1 and weight_rank(site.view, site.node.inputs[1]) == 2
+
+
+@constraint
+def residual(site: Site) -> bool:
+    """the Add fuses with its other branch, or has none that is computed."""
+    from qdqtool.match.residual import fused_branch
+
+    return computed(site) and fused_branch(site) == site.entry

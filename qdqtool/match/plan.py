@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: where Q/DQ pairs stand in a graph and where not, each with its rule and reason. Passes carry it out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.groups import Group, find_groups
+from qdqtool.match.trie import Trie
+from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.trtversion import TrtVersion
+
+FloatHeads = Literal["regression", "all", "none"]
+
+
+@dataclass(frozen=True, order=True)
+class Read:
+    """Input number `index` of the node whose first output is `node`."""
+
+    node: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """One tensor that is quantised.
+
+    Attributes:
+        tensor: its name in the plain model.
+        role: an activation, or a weight.
+        reads: the places that read it through the pair; every other reader has the tensor itself.
+        axis: of a weight with one scale per channel; None for one scale.
+        rule: name of the rule that asked for it.
+        reason: one sentence.
+        tie: first tensor of those that share one scale with it; its own name where it stands alone.
+        group: what makes the tensor: the name of the fused group's first node, or "" for inputs and loose operators.
+    """
+
+    tensor: str
+    role: Literal["activation", "weight"]
+    reads: tuple[Read, ...]
+    axis: int | None
+    rule: str
+    reason: str
+    tie: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A place that was considered and left in float."""
+
+    site: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that was decided about one graph."""
+
+    points: tuple[Point, ...]
+    refusals: tuple[Refusal, ...]
+    heads: tuple[Head, ...]
+    float_nodes: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def activations(self) -> tuple[Point, ...]:
+        """The points of computed tensors and inputs."""
+        return tuple(point for point in self.points if point.role == "activation")
+
+    @property
+    def weights(self) -> tuple[Point, ...]:
+        """The points of constants."""
+        return tuple(point for point in self.points if point.role == "weight")
+
+    def ties(self) -> dict[str, list[str]]:
+        """First tensor -> all tensors of one scale, those that stand alone among them."""
+        classes: dict[str, list[str]] = {}
+        for point in self.activations:
+            classes.setdefault(point.tie, []).append(point.tensor)
+        return classes
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What the user may decide.
+
+    Attributes:
+        target: a file of rules/.
+        trt_version: whose rules hold; None for the newest.
+        float_heads: which detection heads stay in float.
+        heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
+        not_heads: patterns of heads that are quantised all the same.
+        rules: a rules file of one's own.
+    """
+
+    target: str = "gpu"
+    trt_version: TrtVersion | None = None
+    float_heads: FloatHeads = "regression"
+    heads: tuple[str, ...] = ()
+    not_heads: tuple[str, ...] = ()
+    rules: Path | None = None
+
+
+def make_plan(view: GraphView, options: PlanOptions | None = None) -> Plan:
+    """Decide about one graph; nothing is edited.
+
+    The main graph only: bodies of control flow keep their float operators, each with a refusal.
+
+    Raises:
+        QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
+    """
+    from qdqtool.match.place import Placer
+
+    options = options or PlanOptions()
+    rules = load_rules(options.target, options.trt_version, options.rules)
+    groups = find_groups(view, rules, Trie(rules))
+    heads = find_heads(view, rules.heads)
+    floats = _float_nodes(view, heads, options)
+    placer = Placer(view, rules, groups, floats)
+    points, refusals = placer.place()
+    refusals += _body_refusals(view)
+    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(floats)), tuple(groups))
+
+
+def explain(plan: Plan, name: str) -> list[str]:
+    """What was decided about a tensor or node, a line each.
+
+    Raises:
+        QdqError: nothing of that name was considered; the nearest names are given.
+    """
+    lines = [
+        f"{p.tensor}: {p.role} quantised by rule {p.rule}: {p.reason}" + (f" (scale shared with {p.tie})" if p.tie != p.tensor else "")
+        for p in plan.points
+        if name == p.tensor or any(name == read.node for read in p.reads)
+    ]
+    lines += [f"{r.site}: left in float by rule {r.rule}: {r.reason}" for r in plan.refusals if r.site == name]
+    lines += [f"{h.name}: {h.label} head: {h.evidence}" for h in plan.heads if name in (h.key, h.name)]
+    for group in plan.groups:
+        if any(name in (node.key, node.name) for node in group.nodes):
+            lines.append(f"{name}: in the group of rule {group.rule}: {' > '.join(node.name for node in group.nodes)}")
+    if lines:
+        return lines
+    known = {p.tensor for p in plan.points} | {r.site for r in plan.refusals} | {n.name for g in plan.groups for n in g.nodes}
+    near = difflib.get_close_matches(name, sorted(known), 3)
+    raise QdqError(name, "no rule considered this name", f"near: {', '.join(near)}" if near else "see insert --dry-run")
+
+
+def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> set[str]:
+    """First outputs of the weighted operators that stay in float."""
+    by_policy = {"none": (), "regression": ("regression", "mixed"), "all": ("regression", "mixed", "score")}
+    floats = {head.key for head in heads if head.label in by_policy[options.float_heads]}
+    weighted = [node for node in view.nodes if weight_index(view, node) is not None]
+    for pattern in options.heads:
+        floats |= _matching(pattern, weighted, {head.key: head for head in heads}, "--heads")
+    for pattern in options.not_heads:
+        floats -= _matching(pattern, [n for n in weighted if n.key in {h.key for h in heads}], {h.key: h for h in heads}, "--not-heads")
+    return floats
+
+
+def _matching(pattern: str, nodes: list[Node], heads: dict[str, Head], option: str) -> set[str]:
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise QdqError(f"{option} {pattern}", f"not a regular expression ({error})", "escape what is meant literally") from None
+    found = set()
+    for node in nodes:
+        names = [node.name, *node.outputs, *(heads[node.key].outputs if node.key in heads else ())]
+        if any(expression.search(name) for name in names if name):
+            found.add(node.key)
+    if not found:
+        near = difflib.get_close_matches(pattern, [node.name for node in nodes], 3)
+        todo = f"near: {', '.join(near)}" if near else "see insert --dry-run for the names"
+        raise QdqError(f"{option} {pattern}", "matches no weighted operator", todo)
+    return found
+
+
+def _body_refusals(view: GraphView) -> list[Refusal]:
+    refusals = []
+    for body in view.bodies():
+        refusals += [
+            Refusal(f"{body.scope}/{node.name}", "control-flow", "TensorRT's INT8 stops at the bodies of If, Loop and Scan")
+            for node in body.nodes
+            if weight_index(body, node) is not None
+        ]
+    return refusals

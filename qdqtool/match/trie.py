@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All fusion rules as one trie keyed by (operator, constraint), and the longest chain of it that starts at a node."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.match.composite import Pattern, compile_composite, find_composite
+from qdqtool.match.constraints import Site, constraint_named
+from qdqtool.rulebook import Fusion, RuleBook, Step
+
+_EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min"})
+
+
+@dataclass
+class _Branch:
+    """A place in the trie: the rule that ends here, and what may follow, by operator and by name of a composite."""
+
+    rule: Fusion | None = None
+    edges: dict[str, dict[str, _Branch]] = field(default_factory=dict)
+    composites: dict[str, dict[str, _Branch]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One step of a chain: its nodes (several for a composite), the tensor that comes out, and the constraint that let it in."""
+
+    nodes: tuple[Node, ...]
+    output: str
+    constraint: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The longest chain of a rule from one node on."""
+
+    rule: Fusion
+    links: tuple[Link, ...]
+
+
+class Trie:
+    """Fusion rules compiled once per rule book."""
+
+    def __init__(self, rules: RuleBook) -> None:
+        self._root = _Branch()
+        self._patterns: dict[str, tuple[Pattern, ...]] = {rule.name: compile_composite(rule) for rule in rules.composites}
+        self._first_ops = {name: {pattern.first_ops for pattern in patterns} for name, patterns in self._patterns.items()}
+        self.behind_activation = any(_adds_behind_activation(rule, rules) for rule in rules.fusions)
+        for rule in rules.fusions:
+            for steps in _without_optional(rule.steps):
+                self._add(rule, steps, rules)
+
+    def _add(self, rule: Fusion, steps: tuple[Step, ...], rules: RuleBook) -> None:
+        branches = [self._root]
+        for step in steps:
+            if step.constraint:
+                constraint_named(step.constraint)
+            keys = [(op, step.constraint) for name in step.names for op in self._expand(rule, name, rules)]
+            branches = [self._edge(branch, *key) for branch in branches for key in keys]
+        for branch in branches:
+            branch.rule = branch.rule or rule
+
+    def _edge(self, branch: _Branch, name: str, guard: str) -> _Branch:
+        table = branch.composites if name in self._patterns else branch.edges
+        return table.setdefault(name, {}).setdefault(guard, _Branch())
+
+    def _expand(self, rule: Fusion, name: str, rules: RuleBook) -> list[str]:
+        if name[:1].isupper() or name in self._patterns:
+            return [name]
+        if name not in rules.sets:
+            raise QdqError(rule.name, f"{name!r} is no set and no composite", f"known sets: {', '.join(sorted(rules.sets))}")
+        return [op for member in rules.sets[name] for op in self._expand(rule, member, rules)]
+
+    def longest(self, view: GraphView, node: Node) -> Chain | None:
+        """The chain of most nodes that starts at `node`; None where no rule starts with it."""
+        best: Chain | None = None
+        depth = 0
+        stack: list[tuple[_Branch, tuple[Link, ...]]] = [
+            (branch, (link,)) for branch, link in self._starts(view, node)
+        ]
+        while stack:
+            branch, links = stack.pop()
+            size = sum(len(link.nodes) for link in links)
+            if branch.rule is not None and size > depth:
+                best, depth = Chain(branch.rule, links), size
+            stack.extend((after, (*links, link)) for after, link in self._follow(view, branch, links, node))
+        return best
+
+    def _starts(self, view: GraphView, node: Node) -> Iterator[tuple[_Branch, Link]]:
+        for guard, branch in self._root.edges.get(node.op, {}).items():
+            if not guard or constraint_named(guard)(Site(view, node, start=node)):
+                yield branch, Link((node,), node.outputs[0], guard)
+
+    def _follow(
+        self, view: GraphView, branch: _Branch, links: tuple[Link, ...], start: Node
+    ) -> Iterator[tuple[_Branch, Link]]:
+        entry = links[-1].output
+        readers = view.readers(entry)
+        if not readers or view.is_output(entry) or entry in view.captured:
+            return
+        if len(readers) == 1:
+            use = readers[0]
+            if use.index == 0 or use.node.op in _EITHER_INPUT:
+                for guard, after in branch.edges.get(use.node.op, {}).items():
+                    site = Site(view, use.node, entry, start, self.behind_activation)
+                    if not guard or constraint_named(guard)(site):
+                        yield after, Link((use.node,), use.node.outputs[0], guard)
+        ops = tuple(sorted(use.node.op for use in readers))
+        for name, guards in branch.composites.items():
+            found = find_composite(view, self._patterns[name], entry) if ops in self._first_ops[name] else None
+            if found is not None:
+                for guard, after in guards.items():
+                    yield after, Link(found.nodes, found.output, guard)
+
+
+def _without_optional(steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+    choices = [(True, False) if step.optional else (True,) for step in steps]
+    for taken in itertools.product(*choices):
+        yield tuple(step for step, keep in zip(steps, taken, strict=True) if keep)
+
+
+def _adds_behind_activation(rule: Fusion, rules: RuleBook) -> bool:
+    seen = False
+    for step in rule.steps:
+        if step.constraint == "residual":
+            return seen
+        seen = seen or any(name in rules.sets and "Relu" in rules.sets[name] for name in step.names)
+    return False

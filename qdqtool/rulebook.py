@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rules/*.toml as frozen values, checked against a schema and filtered by TensorRT version. Not what the rules mean."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qdqtool.errors import QdqError
+from qdqtool.trtversion import RELEASES, TrtVersion, in_range
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA = 1
+_STEP = re.compile(r"^(?P<names>[\w-]+(\|[\w-]+)*)(:(?P<constraint>\w+))?(?P<optional>\?)?$")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What every rule carries: its name, the versions it holds for, why, where that is written, how sure it is."""
+
+    name: str
+    trt: str
+    why: str
+    see: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a chain: the names it may have, a constraint by name, whether it may be absent."""
+
+    names: tuple[str, ...]
+    constraint: str
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Fusion(Rule):
+    """A chain of operators that runs as one layer."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Reader(Rule):
+    """An operator that reads INT8: at its `activation` input or at `all`; `always` or with a `quantized-output` only."""
+
+    steps: tuple[Step, ...]
+    inputs: str
+    when: str
+
+
+@dataclass(frozen=True)
+class Commute(Rule):
+    """An operator that a pair may be moved across; `side` is where it stands."""
+
+    steps: tuple[Step, ...]
+    side: str
+
+
+@dataclass(frozen=True)
+class WeightAxis(Rule):
+    """Which axis of a weight has one scale per channel; None for one scale."""
+
+    steps: tuple[Step, ...]
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class Composite(Rule):
+    """An activation written as several nodes: ONNX text of one input x and one output y, in every known order."""
+
+    text: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HeadRules:
+    """Words by which detection heads are told apart."""
+
+    markers: frozenset[str]
+    features: Mapping[str, int]
+    scores: Mapping[str, int]
+    bounded: frozenset[str]
+    arithmetic: frozenset[str]
+    cuts: frozenset[str]
+    pools: frozenset[str]
+    moves: frozenset[str]
+
+
+@dataclass(frozen=True)
+class RuleBook:
+    """Everything a target can do at one TensorRT version."""
+
+    target: str
+    sets: Mapping[str, tuple[str, ...]]
+    fusions: tuple[Fusion, ...]
+    readers: tuple[Reader, ...]
+    commutes: tuple[Commute, ...]
+    weights: tuple[WeightAxis, ...]
+    composites: tuple[Composite, ...]
+    heads: HeadRules
+    names: tuple[str, ...] = field(default=())
+
+    def rule(self, name: str) -> Rule:
+        """The rule of that name; QdqError with the nearest one where there is none."""
+        every: Iterable[Rule] = (*self.fusions, *self.readers, *self.commutes, *self.weights, *self.composites)
+        for rule in every:
+            if rule.name == name:
+                return rule
+        near = difflib.get_close_matches(name, self.names, 1)
+        raise QdqError(name, "no such rule" + (f", did you mean {near[0]}" if near else ""), "see rules/")
+
+
+def rules_folder() -> Path:
+    """Where rules/*.toml lie: in the installed package, or at the top of the source tree."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "rules", package.parent / "rules"):
+        if (folder / "common.toml").is_file():
+            return folder
+    raise QdqError(package, "the rules are missing from this installation", "install qdqtool again")
+
+
+def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Path | None = None) -> RuleBook:
+    """The rules of a target, those only that hold for a TensorRT version.
+
+    Args:
+        target: name of a file in rules/.
+        version: None for the newest release known.
+        extra: a file of one's own that extends the target's: its rules are tried first, its sets replace.
+
+    Raises:
+        QdqError: a file that is missing, not TOML, or not of the schema (rule and key named).
+    """
+    version = version or max(release.version for release in RELEASES)
+    documents = _with_parents(rules_folder() / f"{target}.toml")
+    if extra is not None:
+        own = _read(extra)
+        base = own.get("extends", target)
+        if base not in ("common", target):
+            raise QdqError(extra, f"extends {base!r}, but the target is {target!r}", f'write extends = "{target}"')
+        documents = [(extra, own), *documents]
+    heads = _heads(rules_folder() / "heads.toml", [d["heads"] for _, d in documents if "heads" in d])
+    return _assemble(target, documents, heads, version)
+
+
+def _with_parents(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    document = _read(path)
+    chain = [(path, document)]
+    while "extends" in document:
+        path = rules_folder() / f"{document['extends']}.toml"
+        document = _read(path)
+        chain.append((path, document))
+    return chain
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise QdqError(path, f"cannot be read ({error.strerror})", "give a rules file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise QdqError(path, f"not TOML: {error}", "see rules/gpu.toml for the form") from None
+    if document.get("schema") != SCHEMA:
+        raise QdqError(path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top")
+    known = {"schema", "extends", "target", "sets", "heads", "fusion", "reader", "commute", "weight", "composite"}
+    for key in document.keys() - known:
+        near = difflib.get_close_matches(key, known, 1)
+        raise QdqError(path, f"unknown table {key!r}" + (f", did you mean {near[0]!r}" if near else ""), "see rules/gpu.toml")
+    return document
+
+
+def _assemble(
+    target: str, documents: list[tuple[Path, dict[str, Any]]], heads: HeadRules, version: TrtVersion
+) -> RuleBook:
+    sets: dict[str, tuple[str, ...]] = {}
+    for _, document in reversed(documents):
+        sets.update({str(name): tuple(ops) for name, ops in document.get("sets", {}).items()})
+
+    def gather(kind: str, make: Any) -> tuple[Any, ...]:
+        rules: dict[str, Rule] = {}
+        for path, document in documents:
+            for entry in document.get(kind, []):
+                rule = make(path, entry)
+                if rule.name not in rules and _holds(path, rule, version):
+                    rules[rule.name] = rule
+        return tuple(rules.values())
+
+    composites = gather("composite", _composite)
+    fusions, readers = gather("fusion", _fusion), gather("reader", _reader)
+    commutes, weights = gather("commute", _commute), gather("weight", _weight)
+    names = tuple(rule.name for rule in (*fusions, *readers, *commutes, *weights, *composites))
+    return RuleBook(target, sets, fusions, readers, commutes, weights, composites, heads, names)
+
+
+def _holds(path: Path, rule: Rule, version: TrtVersion) -> bool:
+    try:
+        return not rule.trt or in_range(version, rule.trt)
+    except QdqError as error:
+        raise QdqError(path, f"rule {rule.name!r}: {error.reason}", 'write trt like ">=8.0,<11"') from None
+
+
+def _common(path: Path, entry: Mapping[str, Any], extra: frozenset[str]) -> dict[str, str]:
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise QdqError(path, "a rule without a name", "name it")
+    allowed = {"name", "trt", "why", "see", "status"} | extra
+    for key in sorted(entry.keys() - allowed):
+        near = difflib.get_close_matches(key, allowed, 1)
+        raise QdqError(path, f"rule {name!r}: unknown key {key!r}" + (f", did you mean {near[0]!r}" if near else ""), "see rules/gpu.toml")
+    for key in sorted({"why", "see", "status"} | extra):
+        if key not in entry:
+            raise QdqError(path, f"rule {name!r}: no {key!r}", "every rule says what, why and where that is written")
+    if entry["status"] not in ("documented", "measured", "guess"):
+        raise QdqError(path, f"rule {name!r}: status {entry['status']!r}", "write documented, measured or guess")
+    return {"name": name, "trt": str(entry.get("trt", "")), "why": entry["why"], "see": entry["see"], "status": entry["status"]}
+
+
+def _choice(path: Path, entry: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
+    if entry[key] not in allowed:
+        raise QdqError(path, f"rule {entry['name']!r}: {key} is {entry[key]!r}", f"write one of {', '.join(allowed)}")
+    return str(entry[key])
+
+
+def _step(path: Path, rule: str, word: str) -> Step:
+    match = _STEP.match(word.strip())
+    if match is None:
+        raise QdqError(path, f"rule {rule!r}: cannot read {word!r}", "write Op, set, Op:constraint, or Op:constraint?")
+    return Step(tuple(match["names"].split("|")), match["constraint"] or "", bool(match["optional"]))
+
+
+def _ops(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
+    return tuple(_step(path, str(entry["name"]), word) for word in entry["ops"])
+
+
+def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
+    common = _common(path, entry, frozenset({"match"}))
+    return Fusion(**common, steps=tuple(_step(path, common["name"], word) for word in str(entry["match"]).split(">")))
+
+
+def _reader(path: Path, entry: Mapping[str, Any]) -> Reader:
+    common = _common(path, entry, frozenset({"ops", "inputs", "when"}))
+    inputs = _choice(path, entry, "inputs", ("activation", "all"))
+    when = _choice(path, entry, "when", ("always", "quantized-output"))
+    return Reader(**common, steps=_ops(path, entry), inputs=inputs, when=when)
+
+
+def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
+    common = _common(path, entry, frozenset({"ops", "side"}))
+    return Commute(**common, steps=_ops(path, entry), side=_choice(path, entry, "side", ("before", "after")))
+
+
+def _weight(path: Path, entry: Mapping[str, Any]) -> WeightAxis:
+    common = _common(path, entry, frozenset({"ops", "axis"}))
+    axis = entry["axis"]
+    if axis != "tensor" and (isinstance(axis, bool) or not isinstance(axis, int)):
+        raise QdqError(path, f"rule {common['name']!r}: axis is {axis!r}", 'write a number or "tensor"')
+    return WeightAxis(**common, steps=_ops(path, entry), axis=None if axis == "tensor" else axis)
+
+
+def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:
+    return Composite(**_common(path, entry, frozenset({"text"})), text=tuple(entry["text"]))
+
+
+def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:
+    words: dict[str, Any] = dict(_read(path)["heads"])
+    for extra in reversed(own):
+        words.update(extra)
+    lists = ("markers", "bounded", "arithmetic", "cuts", "pools", "moves")
+    for key in sorted(words.keys() - {*lists, "features", "scores"}):
+        raise QdqError(path, f"unknown key {key!r} in [heads]", f"known: {', '.join(lists)}, features, scores")
+    return HeadRules(
+        features=dict(words["features"]), scores=dict(words["scores"]), **{key: frozenset(words[key]) for key in lists}
+    )

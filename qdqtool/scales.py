@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One scale and the table of them: float32 from birth to bytes. Not how a scale is found, nor where it goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+
+Origin = Literal["qdq", "ptq", "equal", "derived", "bound", "estimated"]
+Float32 = npt.NDArray[np.float32]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """The size of one integer step of a tensor, and where it comes from.
+
+    Attributes:
+        bits: float32, 0-d for a whole tensor, 1-d for one value per channel along `axis`; finite and > 0.
+        axis: the channel axis of a 1-d scale, else None.
+        origin: where the value comes from.
+        method: how it was found: a calibration method, or a rule of propagation.
+        rule: name of the rule that asked for it, if one did.
+        samples: number of samples seen, 0 where none.
+    """
+
+    bits: Float32
+    axis: int | None = None
+    origin: Origin = "ptq"
+    method: str = ""
+    rule: str = ""
+    samples: int = 0
+
+    @classmethod
+    def of(cls, value: object, **facts: Any) -> Scale:
+        """A scale from anything that is float32 already or converts to it once, here."""
+        bits = np.array(value, dtype=np.float32)
+        if bits.ndim > 1 or not bits.size or not np.isfinite(bits).all() or not (bits > 0).all():
+            raise QdqError("scale", f"{value!r} is not a finite positive number or a vector of them")
+        bits.setflags(write=False)
+        return cls(bits, **facts)
+
+    def same_bits(self, other: Scale) -> bool:
+        """Whether both hold the same float32 values, to the bit, along the same axis."""
+        return self.axis == other.axis and self.bits.tobytes() == other.bits.tobytes()
+
+    def hex(self) -> str | list[str]:
+        """Eight hexadecimal digits of the float32 pattern, or a list of them per channel."""
+        words = [f"{word:08x}" for word in np.atleast_1d(self.bits).view(np.uint32).tolist()]
+        return words if self.bits.ndim else words[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of scales.json: `scale` holds the bits, `value` is for reading only."""
+        entry: dict[str, Any] = {"scale": self.hex(), "value": self.bits.tolist(), "origin": self.origin}
+        optional = {"method": self.method, "rule": self.rule, "samples": self.samples}
+        entry.update({key: value for key, value in optional.items() if value})
+        if self.axis is not None:
+            entry["axis"] = self.axis
+        return entry
+
+    @classmethod
+    def from_json(cls, name: str, entry: Mapping[str, Any]) -> Scale:
+        """The scale that `to_json` wrote; QdqError names the tensor of a malformed entry."""
+        try:
+            words = entry["scale"]
+            many = isinstance(words, list)
+            bits = np.array([int(word, 16) for word in (words if many else [words])], np.uint32).view(np.float32)
+            origin = entry.get("origin", "ptq")
+            if origin not in get_args(Origin):
+                raise ValueError(f"origin {origin!r}")
+            axis = entry.get("axis")
+            return cls.of(
+                bits if many else bits[0],
+                axis=None if axis is None else int(axis),
+                origin=origin,
+                method=str(entry.get("method", "")),
+                rule=str(entry.get("rule", "")),
+                samples=int(entry.get("samples", 0)),
+            )
+        except QdqError as error:
+            raise QdqError(name, error.reason, "repair this entry of the scale table") from None
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise QdqError(name, f"not an entry of a scale table ({error})", "see docs/calibrate.md") from None
+
+
+@dataclass(frozen=True)
+class ScaleTable:
+    """Tensor name -> Scale, the tensors that have none and why, and facts of the run that made it."""
+
+    scales: dict[str, Scale] = field(default_factory=dict)
+    unscaled: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.scales
+
+    def __getitem__(self, name: str) -> Scale:
+        return self.scales[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scales)
+
+    def __len__(self) -> int:
+        return len(self.scales)
+
+    def get(self, name: str) -> Scale | None:
+        """The scale of a tensor, or None."""
+        return self.scales.get(name)
+
+    def to_json(self, *, indent: int | None = 1) -> str:
+        """The text of scales.json: same table, same bytes."""
+        document: dict[str, Any] = {"schema": SCHEMA, "tensors": {n: s.to_json() for n, s in self.scales.items()}}
+        if self.unscaled:
+            document["unscaled"] = self.unscaled
+        if self.facts:
+            document["facts"] = self.facts
+        separators = (",", ": ") if indent else (",", ":")
+        return json.dumps(document, indent=indent, separators=separators, ensure_ascii=False) + ("\n" if indent else "")
+
+    @classmethod
+    def from_json(cls, text: str, where: object = "scale table") -> ScaleTable:
+        """The table that `to_json` wrote.
+
+        Raises:
+            QdqError: not JSON, another schema, or a malformed entry (named).
+        """
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise QdqError(where, f"not JSON ({error})", "give the file that calibrate -o wrote") from None
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise QdqError(where, f"not a scale table of schema {SCHEMA}", "give the file that calibrate -o wrote")
+        tensors, unscaled = document.get("tensors"), document.get("unscaled", {})
+        facts = document.get("facts", {})
+        if not all(isinstance(part, dict) for part in (tensors, unscaled, facts)):
+            raise QdqError(where, "tensors, unscaled and facts must be objects", "give the file that calibrate -o wrote")
+        scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
+        return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, facts)

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorRT versions: how people and caches spell them, which board has which, what each can read. Not what it fuses."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from qdqtool.errors import QdqError
+
+Status = Literal["documented", "guess", "unknown"]
+
+FIRST_WITHOUT_CACHES = (11,)
+LAST_WITH_INT8_DLA = (10, 7)
+_MAJORS = range(4, 20)  # what a number must lie in to be taken for a TensorRT version
+
+_TODO = "give a version such as 8502, 8.5.2, jp5.1.2 or drive6.0.9"
+_HEADER = re.compile(r"TRT-(\d+)(?:-\w+)?", re.ASCII)
+_PLATFORM = re.compile(r"(jp|jetpack|drive(?:[ _-]?os)?)[ _-]?(\d{1,3}(?:\.\d{1,3}){1,3})[ _-]?(dp)?", re.ASCII | re.I)
+_CLAUSE = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d{1,4}(?:\.\d{1,4}){0,2})\s*", re.ASCII)
+_COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+@dataclass(frozen=True, order=True)
+class TrtVersion:
+    """One TensorRT release: three numbers, ordered as numbers.
+
+    Raises:
+        QdqError: numbers that no TensorRT has and that the header of a cache cannot carry.
+    """
+
+    major: int
+    minor: int
+    patch: int
+
+    def __post_init__(self) -> None:
+        limits = (self.major in _MAJORS, self.minor in range(10 if self.major < 10 else 100), self.patch in range(100))
+        if not all(limits):
+            raise QdqError(f"{self.major}.{self.minor}.{self.patch}", "is not a TensorRT version", _TODO)
+
+    @property
+    def text(self) -> str:
+        """The version with dots: `7.1.0`."""
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+    @property
+    def header_number(self) -> int:
+        """NV_TENSORRT_VERSION: major*1000 + minor*100 + patch below 10, major*10000 + minor*100 + patch from 10."""
+        return self.major * (1000 if self.major < 10 else 10000) + self.minor * 100 + self.patch
+
+    def header(self, algorithm: str = "EntropyCalibration2") -> str:
+        """The first line of a calibration cache: `TRT-7100-EntropyCalibration2`."""
+        return f"TRT-{self.header_number}-{algorithm}"
+
+    @property
+    def max_opset(self) -> int | None:
+        """The highest ONNX opset that its parser reads, the lower where sources differ; None where it is not known."""
+        return _MAX_OPSET.get((self.major,)) or _MAX_OPSET.get((self.major, self.minor))
+
+    @property
+    def has_caches(self) -> bool:
+        """Whether it reads calibration caches at all: up to 10.16."""
+        return self._parts < FIRST_WITHOUT_CACHES
+
+    @property
+    def has_dla_int8(self) -> bool:
+        """Whether it runs INT8 on the DLA from a calibration cache: up to 10.7."""
+        return self._parts[:2] <= LAST_WITH_INT8_DLA
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The board software that ships it, oldest first: `("JetPack 4.4", ...)`."""
+        return tuple(name for release in RELEASES if release.version == self for name in release.platforms)
+
+    @property
+    def status(self) -> Status:
+        """How well the release is known: documented, guess (from memory) or unknown."""
+        known: set[Status] = {release.status for release in RELEASES if release.version == self}
+        return "documented" if "documented" in known else "guess" if known else "unknown"
+
+    @property
+    def warning(self) -> str:
+        """One line on what easily goes wrong with this version, or an empty string."""
+        if self == TrtVersion(7, 1, 0):
+            return (
+                "7100 is JetPack 4.4 Developer Preview; JetPack 4.4 GA to 4.5.1 is TensorRT 7.1.3 = 7103, "
+                "and TensorRT recalibrates when the number in a cache is not its own"
+            )
+        if self.status == "unknown" and self.has_caches:
+            return f"TensorRT {self.text} is no release known here; TensorRT recalibrates if the number is not its own"
+        return ""
+
+    @property
+    def _parts(self) -> tuple[int, int, int]:
+        return (self.major, self.minor, self.patch)
+
+
+@dataclass(frozen=True)
+class Release:
+    """One statement about a release.
+
+    Attributes:
+        version: the release.
+        platforms: the board software that ships it.
+        status: documented, or guess where it comes from memory.
+        see: where it was read.
+    """
+
+    version: TrtVersion
+    platforms: tuple[str, ...]
+    status: Status
+    see: str
+
+
+def _documented(version: str, see: str, *platforms: str) -> Release:
+    major, minor, patch = map(int, version.split("."))
+    return Release(TrtVersion(major, minor, patch), platforms, "documented", see)
+
+
+def _guess(version: str, *platforms: str) -> Release:
+    major, minor, patch = map(int, version.split("."))
+    return Release(TrtVersion(major, minor, patch), platforms, "guess", "from memory")
+
+
+def _jetpack(*versions: str) -> tuple[str, ...]:
+    return tuple(f"JetPack {version}" for version in versions)
+
+
+_CACHE = "header of a published calibration cache"
+_DLA = "NVIDIA/Deep-Learning-Accelerator-SW operators/README.md"
+
+RELEASES: tuple[Release, ...] = (
+    _guess("5.0.6", *_jetpack("4.2")),
+    _documented("5.1.0", "NVIDIA/TensorRT sampleINT8 README"),
+    _documented("5.1.2", _CACHE),
+    _guess("5.1.5"),
+    _documented("5.1.6", "jkjung-avt/tensorrt_demos README", *_jetpack("4.2.2")),
+    _guess("5.1.6", *_jetpack("4.2.1", "4.2.3")),
+    _documented("6.0.1", _CACHE),
+    _guess("6.0.1", *_jetpack("4.3")),
+    _documented("7.0.0", _CACHE),
+    _guess("7.1.0", *_jetpack("4.4 DP")),
+    _documented("7.1.3", "NVIDIA-AI-IOT/deepstream_tao_apps README", *_jetpack("4.4", "4.4.1", "4.5", "4.5.1")),
+    *(_documented(f"7.2.{patch}", _CACHE) for patch in (0, 1, 2, 3)),
+    _guess("8.0.0"),
+    _documented("8.0.1", "gist Tiryoh/2b5dc1f", *_jetpack("4.6")),
+    _documented("8.0.3", _CACHE),
+    _guess("8.2.0"),
+    _documented(
+        "8.2.1", "gist Tiryoh/2b5dc1f; uwarg wiki", *_jetpack("4.6.1", "4.6.2", "4.6.3", "4.6.4", "4.6.5", "4.6.6")
+    ),
+    _guess("8.2.2"),
+    _guess("8.2.3"),
+    _documented("8.2.4", _CACHE),
+    _guess("8.2.5"),
+    _documented("8.4.0", _CACHE),
+    _guess("8.4.0", *_jetpack("5.0", "5.0.1")),
+    _guess("8.4.1", *_jetpack("5.0.2")),
+    *(_guess(f"8.4.{patch}") for patch in (2, 3, 10, 11)),
+    _documented("8.4.12", "log of a published engine build"),
+    _documented("8.5.1", _CACHE),
+    _documented(
+        "8.5.2",
+        f"{_DLA}; NVIDIA/TensorRT#3385",
+        *_jetpack("5.1", "5.1.1", "5.1.2", "5.1.3", "5.1.4", "5.1.5", "5.1.6"),
+    ),
+    _guess("8.5.3"),
+    _documented("8.5.10", _DLA, "DRIVE OS 6.0.6"),
+    _documented("8.6.0", _CACHE),
+    _documented("8.6.1", _CACHE),
+    _documented("8.6.2", _DLA, *_jetpack("6.0")),
+    _guess("8.6.3"),
+    _documented("8.6.10", _DLA, "DRIVE OS 6.0.7"),
+    _documented("8.6.11", _DLA, "DRIVE OS 6.0.8", "DRIVE OS 6.0.8.1"),
+    _documented("8.6.12", f"{_DLA}; DRIVE OS 6.0.9.1 release notes", "DRIVE OS 6.0.9", "DRIVE OS 6.0.9.1"),
+    _guess("8.6.13", "DRIVE OS 6.0.10"),
+    *(_guess(version) for version in ("9.0.1", "9.1.0", "9.2.0", "9.3.0", "10.0.0")),
+    _documented("10.0.1", _CACHE),
+    _guess("10.1.0"),
+    _guess("10.2.0"),
+    _documented("10.3.0", "pytorch/TensorRT jetpack.rst; dusty-nv/jetson-containers", *_jetpack("6.1", "6.2", "6.2.1")),
+    _guess("10.4.0"),
+    _guess("10.5.0"),
+    _documented("10.6.0", _CACHE),
+    _documented("10.7.0", "dusty-nv/jetson-containers; TensorRT guide, working with DLA", "JetPack 6 with CUDA 12.8"),
+    _guess("10.8.0"),
+    _guess("10.9.0"),
+    _documented("10.10.0", _CACHE),
+    _guess("10.11.0"),
+    _documented("10.12.0", _CACHE),
+    _guess("10.13.0"),
+    _guess("10.13.2"),
+    _documented("10.13.3", "tensorrt_cu12_bindings wheel"),
+    _guess("10.13.3", *_jetpack("7.0", "7.1")),
+    _documented("10.14.1", _CACHE),
+    _guess("10.15.1"),
+    _documented("10.16.1", "dusty-nv/jetson-containers"),
+    _guess("10.16.1", *_jetpack("7.2")),
+    *(_guess(f"11.{minor}.0") for minor in (0, 1, 2, 3)),
+    _documented("11.4.0", "tensorrt_cu12_bindings wheel"),
+    _documented("11.4.1", "TensorRT 11.4.1 guide", *_jetpack("7.2.2")),
+)
+
+# operators.md of onnx-tensorrt at each release. 7.2: sources say 11 and 13. 8.4: from memory. 10.x: "20 and later", so
+# no number is safe to refuse by. 11.x: the developer guide says 9 to 25.
+_MAX_OPSET: dict[tuple[int, ...], int] = {
+    (5, 1): 9,
+    (7, 0): 11,
+    (7, 1): 11,
+    (7, 2): 11,
+    (8, 0): 13,
+    (8, 2): 13,
+    (8, 4): 16,
+    (8, 5): 17,
+    (8, 6): 17,
+    (9, 2): 19,
+    (11,): 25,
+}
+
+
+def parse(text: str) -> TrtVersion:
+    """The version that a person or a cache means.
+
+    Args:
+        text: `7103`, `101401`, `7.1.3`, `8.5.2.2` (the build is dropped), `10.3` where one patch is known,
+            `TRT-7103-EntropyCalibration2`, `jp4.4`, `jetpack6.1`, `jp4.4dp`, `drive6.0.9.1`; in any case.
+
+    Raises:
+        QdqError: none of these, no such board software, or a two-part version with several patches (which are listed).
+    """
+    word = text.strip()
+    if match := _HEADER.fullmatch(word.upper() if word[:4].upper() == "TRT-" else ""):
+        word = match[1]
+    if match := _PLATFORM.fullmatch(word):
+        return _of_platform(match)
+    if re.fullmatch(r"[4-9]\d{3}|1\d{5}", word, re.ASCII):
+        return _of_number(int(word))
+    if re.fullmatch(r"\d{1,2}(\.\d{1,2}){2}(\.\d{1,4})?", word, re.ASCII):
+        major, minor, patch = map(int, word.split(".")[:3])
+        return TrtVersion(major, minor, patch)
+    if re.fullmatch(r"\d{1,2}(\.\d{1,2})?", word, re.ASCII):
+        return _of_short(word)
+    raise QdqError(_shown(word), "is not a TensorRT version", _TODO)
+
+
+def in_range(version: TrtVersion, spec: str) -> bool:
+    """Whether a version satisfies every clause of a range such as `>=8.0,<11`.
+
+    A clause compares as many parts as it gives: `<=10.7` holds for 10.7.3, `==8.5` for every 8.5.
+
+    Raises:
+        QdqError: the range is malformed.
+    """
+    parts = (version.major, version.minor, version.patch)
+    verdict = True
+    for clause in spec.split(","):
+        match = _CLAUSE.fullmatch(clause)
+        if not match:
+            raise QdqError(_shown(spec), "is not a range of TensorRT versions", 'write it like ">=8.0,<11"')
+        bound = tuple(map(int, match[2].split(".")))
+        verdict &= _COMPARE[match[1]](parts[: len(bound)], bound)
+    return verdict
+
+
+def require_caches(version: TrtVersion) -> None:
+    """Refuse a version that reads no calibration caches.
+
+    Raises:
+        QdqError: TensorRT 11 or later.
+    """
+    if not version.has_caches:
+        raise QdqError(
+            f"TensorRT {version.text}",
+            "reads no calibration caches (10.16 was the last), only Q/DQ models",
+            "use qdqtool insert",
+        )
+
+
+def require_dla(version: TrtVersion) -> None:
+    """Refuse a version that runs no INT8 on the DLA from a calibration cache.
+
+    Raises:
+        QdqError: TensorRT 10.8 or later; the versions of boards that work are named.
+    """
+    if not version.has_dla_int8:
+        boards = {r.version.header_number for r in RELEASES if r.platforms and r.version.has_dla_int8}
+        works = " ".join(str(number) for number in sorted(boards) if number >= 8000)
+        raise QdqError(f"TensorRT {version.text}", "runs no INT8 on the DLA from a cache", f"10.7 is the last: {works}")
+
+
+def _of_number(number: int) -> TrtVersion:
+    unit = 1000 if number < 10000 else 10000
+    return TrtVersion(number // unit, number % unit // 100, number % 100)
+
+
+def _of_short(word: str) -> TrtVersion:
+    parts = tuple(map(int, word.split(".")))
+    known = sorted({r.version for r in RELEASES if (r.version.major, r.version.minor)[: len(parts)] == parts})
+    if len(parts) == 2 and len(known) == 1:
+        return known[0]
+    if not known:
+        raise QdqError(word, "is no TensorRT known here", "give all three parts, such as 8.5.2")
+    shown = [f"{v.text}{f' ({v.platforms[0]})' if v.platforms else ''}" for v in known if len(parts) == 2]
+    minors = sorted({(v.major, v.minor) for v in known})
+    names = ", ".join(shown or [f"{major}.{minor}" for major, minor in minors])
+    raise QdqError(word, "may be several versions of TensorRT", f"give one of {names}")
+
+
+def _of_platform(wanted: re.Match[str]) -> TrtVersion:
+    named = [(_PLATFORM.fullmatch(name), release.version) for release in RELEASES for name in release.platforms]
+    keys = {_platform_key(match): (match[0], version) for match, version in named if match}
+    family, numbers, _ = key = _platform_key(wanted)
+    if key in keys:
+        return keys[key][1]
+    family = "JetPack" if family == "j" else "DRIVE OS"
+    same = [
+        name.removeprefix(f"{family} ")
+        for k, (name, _) in sorted(keys.items())
+        if (k[0], k[1][0]) == (key[0], numbers[0])
+    ]
+    todo = f"known are {', '.join(same)}" if same else _TODO
+    raise QdqError(_shown(wanted[0]), f"is no {family} known here", todo)
+
+
+def _platform_key(match: re.Match[str]) -> tuple[str, tuple[int, ...], bool]:
+    """Family, numbers without the zeros that people leave out, and whether it is a developer preview."""
+    numbers = list(map(int, match[2].split(".")))
+    while len(numbers) > 2 and numbers[-1] == 0:
+        numbers.pop()
+    return match[1][0].lower(), tuple(numbers), bool(match[3])
+
+
+def _shown(text: str) -> str:
+    return text or "''" if len(text) <= 60 else f"{text[:57]}..."
