@@ -43,7 +43,8 @@ def part(images: np.ndarray, labels: np.ndarray, seed: int = 20) -> dict[Split, 
 
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Bilinear resize of [H, W], pixel centres at half integers, edges repeated."""
-    return (_weights(image.shape[0], height) @ image @ _weights(image.shape[1], width).T).astype(np.float32)
+    resized = _weights(image.shape[0], height) @ image @ _weights(image.shape[1], width).T
+    return np.asarray(resized, np.float32)
 
 
 def _weights(source: int, target: int) -> np.ndarray:

@@ -20,6 +20,8 @@ def write(
     training = torch.onnx.TrainingMode.PRESERVE if keep_batch_norm else torch.onnx.TrainingMode.EVAL
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        # meant for models in training mode; ours is in eval mode, where folding touches no BatchNorm
+        warnings.filterwarnings("ignore", "It is recommended that constant folding")
         torch.onnx.export(
             model.eval(),
             (torch.zeros(2, *shape),),

@@ -1,4 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bridge between ONNX and TensorRT's two INT8 worlds: Q/DQ graphs and calibration caches."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from qdqtool.cache.retarget import retarget
+    from qdqtool.cache.text import Cache, read_cache, write_cache
+    from qdqtool.calibrate.engine import CalibrationOptions, calibrate
+    from qdqtool.calibrate.feed import FeedOptions
+    from qdqtool.errors import QdqError
+    from qdqtool.match.plan import Plan, PlanOptions
+    from qdqtool.scales import Scale, ScaleTable
+    from qdqtool.trtversion import TrtVersion
+    from qdqtool.verbs import InsertOptions, InsertResult, PeelOptions, PeelResult, insert, load_table, peel, plan
+
+# name -> the room it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
+_HOMES = {
+    "Cache": "cache.text",
+    "CalibrationOptions": "calibrate.engine",
+    "FeedOptions": "calibrate.feed",
+    "InsertOptions": "verbs",
+    "InsertResult": "verbs",
+    "PeelOptions": "verbs",
+    "PeelResult": "verbs",
+    "Plan": "match.plan",
+    "PlanOptions": "match.plan",
+    "QdqError": "errors",
+    "Scale": "scales",
+    "ScaleTable": "scales",
+    "TrtVersion": "trtversion",
+    "calibrate": "calibrate.engine",
+    "insert": "verbs",
+    "load_table": "verbs",
+    "peel": "verbs",
+    "plan": "verbs",
+    "read_cache": "cache.text",
+    "retarget": "cache.retarget",
+    "write_cache": "cache.text",
+}
+
+__all__ = [
+    "Cache",
+    "CalibrationOptions",
+    "FeedOptions",
+    "InsertOptions",
+    "InsertResult",
+    "PeelOptions",
+    "PeelResult",
+    "Plan",
+    "PlanOptions",
+    "QdqError",
+    "Scale",
+    "ScaleTable",
+    "TrtVersion",
+    "calibrate",
+    "insert",
+    "load_table",
+    "peel",
+    "plan",
+    "read_cache",
+    "retarget",
+    "write_cache",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"qdqtool.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

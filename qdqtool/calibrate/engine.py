@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data through a model, every float32 tensor into a histogram, every histogram to a scale. Nothing is kept per sample."""
+"""Data through a model, each float32 tensor into a histogram, each histogram to a scale. Nothing is kept per sample."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def calibrate(
         QdqError: what `open_model`, `open_feed` and `calibrate_scales` refuse.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
+    options = options or CalibrationOptions()
+    parse_method(options.method)  # a slip here is told before a large model is read
     opened = open_model(model)
-    options = replace(options or CalibrationOptions(), where=opened.name)
+    options = replace(options, where=opened.name)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     table = calibrate_scales(opened.proto, opened.folder, feed, options)
     return replace(table, facts={**table.facts, "model_sha256": opened.sha256}) if opened.sha256 else table
@@ -88,7 +90,7 @@ def calibrate_scales(
         holds method, samples and what the data was, nothing that differs between two equal runs.
 
     Raises:
-        QdqError: no samples; NaN in any tensor; Inf or nothing but zeros in one of `points`; what `OrtActivations` refuses.
+        QdqError: no samples; NaN in any tensor; Inf or only zeros in one of `points`; what `OrtActivations` refuses.
     """
     options = options or CalibrationOptions()
     method = parse_method(options.method)

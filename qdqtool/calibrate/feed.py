@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data in: whatever the user has becomes checked batches for a model's inputs, streamed and in order. No model runs here."""
+"""Data in: what the user has becomes checked batches for a model's inputs, streamed, in order. No model runs here."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class FeedOptions:
     """How data is read.
 
     Attributes:
-        batch: samples grouped into one run, in order; the last group may be smaller. With 1, a loader script's and JSON's
-            batches stay as they come. A model that fixes its batch gets that one.
+        batch: samples grouped into one run, in order; the last group may be smaller. With 1, batches of a loader script
+            or of JSON stay as they come. A model that fixes its batch gets that one.
         limit: samples used, from the beginning; None for all.
         preprocess: what is done to images, as text or value; see `parse_preprocess`.
         max_bytes: the most that an archive or a JSON file may unpack to.
@@ -76,6 +76,8 @@ class Feed:
         facts["batch"] = self._each if self._fixed else self._options.batch
         if self._source.preprocess:
             facts["preprocess"] = self._source.preprocess
+        if self.notes:
+            facts["left_out"] = list(self.notes)
         return facts
 
     def __iter__(self) -> Iterator[Batch]:
@@ -101,7 +103,7 @@ class Feed:
     def count(self, batch: Batch) -> int:
         """The number of samples in a batch: the first axis of the first input, 1 for a scalar."""
         array = batch[self.inputs[0].name]
-        return array.shape[0] if array.ndim else 1
+        return int(array.shape[0]) if array.ndim else 1
 
     def _limited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         left = self._options.limit
@@ -121,9 +123,9 @@ def open_feed(data: Data, inputs: Sequence[Input], options: FeedOptions | None =
     """Open data for a model's inputs; values are read when the feed is walked.
 
     Args:
-        data: a folder of images, a .npz (one array per input, the first axis counts samples), a .npy, a ``loader.py`` or
-            ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; or, from Python, a callable or an
-            iterable of such dictionaries.
+        data: a folder of images, a .npz (one array per input, the first axis counts samples), a .npy, a ``loader.py``
+            or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python, also a
+            callable or an iterable of such dictionaries.
         inputs: what the model takes; see `inputs_of`.
         options: batch, limit, preprocessing.
 
@@ -158,25 +160,32 @@ def _no_samples(source: Source, each: int) -> QdqError:
 
 def _grouped(where: object, batches: Iterator[Batch], size: int) -> Iterator[Batch]:
     """Batches of `size` samples along the first axis, in order; the last one may be smaller."""
-    held: Batch | None = None
+    held: list[Batch] = []
+    rows = 0
     for batch in batches:
-        held = batch if held is None else _joined(where, held, batch)
-        while held is not None and _rows(held) >= size:
-            yield {name: array[:size] for name, array in held.items()}
-            held = {name: array[size:] for name, array in held.items()} if _rows(held) > size else None
-    if held is not None:
-        yield held
+        _check_joinable(where, held[0] if held else batch, batch)
+        held.append(batch)
+        rows += len(next(iter(batch.values())))
+        full = rows // size * size
+        if full:
+            whole = _joined(held)
+            yield from ({k: a[start : start + size] for k, a in whole.items()} for start in range(0, full, size))
+            held = [{k: a[full:] for k, a in whole.items()}] if rows > full else []
+            rows -= full
+    if held:
+        yield _joined(held)
 
 
-def _rows(batch: Batch) -> int:
-    return min(array.shape[0] for array in batch.values())
+def _joined(held: Sequence[Batch]) -> Batch:
+    return held[0] if len(held) == 1 else {name: np.concatenate([one[name] for one in held]) for name in held[0]}
 
 
-def _joined(where: object, left: Batch, right: Batch) -> Batch:
-    for name in left:
-        if left[name].shape[1:] != right[name].shape[1:]:
-            shapes = f"{list(left[name].shape)} and {list(right[name].shape)}"
-            raise QdqError(
-                where, f"input {name!r} comes in shapes {shapes}, which cannot be one batch", "leave --batch out"
-            )
-    return {name: np.concatenate([left[name], right[name]]) for name in left}
+def _check_joinable(where: object, first: Batch, batch: Batch) -> None:
+    rows = {name: len(array) for name, array in batch.items()}
+    if len(set(rows.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in rows.items())
+        raise QdqError(where, f"inputs of one sample differ along the first axis ({told})", "leave --batch out")
+    for name, array in batch.items():
+        if first[name].shape[1:] != array.shape[1:]:
+            shapes = f"{list(first[name].shape)} and {list(array.shape)}"
+            raise QdqError(where, f"input {name!r} comes as {shapes}, which cannot be one batch", "leave --batch out")

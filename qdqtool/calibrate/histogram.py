@@ -155,7 +155,7 @@ class Histogram:
     @property
     def amax(self) -> np.float32:
         """The largest |x| over the finite values; 0 where there is none."""
-        return np.float32(max(-self.low, self.high, 0.0))
+        return np.float32(max(0.0, -self.low, self.high))
 
     @property
     def is_empty(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image file to the array a model eats: decode, resize, colour order, normalise. Not which images, nor in what batches."""
+"""An image file to the array a model eats: decode, resize, colour order, normalise. Not which images are read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ImageReader:
         pixels = pixels.reshape(*pixels.shape[:2], self.channels)
         if self.spec.color == "bgr":
             pixels = pixels[..., ::-1]
-        values = pixels.astype(np.float32) * np.float32(self.spec.scale)
+        values: npt.NDArray[Any] = pixels.astype(np.float32) * np.float32(self.spec.scale)
         values = (values - np.array(self.spec.mean, np.float32)) / np.array(self.spec.std, np.float32)
         if self.spec.layout == "nchw":
             values = values.transpose(2, 0, 1)
@@ -66,14 +66,14 @@ class ImageReader:
         return self._letterboxed(image, width, height)
 
     def _letterboxed(self, image: Image, width: int, height: int) -> Image:
-        """Keep the aspect ratio; YOLOX cuts the fraction of a pixel off and starts at the corner, YOLOv5 rounds and centres."""
-        from PIL import Image as pil
-
+        """Keep the aspect ratio: YOLOX cuts off fractions of a pixel and pads behind, YOLOv5 rounds and centres."""
+        pillow = _pillow()
         ratio = min(width / image.width, height / image.height)
         corner = self.spec.resize == "letterbox-topleft"
         wide, high = ((int if corner else round)(side * ratio) for side in image.size)
         inner = _resample(image, max(1, wide), max(1, high), self.spec.interpolation)
-        canvas = pil.new(image.mode, (width, height), (self.spec.pad,) * 3 if self.channels == 3 else self.spec.pad)
+        grey = (self.spec.pad,) * 3 if self.channels == 3 else self.spec.pad
+        canvas: Image = pillow.new(image.mode, (width, height), grey)
         canvas.paste(inner, (0, 0) if corner else ((width - inner.width) // 2, (height - inner.height) // 2))
         return canvas
 
@@ -135,9 +135,9 @@ def _size(spec: Preprocess, name: str, width: int | str | None, height: int | st
 
 def _decode(path: Path, channels: int) -> Image:
     """The image as the camera meant it (EXIF orientation applied), 8 bits, grey or RGB; transparency is dropped."""
-    pil = _pillow()
+    pillow = _pillow()
     try:
-        with pil.open(path) as file:
+        with pillow.open(path) as file:
             if file.mode not in _MODES:
                 raise QdqError(
                     path, f"is an image of mode {file.mode}, not of 8 bits a channel", "convert it, or give .npz"
@@ -148,7 +148,7 @@ def _decode(path: Path, channels: int) -> Image:
             return upright.convert("RGB" if channels == 3 else "L")
     except QdqError:
         raise
-    except (pil.DecompressionBombError, pil.DecompressionBombWarning) as error:
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise QdqError(path, f"is too large to decode ({error})", "scale it down first") from error
     except Exception as error:  # Pillow's decoders raise what they like: OSError, SyntaxError, struct.error, IndexError
         raise QdqError(path, f"cannot be read as an image ({_short(error)})", "remove or replace it") from error
@@ -161,21 +161,21 @@ def _short(error: Exception) -> str:
 
 def _pillow() -> Any:
     try:
-        from PIL import Image as pil
+        import PIL.Image
     except ImportError:
         raise MissingPackageError("images", "reading them needs Pillow", 'pip install "qdqtool[images]"') from None
-    return pil
+    return PIL.Image
 
 
 def _resample(image: Image, width: int, height: int, how: Interpolation) -> Image:
-    from PIL import Image as pil
-
+    pillow = _pillow()
     if image.size == (width, height):
         return image
     if how in ("linear", "area"):
         resize = resize_linear if how == "linear" else resize_area
         pixels = np.asarray(image, np.uint8)
         pixels = resize(pixels.reshape(*pixels.shape[:2], -1), width, height)
-        return pil.fromarray(pixels if image.mode == "RGB" else pixels[..., 0])
+        resized: Image = pillow.fromarray(pixels if image.mode == "RGB" else pixels[..., 0])
+        return resized
     filters = {"antialias": "BILINEAR", "cubic": "BICUBIC", "nearest": "NEAREST"}
-    return image.resize((width, height), pil.Resampling[filters[how]])
+    return image.resize((width, height), pillow.Resampling[filters[how]])

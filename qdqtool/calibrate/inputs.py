@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model wants to be fed, and whether a batch is that: names, shapes, dtypes, values. Not where the batch is from."""
+"""What a model wants to be fed, and whether a batch is that: names, shapes, dtypes, values. Not where it is from."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check_shape(where: object, shape: tuple[int, ...], one: Input) -> None:
 
 
 def check_dtype(where: object, dtype: np.dtype[Any], one: Input) -> None:
-    """Refuse a dtype that means something else than the input's: integers for floats (not normalised), floats for integers."""
+    """Refuse a dtype of another kind: integers for floats (not normalised yet), floats for integers."""
     if dtype == one.dtype or (dtype.kind == one.dtype.kind == "f") or (dtype.kind in "iu" and one.dtype.kind in "iu"):
         return
     hint = f"save it as {one.dtype}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that come as dictionaries: Polygraphy's data loader scripts and JSON inputs. No checks against a model here."""
+"""Samples that come as dictionaries: Polygraphy's loader scripts and JSON inputs. No checks against a model here."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 # Shares of the largest |x|, from 1 down: even steps to 1/4, where few values make the error ragged, then even ratios.
 _COARSE = np.concatenate([np.linspace(1.0, 0.25, 256), np.geomspace(0.25, 2.0**-12, 65)[1:]])
 _FINE = np.linspace(0.0, 1.0, 33)
+_REGULAR = 4
 
 Float64 = npt.NDArray[np.float64]
 
@@ -170,8 +171,8 @@ def amax_mse(hist: Histogram) -> np.float32:
 def predicted_mse(hist: Histogram, amax: np.float32 | float) -> float:
     """The mean squared error of int8 at this clipping value over all finite values, zeros included, in units of x^2.
 
-    Values are taken as spread evenly inside their bin: of data on few distinct values it says up to width^2 / 12 more
-    than is true, which is under 1/3000 of the error of an even spread at the same scale.
+    Values are taken as spread evenly inside their bin, whole numbers as what they are: of other data on few distinct
+    values it may say width^2 / 12 too much, under 1/256 of the error of an even spread at amax = the largest |x|.
     """
     if not hist.finite or not amax > 0:
         return 0.0
@@ -190,7 +191,9 @@ def predicted_sqnr(hist: Histogram, amax: np.float32 | float) -> float:
 # Per sign, with top = 127 or 128, and b_k = (k - 1/2) s the value where rounding goes from k - 1 to k:
 #     sum (x - s min(round(x / s), top))^2 = sum (x - s top)^2 - 2 s sum_{k=1..top} G(b_k),   G(b) = sum max(b - x, 0)
 # (Abel summation over the cells). G comes from prefix sums, so a candidate costs 255 look-ups, not one per bin.
-# Inside a bin the values are taken as evenly spread: G is quadratic there and exact for such data.
+# Inside a bin the values are taken as evenly spread: G is quadratic there and exact for such data. Where the occupied
+# bins are all multiples of 4 or more, the data are whole numbers of something (pixels, indices): they stand at the
+# lower edges and G has straight pieces. Spread, the clipping value of pixels would cost 4 % more than the best.
 
 
 @dataclass(frozen=True)
@@ -199,8 +202,8 @@ class _Side:
 
     width: float
     top: int
-    counts: Float64  # float64[4097], the last one 0: beyond the bins G goes on in a straight line
-    below: Float64  # float64[4097], number of values under the edge
+    spread: Float64  # float64[4097], number of values spread over the bin; beyond the bins G goes on in a straight line
+    slope: Float64  # float64[4097], slope of G just above the edge: the number of values below
     hinge: Float64  # float64[4097], G at the edge
     moments: tuple[float, float, float]  # sum 1, sum x, sum x^2
 
@@ -210,9 +213,9 @@ class _Side:
         edges = np.multiply.outer(steps, np.arange(self.top) + 0.5)
         index = np.minimum(edges, BINS).astype(np.int64)
         edges -= index
-        inside = self.counts[index]
+        inside = self.spread[index]
         inside *= 0.5 * edges
-        inside += self.below[index]
+        inside += self.slope[index]
         inside *= edges
         inside += self.hinge[index]
         zeroth, first, second = self.moments
@@ -222,15 +225,20 @@ class _Side:
 
 
 def _side(hist: Histogram, sign: int) -> _Side | None:
-    if not hist.counts[sign].any():
+    filled = np.flatnonzero(hist.counts[sign])
+    if not filled.size:
         return None
     n = hist.counts[sign].astype(np.float64)
-    middle = np.arange(BINS) + 0.5
+    total, edge = float(n.sum()), np.arange(BINS, dtype=np.float64)
+    at_edges = int(np.gcd.reduce(filled)) >= _REGULAR
+    inside = np.zeros(BINS) if at_edges else n
+    first, second = float(n @ edge), float(n @ edge**2)
+    moments = (total, first, second) if at_edges else (total, first + total / 2, second + first + total / 3)
     below = np.concatenate([[0.0], np.cumsum(n)])
-    hinge = np.concatenate([[0.0], np.cumsum(below[:-1] + 0.5 * n)])
-    moments = (float(n.sum()), float(n @ middle), float(n @ middle**2) + float(n.sum()) / 12.0)
+    slope = np.append(below[1:], total) if at_edges else below
+    hinge = np.concatenate([[0.0], np.cumsum(slope[:-1] + 0.5 * inside)])
     width = math.ldexp(1.0, hist.exponents[sign] - BINS_LOG2)
-    return _Side(width, 127 if sign == POSITIVE else 128, np.append(n, 0.0), below, hinge, moments)
+    return _Side(width, 127 if sign == POSITIVE else 128, np.append(inside, 0.0), slope, hinge, moments)
 
 
 def _sides(hist: Histogram) -> list[_Side]:

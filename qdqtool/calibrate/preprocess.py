@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to an image before a model sees it, as a value read from one line of text. Not the doing of it: images.py."""
+"""What is done to an image before a model sees it: a value, read from one line of text. images.py does it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Preprocess:
         scale: factor on the 0..255 values.
         mean: subtracted after scaling, one value or one per channel.
         std: divided by after that, one value or one per channel.
-        resize: `stretch` ignores the aspect ratio; `letterbox` keeps it and pads on both sides, `letterbox-topleft` at the
-            right and bottom; `crop` covers size / 0.875 (256 for 224) and cuts the centre out.
+        resize: `stretch` ignores the aspect ratio; `letterbox` keeps it and pads on both sides, `letterbox-topleft` at
+            the right and bottom; `crop` covers size / 0.875 (256 for 224) and cuts the centre out.
         pad: grey level (0..255) of what a letterbox adds.
-        interpolation: `linear` takes two neighbours a side, also when it shrinks (OpenCV's INTER_LINEAR, most deployments);
-            `area` averages when it shrinks (INTER_AREA); `antialias` and `cubic` are Pillow's and torchvision's filters.
+        interpolation: `linear` takes two neighbours a side, also when it shrinks (OpenCV's INTER_LINEAR, as most
+            deployments do); `area` averages when it shrinks (INTER_AREA); `antialias` and `cubic` are Pillow's filters.
     """
 
     size: tuple[int, int] | None = None
@@ -64,8 +64,8 @@ _UNIT = 1 / 255
 _LETTERBOX = Preprocess(resize="letterbox", scale=_UNIT)
 _MINUS_127 = Preprocess(mean=(127.0,), std=(128.0,))
 
-# What the reference implementations do to an image: torchvision's classification presets; yolov5 and ultralytics' LetterBox;
-# YOLOX's preproc (BGR, not scaled); pytorch-ssd, whose detectors jetson-inference trains and UltraFace descends from.
+# What the reference implementations do to an image: torchvision's classification presets; yolov5 and ultralytics'
+# LetterBox; YOLOX's preproc (BGR, not scaled); pytorch-ssd, which jetson-inference trains and UltraFace descends from.
 PRESETS: dict[str, Preprocess] = {
     "imagenet": Preprocess(
         scale=_UNIT, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), resize="crop", interpolation="antialias"
@@ -82,8 +82,8 @@ def parse_preprocess(text: str) -> Preprocess:
     """Read a preset, ``key=value,...``, or a preset refined by such keys: ``imagenet,size=128x128``.
 
     Args:
-        text: `size=WxH`, `layout=nchw|nhwc`, `color=rgb|bgr`, `scale=1/255`, `mean=a:b:c`, `std=a:b:c` (``/`` may stand for
-            ``:``), `resize=...`, `pad=0..255`, `interpolation=...`; see `Preprocess`.
+        text: `size=WxH`, `layout=nchw|nhwc`, `color=rgb|bgr`, `scale=1/255`, `mean=a:b:c`, `std=a:b:c` (``/`` may stand
+            for ``:``), `resize=...`, `pad=0..255`, `interpolation=...`; see `Preprocess`.
 
     Raises:
         QdqError: an unknown preset or key, a key given twice, a value that cannot be.

@@ -25,7 +25,7 @@ def resize_linear(pixels: Pixels, width: int, height: int) -> Pixels:
 
 
 def resize_area(pixels: Pixels, width: int, height: int) -> Pixels:
-    """The mean over the area that each output pixel covers, fractions of pixels counted; where it grows, `resize_linear`.
+    """The mean over the area that each output pixel covers, fractions counted; where it grows, `resize_linear`.
 
     Args:
         pixels: uint8, (H, W, C).
@@ -57,4 +57,5 @@ def _mean_over(values: npt.NDArray[np.float64], count: int, axis: int) -> npt.ND
     low = np.minimum(np.floor(place).astype(np.intp), values.shape[axis] - 1)
     weight = (place - low).reshape(-1, 1) if axis == 1 else (place - low).reshape(-1, 1, 1)
     at_borders = sums.take(low, axis) * (1 - weight) + sums.take(low + 1, axis) * weight
-    return np.diff(at_borders, axis=axis) / cell
+    means: npt.NDArray[np.float64] = np.diff(at_borders, axis=axis) / cell
+    return means

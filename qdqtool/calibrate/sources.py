@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--data` may name: images, .npz, .npy, a loader script, JSON. Each is opened to items that can be walked again."""
+"""What `--data` may name: images, .npz, .npy, a loader script, JSON; each opened to items to walk again and again."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess
     """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
 
     Args:
-        data: a path (text may be ``loader.py:function``), a callable that returns an iterable of ``{name: array}``, or such
-            an iterable itself.
+        data: a path (text may be ``loader.py:function``), a callable that returns an iterable of ``{name: array}``, or
+            such an iterable itself.
         inputs: what the model takes.
         preprocess: for images only.
         max_bytes: the most that an archive may unpack to.
@@ -176,16 +176,12 @@ def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: 
         for arrays in zip(*streams, strict=True):
             yield {one.name: array for one, array in zip(inputs, arrays, strict=True)}
 
-    first = inputs[0]
-    rows = stored[first.name].shape[0] if stored[first.name].shape else 1
+    array, first = stored[inputs[0].name], inputs[0]
+    if _stacked(array, first):
+        return Source(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1))
     each = first.first or 1
-    return Source(
-        path,
-        kind,
-        items,
-        count * each,
-        _left_over(rows % each if not _stacked(stored[first.name], first) else 0, first),
-    )
+    over = array.shape[0] % each if array.shape else 0
+    return Source(path, kind, items, count * each, _left_over(over, first))
 
 
 def _stacked(array: StoredArray, one: Input) -> bool:

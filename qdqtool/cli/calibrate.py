@@ -38,19 +38,13 @@ def run(args: argparse.Namespace) -> int:
         0; faults are raised as QdqError.
     """
     from qdqtool.calibrate.engine import CalibrationOptions, calibrate
-    from qdqtool.calibrate.feed import inputs_of, open_feed
-    from qdqtool.calibrate.methods import parse_method
     from qdqtool.files import refuse_overwrite, replacing
-    from qdqtool.graph.io import open_model
 
     output = Path(args.output) if args.output else Path(args.model).with_suffix(".scales.json")
     refuse_overwrite(output, [args.model, args.data])
-    parse_method(args.method)  # before the model is read
-    opened = open_model(args.model)
-    feed = open_feed(args.data, inputs_of(opened.proto.graph), feed_options_from(args))
-    print_notes(feed.notes, args)
     options = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
-    table = calibrate(args.model, feed, options)
+    table = calibrate(args.model, args.data, options, feed_options_from(args))
+    print_notes(table, args)
     with replacing(output) as file:
         file.write(table.to_json().encode())
     _report(args, table, output)

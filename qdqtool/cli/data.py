@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.feed import FeedOptions
+    from qdqtool.scales import ScaleTable
 
 _DATA = "folder of images, .npz, .npy, loader.py[:function] with load_data(), or Polygraphy's .json inputs"
 _PREPROCESS = (
@@ -42,9 +42,10 @@ def feed_options_from(args: argparse.Namespace) -> FeedOptions:
     return FeedOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)
 
 
-def print_notes(notes: Iterable[str], args: argparse.Namespace) -> None:
+def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:
     """Say on stderr what of the data was left out, unless --quiet."""
     if not args.quiet:
+        notes = table.facts.get("data", {}).get("left_out", [])
         sys.stderr.writelines(f"qdqtool: warning: {args.data}: {note}\n" for note in notes)
 
 

@@ -132,36 +132,231 @@ def _convert(islands: list[list[NodeProto]], sites: list[Site], opset: int, wher
             why = " ".join(str(error).split("failed:")[-1].split()) or type(error).__name__
             raise _refusal(sites[0].node, opset, where, f"the version converter says: {why}") from None
         half = len(sites) // 2
-        return _convert(islands[:half], sites[:half], opset, where) + _convert(islands[half:], sites[half:], opset, where)
+        return _convert(islands[:half], sites[:half], opset, where) + _convert(
+            islands[half:], sites[half:], opset, where
+        )
     return _sorted_out(lifted.graph, sites)
 
 
 def _archipelago(islands: list[list[NodeProto]], sites: list[Site], opset: int) -> onnx.ModelProto:
-    """A model in which no node knows another: each tensor is called v<site>.<number>, each input has its known type."""
+    """A model in which no node knows another: input j of site k is called vk.ij, output j vk.oj, each input typed."""
     model = onnx.ModelProto(ir_version=7)
     model.opset_import.add(domain="", version=opset)
     model.graph.name = "islands"
-    for index, (island, site) in enumerate(zip(islands, sites, strict=True)):
-        outer, inner = _numbering(site.node), {}
+    for k, (island, site) in enumerate(zip(islands, sites, strict=True)):
+        names = {name: f"v{k}.i{j}" for j, name in reversed(list(enumerate(site.node.input))) if name}
+        for node in island[:-1]:
+            names[node.output[0]] = f"v{k}.x"
         for node in island:
             copy = model.graph.node.add()
             copy.CopyFrom(node)
-            del copy.input[:], copy.output[:]
-            for name in (*node.input, *node.output):
-                if name and name not in outer:
-                    inner.setdefault(name, len(outer) + len(inner))
-            number = {**outer, **inner}
-            copy.input.extend(f"v{index}.{number[name]}" if name else "" for name in node.input)
-            made = [outer_output(site.node, node, j) for j in range(len(node.output))]
-            copy.output.extend(
-                f"v{index}.{number[name] if at is None else at}" for name, at in zip(node.output, made, strict=True)
-            )
+            copy.ClearField("input")
+            copy.ClearField("output")
+            copy.input.extend(names[name] if name else "" for name in node.input)
+            copy.output.extend([f"v{k}.o{j}" for j in range(len(node.output))] if node is island[-1] else [f"v{k}.x"])
         for name in dict.fromkeys(filter(None, site.node.input)):
-            value = model.graph.input.add(name=f"v{index}.{outer[name]}")
+            value = model.graph.input.add(name=names[name])
             if name in site.types:
                 value.type.CopyFrom(site.types[name])
             else:
                 value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-        for j in range(len(site.node.output)):
-            model.graph.output.add(name=f"v{index}.{len(site.node.input) + j}")
+        model.graph.output.extend(onnx.ValueInfoProto(name=f"v{k}.o{j}") for j in range(len(site.node.output)))
     return model
+
+
+def _sorted_out(graph: onnx.GraphProto, sites: list[Site]) -> list[list[NodeProto]]:
+    """The converted nodes by site, in order; a new initialiser becomes a Constant. A node belongs to who reads it."""
+    owner: dict[str, int] = {}
+    found: list[list[NodeProto]] = [[] for _ in sites]
+    for node in reversed(graph.node):
+        k = next(k for k in (_island_of(name, owner) for name in node.output) if k is not None)
+        owner.update((name, k) for name in node.input)
+        found[k].append(node)
+    for tensor in graph.initializer:
+        found[owner[tensor.name]].append(helper.make_node("Constant", [], [tensor.name], value=tensor))
+    return [nodes[::-1] for nodes in found]
+
+
+def _island_of(name: str, owner: Mapping[str, int]) -> int | None:
+    """The site of a tensor: in its name, where the name is ours, else that of its reader."""
+    return int(name[1 : name.index(".")]) if name.startswith("v") else owner.get(name)
+
+
+def _put_right(nodes: list[NodeProto], site: Site, opset: int, where: object) -> None:
+    """Mend what the converter changes in meaning: defaults that changed, and constants that it always makes float32."""
+    node = _main(nodes, site.node)
+    if node.op_type == "Resize" and opset <= 10:
+        _restore_resize(node, site, opset, where)
+    if node.op_type == "Hardmax":
+        _restore_hardmax(node, site, opset, where)
+    if node.op_type == "Pad" and len(node.input) < 3:
+        _drop(node, "value")
+    if node.op_type in ("Clip", "Pad") and opset <= 10:
+        found = site.types.get(site.node.input[0])
+        if found is not None and found.tensor_type.elem_type not in (0, onnx.TensorProto.FLOAT):
+            _retype_constants(nodes, set(node.input[1:]), found.tensor_type.elem_type)
+
+
+def _restore_resize(node: NodeProto, site: Site, opset: int, where: object) -> None:
+    """Opset 10 and Upsample: x_in = x_out / scale, and for nearest the pixel below.
+
+    onnxruntime takes the pixel above when it shrinks; that is the same one where 1 / scale is whole.
+    """
+    modes = {"coordinate_transformation_mode": "asymmetric"}
+    if (_text(node, "mode") or "nearest") == "nearest":
+        modes["nearest_mode"] = "floor"
+        shrinks = site.scales is not None and site.scales < 1
+        if site.scales is not None and np.any(shrinks & (np.rint(1 / site.scales) * site.scales != 1)):
+            raise _refusal(
+                site.node, opset, where, "it shrinks by a factor that is not whole, which opset 10 leaves open"
+            )
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in modes.items())
+
+
+def _restore_hardmax(node: NodeProto, site: Site, opset: int, where: object) -> None:
+    """Before opset 13 Hardmax flattens to two axes at `axis`, by default 1; the same only for the last axis."""
+    axis, rank = _int(node, "axis"), rank_of(site.types, site.node.input[0])
+    axis = 1 if axis is None else axis
+    if axis != -1 and (rank is None or axis not in (rank - 1, -1)):
+        raise _refusal(site.node, opset, where, "it flattens its input, which opset 13 does not")
+    _drop(node, "axis")
+    node.attribute.append(helper.make_attribute("axis", -1))
+
+
+def _retype_constants(nodes: list[NodeProto], names: set[str], elem_type: int) -> None:
+    for node in nodes:
+        if node.op_type == "Constant" and node.output[0] in names and node.attribute[0].t.data_type == 1:
+            dtype = helper.tensor_dtype_to_np_dtype(elem_type)
+            node.attribute[0].t.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(node.attribute[0].t).astype(dtype))
+            )
+
+
+def _main(nodes: list[NodeProto], origin: NodeProto) -> NodeProto:
+    """The node that stands for the original one: of its operator, else the one that makes its first output."""
+    return next((node for node in nodes if node.op_type == origin.op_type), nodes[-1])
+
+
+def _named(nodes: list[NodeProto], origin: NodeProto, taken: set[str]) -> list[NodeProto]:
+    """The nodes under the model's names; the main one keeps all that the original said and still says."""
+    main = _main(nodes, origin)
+    roles = _roles(nodes, main)
+    base = next(name for name in origin.output if name)
+    tensors: dict[str, str] = {"": ""}
+    fresh = []
+    for node in nodes:
+        for name in (*node.input, *node.output):
+            if name not in tensors:
+                tensors[name] = (
+                    _original(name, origin) if _is_original(name) else _unique(f"{base}_{roles[name]}", taken)
+                )
+        result = NodeProto()
+        result.CopyFrom(origin if node is main else node)
+        for field in ("input", "output", "attribute"):
+            result.ClearField(field)
+        result.op_type = node.op_type
+        result.input.extend(tensors[name] for name in node.input)
+        result.output.extend(tensors[name] for name in node.output)
+        if node is not main and origin.name:
+            result.name = f"{origin.name}_{roles.get(node.output[0], node.op_type.lower())}"
+        result.attribute.extend(_kept_attributes(node, origin) if node is main else node.attribute)
+        fresh.append(result)
+    return fresh
+
+
+def _roles(nodes: list[NodeProto], main: NodeProto) -> dict[str, str]:
+    """What each new tensor is called after: the input of the main operator that it feeds, else who makes it."""
+    formal = onnx.defs.get_schema(main.op_type, TARGET, "").inputs
+    roles = {name: node.op_type.lower() for node in nodes for name in node.output}
+    constants = {node.output[0] for node in nodes if node.op_type == "Constant"}
+    for j, name in enumerate(main.input):
+        if name in constants:
+            roles[name] = formal[min(j, len(formal) - 1)].name.lower()
+    return roles
+
+
+def _is_original(name: str) -> bool:
+    return name.startswith("v") and name.rpartition(".")[2][1:].isdigit()
+
+
+def _original(name: str, origin: NodeProto) -> str:
+    mark = name.rpartition(".")[2]
+    return str((origin.input if mark[0] == "i" else origin.output)[int(mark[1:])])
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    found, count = name, 0
+    while found in taken:
+        count += 1
+        found = f"{name}_{count}"
+    taken.add(found)
+    return found
+
+
+def _kept_attributes(node: NodeProto, origin: NodeProto) -> list[AttributeProto]:
+    """The node's attributes in the original's order; those that did not change are the original's own."""
+    now = {attribute.name: attribute for attribute in node.attribute}
+    kept = []
+    for attribute in origin.attribute:
+        if attribute.name in now:
+            other = now.pop(attribute.name)
+            same = _value(attribute) == _value(other)
+            kept.append(attribute if same else other)
+    return kept + list(now.values())
+
+
+def _value(attribute: AttributeProto) -> bytes:
+    bare = AttributeProto()
+    bare.CopyFrom(attribute)
+    bare.ClearField("doc_string")
+    bare.ClearField("type")
+    return bytes(bare.SerializeToString(deterministic=True))
+
+
+def _unchanged(fresh: list[NodeProto], origin: NodeProto) -> bool:
+    return len(fresh) == 1 and fresh[0].SerializeToString(deterministic=True) == origin.SerializeToString(
+        deterministic=True
+    )
+
+
+def _refuse_invalid(fresh: list[NodeProto], origin: NodeProto, opset: int, where: object) -> None:
+    """Refuse a result that the schemas of opset 13 do not allow, where those of the source's opset allowed the node."""
+    for node in fresh:
+        complaint = _complaint(node, TARGET)
+        if complaint and not _complaint(origin, opset):
+            raise _refusal(origin, opset, where, complaint)
+
+
+def _complaint(node: NodeProto, opset: int) -> str:
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = 7, {"": opset}
+    typed = NodeProto()
+    typed.CopyFrom(node)
+    type_attributes(typed)
+    try:
+        onnx.checker.check_node(typed, context)
+    except onnx.checker.ValidationError as error:
+        return str(error).strip().partition("\n")[0]
+    return ""
+
+
+def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
+    return next((attribute for attribute in node.attribute if attribute.name == name), None)
+
+
+def _int(node: NodeProto, name: str) -> int | None:
+    found = _attribute(node, name)
+    return None if found is None else int(found.i)
+
+
+def _text(node: NodeProto, name: str) -> str:
+    found = _attribute(node, name)
+    return "" if found is None else found.s.decode("utf-8", "replace")
+
+
+def _drop(node: NodeProto, name: str) -> None:
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    if len(kept) < len(node.attribute):
+        copies = [AttributeProto.FromString(attribute.SerializeToString()) for attribute in kept]
+        node.ClearField("attribute")
+        node.attribute.extend(copies)

@@ -230,6 +230,8 @@ class GraphView:
             if quantize is not None and quantize.op == QUANTIZE and not self.is_output(node.inputs[0]):
                 tensor = self._root.get(quantize.inputs[0], quantize.inputs[0])
                 self._root[node.outputs[0]] = tensor
+                if tensor in self._constants:
+                    self._constants.add(node.outputs[0])
                 self.pairs.setdefault(tensor, []).append(Pair(tensor, quantize, node))
                 hidden.update((id(quantize), id(node)))
             elif node.inputs[0] in self._constants:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -112,10 +113,15 @@ class PlanOptions:
     rules: Path | None = None
 
 
-def make_plan(view: GraphView, options: PlanOptions | None = None) -> Plan:
+def make_plan(view: GraphView, options: PlanOptions | None = None, *, floats: Collection[str] | None = None) -> Plan:
     """Decide about one graph; nothing is edited.
 
     The main graph only: bodies of control flow keep their float operators, each with a refusal.
+
+    Args:
+        view: the graph.
+        options: what the user decides.
+        floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads.
 
     Raises:
         QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
@@ -126,11 +132,11 @@ def make_plan(view: GraphView, options: PlanOptions | None = None) -> Plan:
     rules = load_rules(options.target, options.trt_version, options.rules)
     groups = find_groups(view, rules, Trie(rules))
     heads = find_heads(view, rules.heads)
-    floats = _float_nodes(view, heads, options)
-    placer = Placer(view, rules, groups, floats)
+    kept = _float_nodes(view, heads, options) if floats is None else set(floats)
+    placer = Placer(view, rules, groups, kept)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
-    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(floats)), tuple(groups))
+    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(kept)), tuple(groups))
 
 
 def explain(plan: Plan, name: str) -> list[str]:

@@ -96,7 +96,8 @@ def iou(box: Floats, boxes: Floats) -> Floats:
     sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     shared: Floats = np.clip(sides, 0, None).prod(axis=1)
     area: Floats = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-    return shared / ((box[2:] - box[:2]).prod() + area - shared)
+    union: Floats = (box[2:] - box[:2]).prod() + area - shared
+    return shared / union
 
 
 def faces(scores: Floats, offsets: Floats, anchors: Floats) -> Floats:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inserting Q/DQ into large graphs beside load + save, onnx-graphsurgeon and onnxruntime: CPU, memory, slope.
 
-A script, not a test: see README.md here. Each figure is of a process of its own; a run on a tiny model gives the
-start-up that `net` leaves out.
+A script, not a test: see README.md here. Each figure is of a process of its own. `net` leaves out the start-up: the
+process does the tiny model first, which imports what the tool needs, and counts its CPU seconds from there.
 """
 
 from __future__ import annotations
@@ -11,112 +11,40 @@ import argparse
 import json
 import math
 import os
-import struct
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cost import Cost, apart, measured, table
+from large_models import BIG_WEIGHTS, make_external, make_graph
 
 PROJECT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).resolve()
 TINY = 42
-CHANNELS, SIDE = 4, 8
-ACTIVATION_SCALE = 0.05
-SEED = 7
-BIG_SIDE, BIG_WEIGHTS = 2048, 155  # 155 float32 matrices of 2048 x 2048: 2.6 GB
 ANONYMOUS_LIMIT_MB = 200
 ENOUGH_SECONDS, ENOUGH_RUNS = 3.0, 9  # a short run is repeated until one of the two is reached
-
-
-# The models: what they look like is decided here, and nowhere else.
-
-
-def make_graph(path: Path, nodes: int) -> None:
-    """Write a chain of `nodes` nodes at opset 13: blocks of three 1x1 Conv-Relu with a residual Add, tiny weights."""
-    import numpy as np
-    import onnx
-    from onnx import helper, numpy_helper
-
-    random = np.random.default_rng(SEED)
-    made: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
-
-    def add(op: str, *inputs: str) -> str:
-        index = len(made)
-        made.append(helper.make_node(op, inputs, [f"t{index}"], name=f"{op}_{index}"))
-        return f"t{index}"
-
-    def conv(tensor: str) -> str:
-        name = f"w{len(weights)}"
-        values = random.standard_normal((CHANNELS, CHANNELS, 1, 1)).astype(np.float32) / 2
-        weights.append(numpy_helper.from_array(values, name))
-        return add("Conv", tensor, name)
-
-    tensor = "input"
-    while nodes - len(made) >= 7:
-        inner = add("Relu", conv(add("Relu", conv(tensor))))
-        tensor = add("Relu", add("Add", conv(inner), tensor))
-    while len(made) < nodes:
-        tensor = add("Relu", tensor) if made[-1].op_type == "Conv" else conv(tensor)
-    shape = [1, CHANNELS, SIDE, SIDE]
-    first, last = (helper.make_tensor_value_info(name, 1, shape) for name in ("input", tensor))
-    _write(path, helper.make_graph(made, "chain", [first], [last], weights))
-
-
-def make_external(path: Path) -> None:
-    """Write a 2.6 GB model beside its data file: one branch of MatMul, one of 1x1 Conv, Relu between, added up."""
-    import numpy as np
-    import onnx
-    from onnx import helper
-
-    random = np.random.default_rng(SEED)
-    size = BIG_SIDE * BIG_SIDE * 4
-    weights, made = [], []
-    last = {"MatMul": "rows", "Conv": "image"}
-    with path.with_suffix(".bin").open("wb") as data:
-        for index in range(BIG_WEIGHTS):
-            op = "Conv" if index % 3 == 2 else "MatMul"
-            dims = [BIG_SIDE, BIG_SIDE] + [1, 1] * (op == "Conv")
-            weight = onnx.TensorProto(name=f"w{index}", data_type=1, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
-            facts = {"location": path.with_suffix(".bin").name, "offset": str(data.tell()), "length": str(size)}
-            weight.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in facts.items())
-            data.write(((random.random(BIG_SIDE * BIG_SIDE, np.float32) - 0.5) / BIG_SIDE).data)
-            weights.append(weight)
-            made.append(helper.make_node(op, [last[op], f"w{index}"], [f"a{index}"], name=f"{op}_{index}"))
-            made.append(helper.make_node("Relu", [f"a{index}"], [f"t{index}"], name=f"Relu_{index}"))
-            last[op] = f"t{index}"
-    shapes = {"rows": [1, 16, BIG_SIDE], "image": [1, BIG_SIDE, 4, 4]}
-    inputs = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
-    ends = zip(last.values(), shapes.values(), strict=True)
-    outputs = [helper.make_tensor_value_info(name, 1, shape) for name, shape in ends]
-    _write(path, helper.make_graph(made, "external", inputs, outputs, weights))
-
-
-def _write(path: Path, graph: Any) -> None:
-    """The model file and, beside it, the scale table with one scale for each of its activations."""
-    import onnx
-
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
-    path.write_bytes(model.SerializeToString(deterministic=True))
-    bits = struct.pack(">f", ACTIVATION_SCALE).hex()
-    names = [value.name for value in graph.input] + [name for node in graph.node for name in node.output]
-    tensors = {name: {"scale": bits, "value": ACTIVATION_SCALE, "origin": "ptq"} for name in names}
-    path.with_suffix(".scales.json").write_text(json.dumps({"schema": 1, "tensors": tensors}, indent=1))
 
 
 # The tools, each run as `python large_graphs.py VERB MODEL OUT` in a process of its own.
 
 
 def load_and_save(model: Path, out: Path) -> None:
-    """The floor under every tool: parse, serialise deterministically, write."""
+    """The floor under every tool: parse, serialise deterministically, write. No node becomes a Python object."""
     import onnx
 
     proto = onnx.load(str(model), load_external_data=False)
     out.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def load_and_save_by_onnx(model: Path, out: Path) -> None:
+    """`onnx.load` and `onnx.save` as most people call them: both walk all nodes in search of external data."""
+    import onnx
+
+    onnx.save(onnx.load(str(model)), str(out))
 
 
 def insert_with_graphsurgeon(model: Path, out: Path) -> None:
@@ -161,23 +89,33 @@ def insert_with_graphsurgeon(model: Path, out: Path) -> None:
 
 
 def quantize_with_onnxruntime(model: Path, out: Path) -> None:
-    """`quantize_static` with one sample of zeros and ones: its graph editing is what is timed."""
+    """`quantize_static` with one sample of ones: its graph editing is what is timed."""
     import numpy as np
+    import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.rest = iter([np.eye(SIDE, dtype=np.float32) * np.ones((1, CHANNELS, 1, 1), np.float32)])
+    dims = onnx.load(str(model)).graph.input[0].type.tensor_type.shape.dim
+    samples = iter([{"input": np.ones([dim.dim_value for dim in dims], np.float32)}])
 
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, Any] | None:
-            sample = next(self.rest, None)
-            return None if sample is None else {"input": sample}
+            return next(samples, None)
 
     options = {"ActivationSymmetric": True, "AddQDQPairToWeight": True, "QuantizeBias": False}
     kinds = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
     quantize_static(
         model, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, extra_options=options, **kinds
     )
+
+
+def insert_with_qdqtool(model: Path, out: Path) -> None:
+    """`qdqtool insert --scales`, by the function behind the command line."""
+    from qdqtool.cli.main import main as qdqtool
+
+    scales = model.with_suffix(".scales.json")
+    code = qdqtool(["insert", str(model), "--scales", str(scales), "-o", str(out)])
+    if code:
+        sys.exit(code)
 
 
 def count_quantizers(model: Path) -> int:
@@ -190,41 +128,43 @@ def count_quantizers(model: Path) -> int:
 
 WORKERS = {
     "load-save": load_and_save,
+    "onnx-load-save": load_and_save_by_onnx,
+    "qdqtool": insert_with_qdqtool,
     "graphsurgeon": insert_with_graphsurgeon,
     "onnxruntime": quantize_with_onnxruntime,
 }
-TOOLS = ("load-save", "qdqtool", "graphsurgeon", "onnxruntime")
+FLOORS = ("load-save", "onnx-load-save")
+TOOLS = tuple(WORKERS)
 
 
-def command(tool: str, qdqtool_python: Path, model: Path, out: Path) -> list[str | Path]:
-    """The command line of one tool on one model."""
-    if tool == "qdqtool":
-        scales = model.with_suffix(".scales.json")
-        return [qdqtool_python, "-m", "qdqtool", "insert", model, "--scales", scales, "-o", out]
-    return [sys.executable, SCRIPT, tool, model, out]
+def work(tool: str, tiny: Path, model: Path, out: Path) -> None:
+    """Run a tool on the tiny model and then on the real one; the last line printed is the CPU seconds of the second."""
+    WORKERS[tool](tiny, out.with_suffix(".tiny.onnx"))
+    start = time.process_time()
+    WORKERS[tool](model, out)
+    print(f"\nnet {time.process_time() - start:.4f}")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One tool on one model: what it cost, beside its own start-up; pairs it placed, None where it made no model."""
+    """One tool on one model: what it cost, and the pairs it placed, None where it made no model."""
 
     tool: str
     nodes: int
     cost: Cost
-    startup: float
     pairs: int | None
 
     @property
     def net(self) -> float:
-        """CPU seconds without the start-up."""
-        return max(self.cost.cpu_seconds - self.startup, 1e-3)
+        """CPU seconds without the start-up, nan where there is no model."""
+        return float(self.cost.said.removeprefix("net ")) if self.pairs is not None else math.nan
 
     @property
     def end(self) -> str:
         """The number of pairs, or how the run ended without a model."""
         if self.pairs is not None:
             return str(self.pairs)
-        return "time limit" if self.cost.code is None else f"exit {self.cost.code}"
+        return f"no end in {self.cost.wall_seconds:.0f} s" if self.cost.code is None else f"exit {self.cost.code}"
 
 
 @dataclass(frozen=True)
@@ -235,10 +175,17 @@ class Bench:
     qdqtool: Path
     limit: float
     repeats: int
+    channels: int
+
+    def model(self, nodes: int) -> Path:
+        """Where the chain of this many nodes lies."""
+        return self.work / f"chain{nodes}.onnx"
 
     def cheapest(self, tool: str, nodes: int) -> Cost:
         """The run with the fewest CPU seconds: `repeats` runs, more of short ones; a failure ends them."""
-        line = command(tool, self.qdqtool, self.work / f"chain{nodes}.onnx", self.work / f"{tool}{nodes}.onnx")
+        python = self.qdqtool if tool == "qdqtool" else Path(sys.executable)
+        files = [self.model(TINY), self.model(nodes), self.work / f"{tool}{nodes}.onnx"]
+        line: list[str | Path] = [python, SCRIPT, tool, *files]
         costs: list[Cost] = []
         while not costs or self._again(costs):
             costs.append(measured(line, limit_seconds=self.limit, environment=project_on_path()))
@@ -251,16 +198,17 @@ class Bench:
         return len(costs) < self.repeats or short
 
     def timings(self, tools: Sequence[str], sizes: Sequence[int]) -> Iterator[Timing]:
-        """Every tool on the tiny model and then on every size."""
+        """Every tool on the tiny model and then on growing sizes, until one has no end."""
         for nodes in (TINY, *sizes):
-            apart(make_graph, self.work / f"chain{nodes}.onnx", nodes)
+            apart(make_graph, self.model(nodes), nodes, self.channels)
         for tool in tools:
-            startup = self.cheapest(tool, TINY)
             for nodes in sizes:
                 print(f"{tool}, {nodes} nodes ...", file=sys.stderr)
                 cost = self.cheapest(tool, nodes)
                 pairs = apart(count_quantizers, self.work / f"{tool}{nodes}.onnx") if cost.code == 0 else None
-                yield Timing(tool, nodes, cost, startup.cpu_seconds, pairs)
+                yield Timing(tool, nodes, cost, pairs)
+                if cost.code is None:
+                    break
 
     def external(self) -> tuple[str, Cost]:
         """`qdqtool insert` on the 2.6 GB model: a line with its peak of anonymous memory, and the cost."""
@@ -268,7 +216,8 @@ class Bench:
         print("writing the 2.6 GB model ...", file=sys.stderr)
         apart(make_external, model)
         before = sum(file.stat().st_size for file in self.work.iterdir())
-        line = command("qdqtool", self.qdqtool, model, out)
+        scales = model.with_suffix(".scales.json")
+        line: list[str | Path] = [self.qdqtool, "-m", "qdqtool", "insert", model, "--scales", scales, "-o", out]
         cost = measured(line, limit_seconds=self.limit, anonymous=True, environment=project_on_path())
         if cost.code != 0:
             return f"external data: no model, exit {cost.code}: {cost.said}", cost
@@ -288,13 +237,13 @@ def project_on_path() -> dict[str, str]:
 
 
 def rows(timings: Sequence[Timing]) -> Iterator[list[str]]:
-    """The table's lines: ratios are to load + save of the same size."""
-    floor = {t.nodes: t for t in timings if t.tool == "load-save"}
+    """The table's lines: the ratios are net CPU seconds to each way of load + save at the same size."""
+    net = {(t.tool, t.nodes): t.net for t in timings}
     for t in timings:
-        base = floor.get(t.nodes) if t.pairs is not None else None
-        cost = [f"{t.cost.cpu_seconds:.2f}", f"{t.net:.3f}", f"{t.cost.peak_mb:.0f}"]
-        ratios = [f"{t.net / base.net:.1f}", f"{t.cost.peak_mb / base.cost.peak_mb:.1f}"] if base else ["-", "-"]
-        yield [t.tool, f"{t.nodes:,}", *cost, *ratios, t.end]
+        made = t.pairs is not None
+        cost = [f"{t.cost.cpu_seconds:.2f}", f"{t.net:.3f}" if made else "-", f"{t.cost.peak_mb:.0f}"]
+        floors = [net.get((floor, t.nodes)) if made else None for floor in FLOORS]
+        yield [t.tool, f"{t.nodes:,}", *cost, *(f"{t.net / floor:.1f}" if floor else "-" for floor in floors), t.end]
 
 
 def failures(timings: Sequence[Timing]) -> Iterator[str]:
@@ -328,6 +277,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--qdqtool-python", type=Path, default=Path(sys.executable), help="default: this one")
     parser.add_argument("--limit", type=float, default=120, help="seconds that one run may take")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each; the cheapest counts")
+    parser.add_argument("--channels", type=int, default=16, help="of every Conv: how large the weights are")
     parser.add_argument("--folder", type=Path, help="where to write the models (needs 3 GB); default: temporary")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser.parse_args(argv)
@@ -336,7 +286,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Run the parts asked for; 1 where the limit of memory is missed."""
     if argv and argv[0] in WORKERS:
-        WORKERS[argv[0]](*map(Path, argv[1:]))
+        tiny, model, out = map(Path, argv[1:])
+        work(argv[0], tiny, model, out)
         return 0
     args = arguments(argv)
     parts, tools = args.parts.split(","), args.tools.split(",")
@@ -344,14 +295,12 @@ def main(argv: Sequence[str]) -> int:
     print("  ".join(f"{name} {version}" for name, version in document["environment"].items()))
     memory = ""
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        bench = Bench(Path(folder), args.qdqtool_python, args.limit, args.repeats)
+        bench = Bench(Path(folder), args.qdqtool_python, args.limit, args.repeats, args.channels)
         if "graphs" in parts:
-            timings = list(bench.timings(tools, [int(size) for size in args.nodes.split(",")]))
-            head = ["tool", "nodes", "CPU s", "net s", "MB", "net / load-save", "MB / load-save", "Q placed"]
+            timings = list(bench.timings(tools, sorted(int(size) for size in args.nodes.split(","))))
+            head = ["tool", "nodes", "CPU s", "net s", "MB", *(f"/ {floor}" for floor in FLOORS), "Q placed"]
             print(table(head, list(rows(timings))), *failures(timings), *slopes(timings), sep="\n")
-            print(
-                f"CPU seconds of the cheapest run; net of start-up ({TINY} nodes); limit {args.limit:.0f} s of wall time"
-            )
+            print(f"CPU seconds of the cheapest run, net of start-up; limit {args.limit:.0f} s a run")
             document["graphs"] = [asdict(t) for t in timings]
         if "external" in parts:
             memory, cost = bench.external()

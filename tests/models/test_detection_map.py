@@ -47,7 +47,7 @@ FIRST, SECOND, NOWHERE = (0, 0, 10, 10), (20, 20, 30, 30), (50, 50, 60, 60)
 def test_iou_of_boxes_drawn_on_paper(scoring: ModuleType) -> None:
     a = np.array([FIRST, SECOND], np.float32)
     b = np.array([FIRST, (5, 0, 15, 10), (0, 0, 10, 5)], np.float32)
-    np.testing.assert_allclose(scoring.iou(a, b), [[1, 50 / 150, 50 / 100], [0, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(scoring.iou(a, b), np.array([[1, 50 / 150, 50 / 100], [0, 0, 0]]), rtol=1e-6)
 
 
 def test_decode_of_one_cell(scoring: ModuleType) -> None:

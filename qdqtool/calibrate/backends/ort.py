@@ -29,8 +29,8 @@ class OrtActivations:
     """Runs batches and gives the float32 tensors of the main graph.
 
     Initialisers, Constant nodes and what only moves or casts them are no activations; tensors inside bodies of control
-    flow and local functions are not observed. Session settings: facts/performance.md 0 and 3 (one thread, so that results
-    do not depend on the machine; initialisers that are listed as inputs are constants here, so that they fold).
+    flow and local functions are not observed. One thread, so that results do not depend on the machine; initialisers
+    listed as inputs are constants here, so that they fold (facts/performance.md 0 and 3).
 
     Attributes:
         names: what `run` gives, in graph order: inputs, then nodes as the file has them.
@@ -55,8 +55,8 @@ class OrtActivations:
             where: what messages call the model.
 
         Raises:
-            QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor is
-                not in the graph; nothing is left to observe.
+            QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor
+                is not in the graph; nothing is left to observe.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
         self._where = where
@@ -97,7 +97,7 @@ class OrtActivations:
         yield from zip(self._outputs, outputs, strict=True)
 
     def _start(self) -> Any:
-        """A session whose outputs are the wanted tensors; a second one without those that turn out not to be float32."""
+        """A session whose outputs are the wanted tensors; a second one without those that prove not to be float32."""
         session = self._session_with(self._outputs)
         kinds = {output.name: output.type for output in session.get_outputs()}
         floats = [name for name in self._outputs if kinds[name] == "tensor(float)"]
@@ -157,7 +157,7 @@ def _float_inputs(graph: onnx.GraphProto, view: GraphView) -> list[str]:
 def _skeleton(
     proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], view: GraphView, folder: Path | None
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model without outputs and without the bytes of its weights, and those weights as arrays (mapped if external)."""
+    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external)."""
     model = onnx.ModelProto(
         ir_version=max(4, proto.ir_version), opset_import=proto.opset_import, functions=proto.functions
     )
@@ -165,6 +165,7 @@ def _skeleton(
         model.opset_import.add(version=1)  # what IR versions 1 and 2 mean by none
     model.graph.name = proto.graph.name or "graph"
     model.graph.node.extend(nodes)
+    _free_names(model.graph)
     fed = frozenset(view.inputs)
     model.graph.input.extend(value for value in proto.graph.input if value.name in fed)
     model.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
@@ -180,6 +181,15 @@ def _skeleton(
         model.graph.initializer.append(tensor)
     _inline_attributes(model.graph, folder)
     return model, lent
+
+
+def _free_names(graph: onnx.GraphProto) -> None:
+    """Take the name from nodes whose name another has: onnxruntime refuses what ONNX allows."""
+    seen: set[str] = set()
+    for node in graph.node:
+        if node.name in seen:
+            node.ClearField("name")
+        seen.add(node.name)
 
 
 def _stand_in(tensor: onnx.TensorProto) -> onnx.TensorProto:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def _known_operators(runtime: Any) -> frozenset[tuple[str, str]]:
     """Domain and name of every operator with a kernel, or that is defined by others."""
     state = runtime.capi.onnxruntime_pybind11_state
     kernels = {(_domain(kernel.domain), kernel.op_name) for kernel in state.get_all_opkernel_def()}
-    schemas: list[Any] = onnx.defs.get_all_schemas_with_history()
+    schemas: Sequence[Any] = onnx.defs.get_all_schemas_with_history()
     composed = {
         (_domain(schema.domain), schema.name)
         for schema in schemas

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool insert`: a model to a Q/DQ model. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qdqtool.cli.data import add_data_arguments, feed_options_from, print_notes
+from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    from qdqtool.match.plan import Plan, PlanOptions
+    from qdqtool.verbs import InsertOptions, InsertResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model, which stays as it is")
+    add_data_arguments(parser)
+    parser.add_argument("--scales", metavar="S", help="a scale table that calibrate wrote, in place of data")
+    parser.add_argument("--method", metavar="M", default="mse", help="how data becomes scales; see calibrate -h (default mse)")
+    parser.add_argument("--target", choices=("gpu",), default="gpu", help="whose rules place the pairs")
+    parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
+    parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
+    parser.add_argument("--float-heads", choices=("regression", "all", "none"), default="regression", help="detection heads left in float")
+    parser.add_argument("--heads", metavar="RE", action="append", default=[], help="more operators left in float: node, tensor or output names")
+    parser.add_argument("--not-heads", metavar="RE", action="append", default=[], help="heads that are quantised all the same")
+    parser.add_argument("--keep-float", metavar="N", choices=("0",), default="0", help=argparse.SUPPRESS)
+    parser.add_argument("--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact")
+    parser.add_argument("--requantize", action="store_true", help="take out the Q/DQ that are there first")
+    parser.add_argument("--input-range", metavar="LO:HI", help="values of the network's input, for estimation without data")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Insert, or only say what would be; faults are raised as QdqError."""
+    from qdqtool import verbs
+    from qdqtool.match.plan import explain
+
+    options = _options(args)
+    if args.dry_run or args.explain:
+        plan = verbs.plan(args.model, options.plan)
+        if args.explain:
+            print_lines(explain(plan, args.explain), args)
+        else:
+            _print_plan(plan, args)
+        return 0
+    result = verbs.insert(args.model, data=_feed(args, options), scales=args.scales, options=options, output=args.output)
+    for note in result.notes:
+        warn(note, args, kind="note")
+    if result.estimated:
+        warn(f"{counted(result.estimated, 'scale')} estimated without data: calibrate with --data, or fine-tune", args)
+    if args.json:
+        print_json({"file": str(result.model), **_facts(result.plan), "added": len(result.inserted.added), "kept": len(result.inserted.kept)})
+    else:
+        print_lines(_summary(result), args)
+    return 0
+
+
+def _feed(args: argparse.Namespace, options: InsertOptions) -> object:
+    """The data, opened so that what it leaves out is said before the work."""
+    if args.data is None:
+        if args.method != "mse" or args.preprocess:
+            raise QdqError("--method" if args.method != "mse" else "--preprocess", "says how data is used, and there is none", "give --data")
+        return None
+    from qdqtool.calibrate.feed import inputs_of, open_feed
+    from qdqtool.calibrate.methods import parse_method
+    from qdqtool.graph.io import open_model
+
+    parse_method(args.method)
+    feed = open_feed(args.data, inputs_of(open_model(args.model).proto.graph), options.feed)
+    print_notes(feed.notes, args)
+    return feed
+
+
+def _options(args: argparse.Namespace) -> InsertOptions:
+    from qdqtool.calibrate.engine import CalibrationOptions
+    from qdqtool.verbs import InsertOptions
+
+    calibration = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
+    return InsertOptions(
+        plan=_plan_options(args),
+        calibration=calibration,
+        feed=feed_options_from(args),
+        fold_bn=args.fold_bn,
+        requantize=args.requantize,
+        input_range=_range(args.input_range),
+    )
+
+
+def _plan_options(args: argparse.Namespace) -> PlanOptions:
+    from qdqtool.match.plan import PlanOptions
+    from qdqtool.trtversion import parse
+
+    return PlanOptions(
+        target=args.target,
+        trt_version=parse(args.trt_version) if args.trt_version else None,
+        float_heads=args.float_heads,
+        heads=tuple(args.heads),
+        not_heads=tuple(args.not_heads),
+        rules=Path(args.rules) if args.rules else None,
+    )
+
+
+def _range(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    low, colon, high = text.partition(":")
+    try:
+        limits = float(low), float(high)
+    except ValueError:
+        limits = (0.0, 0.0)
+    if not colon or not -3e38 < limits[0] < limits[1] < 3e38:
+        raise QdqError(f"--input-range {text}", "is not two numbers, the smaller first", "write it like 0:1")
+    return limits
+
+
+def _facts(plan: Plan) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "points": [
+            {"tensor": p.tensor, "role": p.role, "readers": [f"{r.node}:{r.index}" for r in p.reads], "rule": p.rule, "reason": p.reason, "tie": p.tie}
+            for p in plan.points
+        ],
+        "refusals": [{"site": r.site, "rule": r.rule, "reason": r.reason} for r in plan.refusals],
+        "heads": [{"node": h.name, "label": h.label, "evidence": h.evidence, "float": h.key in plan.float_nodes} for h in plan.heads],
+        "groups": [{"rule": g.rule, "nodes": [n.name for n in g.nodes], "output": g.output} for g in plan.groups],
+    }
+
+
+def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
+    if args.json:
+        print_json(_facts(plan))
+        return
+    lines = [f"{'tensor':<44} {'role':<10} {'rule':<20} reason"]
+    lines += [f"{p.tensor:<44} {p.role:<10} {p.rule:<20} {p.reason}" + (f"; scale of {p.tie}" if p.tie != p.tensor else "") for p in plan.points]
+    lines += [f"{r.site:<44} {'float':<10} {r.rule:<20} {r.reason}" for r in plan.refusals]
+    lines += [f"{h.name:<44} {'head':<10} {h.label:<20} {h.evidence}" for h in plan.heads]
+    print_lines([*lines, *_counts(plan)], args)
+
+
+def _counts(plan: Plan) -> list[str]:
+    ties = sum(len(names) > 1 for names in plan.ties().values())
+    lines = [
+        f"{counted(len(plan.groups), 'fused group')}; pairs on {counted(len(plan.activations), 'activation')}"
+        f" ({counted(ties, 'shared scale')}) and {counted(len(plan.weights), 'weight')}"
+    ]
+    if plan.refusals:
+        rules = sorted({r.rule for r in plan.refusals})
+        first = "; ".join(f"{sum(r.rule == rule for r in plan.refusals)} by {rule}" for rule in rules)
+        lines.append(f"left in float: {first}")
+    return lines
+
+
+def _summary(result: InsertResult) -> list[str]:
+    lines = _counts(result.plan)
+    floats = [f"{h.name} ({h.label})" for h in result.plan.heads if h.key in result.plan.float_nodes]
+    if floats:
+        more = f" and {len(floats) - 6} more" if floats[6:] else ""
+        lines.append(f"float heads: {', '.join(floats[:6])}{more}")
+    if result.inserted.kept:
+        lines.append(f"kept {counted(len(result.inserted.kept), 'pair')} that stood there")
+    if not result.plan.points:
+        lines.append("nothing to quantise: no weighted operator that runs in INT8")
+    lines.append(f"wrote {result.model}")
+    lines.append(f"next: qdqtool peel {result.model} --target gpu --trt-version 8502")
+    return lines
+
+

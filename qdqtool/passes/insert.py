@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a plan out: Q/DQ pairs into a graph. What stands where, and with which scale, was decided before.
+
+Enters the main graph only. Pairs that are there already stay; a point that has one gets its missing readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.tensors import channel_amax
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
+from qdqtool.match.plan import Plan, Point
+from qdqtool.scales import Float32, Scale
+
+_TINY = np.finfo(np.float32).tiny
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """What a pass over one graph did.
+
+    Attributes:
+        view: the graph as it is now.
+        added: points that got a pair.
+        kept: points whose pair was there.
+        scales: tensor -> scale of every activation point, as it stands in the graph.
+    """
+
+    view: GraphView
+    added: tuple[Point, ...]
+    kept: tuple[Point, ...]
+    scales: Mapping[str, Scale]
+
+
+def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool = False) -> Inserted:
+    """Put Q/DQ where the plan says.
+
+    Args:
+        view: the graph; its proto is edited. Its opset is 13 or later.
+        plan: made for this graph.
+        scales: tensor name -> scale of every activation point that has no pair yet; weights are optional.
+        given: the user chose these scales: a pair that is there with another one is a conflict.
+
+    Raises:
+        QdqError: a point without a scale, a conflict, or a weight with NaN or Inf. The graph is untouched then.
+    """
+    chosen = _choose(view, plan, scales, given=given)
+    weights = {point: _weight_scale(view, point, scales) for point in plan.weights if not _present(view, point)}
+    writer = _Writer(view)
+    added, kept = [], []
+    for point in plan.points:
+        here = _present(view, point)
+        if here:
+            kept.append(point)
+            writer.join(point, here[0])
+        else:
+            added.append(point)
+            writer.write(point, chosen[point.tensor] if point.role == "activation" else weights[point])
+    return Inserted(writer.editor.commit(), tuple(added), tuple(kept), chosen)
+
+
+def pair_scale(view: GraphView, pair: Pair) -> Scale:
+    """The scale that a pair in the graph carries.
+
+    Raises:
+        QdqError: a scale that is computed, or not finite and positive float32.
+    """
+    node = pair.quantize or pair.dequantize
+    value = view.array(node.inputs[1])
+    if value is None or value.dtype != np.float32:
+        raise QdqError(pair.tensor, "the scale of its Q/DQ is no float32 constant", "fold constants first")
+    axis = next((int(item.i) for item in node.proto.attribute if item.name == "axis"), 1) if value.size > 1 else None
+    try:
+        return Scale.of(value if value.size > 1 else value.reshape(()), axis=axis, origin="qdq")
+    except QdqError as error:
+        raise QdqError(pair.tensor, f"the scale of its Q/DQ: {error.reason}", "TensorRT refuses it: repair the model") from None
+
+
+def _present(view: GraphView, point: Point) -> list[Pair]:
+    """The pairs that stand on a point already; of a weight those with the same axis."""
+    pairs = view.pairs.get(point.tensor, [])
+    if point.role == "activation" or not pairs:
+        return pairs
+    return pairs if len(pairs) == 1 else [p for p in pairs if _axis_of(view, p) == point.axis] or pairs
+
+
+def _axis_of(view: GraphView, pair: Pair) -> int | None:
+    return pair_scale(view, pair).axis
+
+
+def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> dict[str, Scale]:
+    """One scale for each class of tied tensors: what stands in the graph, else the largest of its members'."""
+    missing = [p.tensor for p in plan.activations if p.tensor not in scales and not _present(view, p)]
+    if missing:
+        raise QdqError(missing[0], f"no scale for this and {len(missing) - 1} more points" if missing[1:] else "no scale for this point", "calibrate it, or give a table that has it")
+    chosen: dict[str, Scale] = {}
+    by_name = {point.tensor: point for point in plan.activations}
+    for members in plan.ties().values():
+        standing = {name: pair_scale(view, pairs[0]) for name in members if (pairs := _present(view, by_name[name]))}
+        own = {name: scales[name] for name in members if name in scales}
+        largest = _largest(own) if own and (given or not standing) else _largest(standing)
+        for name in members:
+            scale = largest if name not in own or own[name].same_bits(largest) else _tied(largest)
+            if name in standing:
+                if given and name in own and not standing[name].same_bits(scale):
+                    raise QdqError(name, f"its Q/DQ has the scale {standing[name].hex()}, the table says {scale.hex()}", "--requantize replaces the pairs")
+                scale = standing[name]
+            chosen[name] = scale
+    return chosen
+
+
+def _largest(scales: Mapping[str, Scale]) -> Scale:
+    name = max(sorted(scales), key=lambda n: np.max(scales[n].bits))
+    return scales[name]
+
+
+def _tied(scale: Scale) -> Scale:
+    return Scale(scale.bits, None, "equal" if scale.origin != "estimated" else "estimated", scale.method, scale.rule, scale.samples)
+
+
+def _weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> Scale:
+    """abs-max / 127 per channel, in float32; channels of zeros take the tensor's largest, which rounds them to zero too."""
+    given = scales.get(point.tensor)
+    if given is not None:
+        return given
+    tensor = view.constant_tensor(point.tensor)
+    if tensor is not None:
+        amax: Float32 = channel_amax(tensor, view.folder, point.axis)
+    else:
+        value = view.array(point.tensor)
+        if value is None or value.dtype != np.float32:
+            raise QdqError(point.tensor, "a weight whose value cannot be read", "fold constants first")
+        amax = _amax(value.astype(np.float32, copy=False), point.axis)
+    if not np.isfinite(amax).all():
+        raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")
+    top = np.max(amax) if np.max(amax) > 0 else np.float32(1)
+    amax = np.where(amax > 0, amax, top).astype(np.float32)
+    bits = np.maximum((amax / np.float32(127)).astype(np.float32), _TINY)
+    axis = point.axis if amax.ndim else None
+    rank = len(tensor.dims) if tensor is not None else value.ndim if value is not None else 0
+    return Scale.of(bits, axis=axis if axis is None or axis >= 0 else axis + rank, origin="derived", method="abs-max", rule=point.rule)
+
+
+def _amax(value: npt.NDArray[np.float32], axis: int | None) -> Float32:
+    others = None if axis is None else tuple(i for i in range(value.ndim) if i != axis % value.ndim)
+    return np.asarray(np.max(np.abs(value), axis=others), np.float32)
+
+
+class _Writer:
+    """Writes pairs with an editor; holds the zero points that pairs share."""
+
+    def __init__(self, view: GraphView) -> None:
+        self.view = view
+        self.editor = Editor(view)
+        self._zero: dict[int, str] = {}
+        self._by_key = {node.key: node for node in view.every}
+
+    def _zero_point(self, size: int) -> str:
+        if size not in self._zero:
+            shape, end = ((size,), f"_{size}") if size else ((), "")
+            base = f"qdqtool_zero_point{end}"
+            known = self.view.initializers.get(base)
+            if known is not None and known.data_type == 3 and tuple(known.dims) == shape:
+                self._zero[size] = base
+            else:
+                self._zero[size] = self.editor.add_initializer(self.editor.unique_name(base), np.zeros(shape, np.int8))
+        return self._zero[size]
+
+    def write(self, point: Point, scale: Scale) -> None:
+        """A new pair behind the tensor, read by the point's readers."""
+        editor, name = self.editor, point.tensor
+        size = int(scale.bits.size) if scale.bits.ndim else 0
+        scale_name = editor.add_initializer(editor.unique_name(f"{name}_scale"), np.asarray(scale.bits))
+        zero = self._zero_point(size)
+        beside, after = self._place(point)
+        trace = {"rule": point.rule, "origin": scale.origin}
+        if scale.method:
+            trace["method"] = scale.method
+        quantised, back = editor.unique_name(f"{name}_Q"), editor.unique_name(f"{name}_DQ")
+        axis = scale.axis if size else None
+        editor.add_node(QUANTIZE, [name, scale_name, zero], quantised, beside=beside, after=after, axis=axis, trace=trace)
+        editor.add_node(DEQUANTIZE, [quantised, scale_name, zero], back, beside=beside, after=after, axis=axis, trace=trace)
+        self._reroute(point, back)
+
+    def join(self, point: Point, pair: Pair) -> None:
+        """Let the point's readers that are not behind the pair yet read it."""
+        self._reroute(point, pair.dequantize.outputs[0])
+
+    def _reroute(self, point: Point, name: str) -> None:
+        for read in point.reads:
+            node = self._by_key[read.node]
+            if node.inputs[read.index] == point.tensor:
+                self.editor.reroute(Use(node, read.index), name)
+
+    def _place(self, point: Point) -> tuple[Node | None, bool]:
+        """Next to the producer; in front of the first reader where there is none but for a constant; else at the front."""
+        maker = self.view.producer.get(point.tensor)
+        if maker is not None:
+            return maker, True
+        if point.role == "weight":
+            return min((self._by_key[read.node] for read in point.reads), key=lambda node: node.index), False
+        return None, False

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings weights that changed since back into the model that Q/DQ were inserted into. Its structure is never touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.tensors import array_of
+
+
+def restore_source(source: onnx.ModelProto, source_folder: Path | None, peeled: onnx.ModelProto, folder: Path | None) -> list[str]:
+    """Write every initialiser of `peeled` that differs from the one of the same name into `source`.
+
+    Initialisers that only one of the two has stay as they are: lifting makes and drops some.
+
+    Returns:
+        Names of those that were written.
+
+    Raises:
+        QdqError: an initialiser changed its shape or type, so `source` is another model.
+    """
+    theirs = {tensor.name: tensor for tensor in peeled.graph.initializer}
+    changed = []
+    for tensor in source.graph.initializer:
+        other = theirs.get(tensor.name)
+        if other is None or other.SerializeToString(deterministic=True) == tensor.SerializeToString(deterministic=True):
+            continue
+        if list(other.dims) != list(tensor.dims) or other.data_type != tensor.data_type:
+            raise QdqError(tensor.name, "has another shape or type in the source model", "give the model that Q/DQ were inserted into")
+        value = array_of(other, folder)
+        if not np.array_equal(value.view(np.uint8), array_of(tensor, source_folder).view(np.uint8)):
+            name = tensor.name
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
+            changed.append(name)
+    return changed

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of large_graphs.py: a chain of any length, and 2.6 GB of external data, each with its scale table."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+SIDE = 8
+ACTIVATION_SCALE = 0.05
+SEED = 7
+BIG_SIDE, BIG_WEIGHTS = 2048, 155  # 155 float32 matrices of 2048 x 2048: 2.6 GB
+
+
+def make_graph(path: Path, nodes: int, channels: int) -> None:
+    """Write a chain of `nodes` nodes at opset 13: blocks of three 1x1 Conv with Relu and one residual Add."""
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    random = np.random.default_rng(SEED)
+    made: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def add(op: str, *inputs: str) -> str:
+        index = len(made)
+        made.append(helper.make_node(op, inputs, [f"t{index}"], name=f"{op}_{index}"))
+        return f"t{index}"
+
+    def conv(tensor: str) -> str:
+        name = f"w{len(weights)}"
+        values = random.standard_normal((channels, channels, 1, 1)).astype(np.float32) / channels
+        weights.append(numpy_helper.from_array(values, name))
+        return add("Conv", tensor, name)
+
+    tensor = "input"
+    while nodes - len(made) >= 7:
+        inner = add("Relu", conv(add("Relu", conv(tensor))))
+        tensor = add("Relu", add("Add", conv(inner), tensor))
+    while len(made) < nodes:
+        tensor = add("Relu", tensor) if made[-1].op_type == "Conv" else conv(tensor)
+    shape = [1, channels, SIDE, SIDE]
+    first, last = (helper.make_tensor_value_info(name, 1, shape) for name in ("input", tensor))
+    _write(path, helper.make_graph(made, "chain", [first], [last], weights))
+
+
+def make_external(path: Path) -> None:
+    """Write a 2.6 GB model beside its data file: one branch of MatMul, one of 1x1 Conv, Relu between, added up."""
+    import numpy as np
+    import onnx
+    from onnx import helper
+
+    random = np.random.default_rng(SEED)
+    size = BIG_SIDE * BIG_SIDE * 4
+    weights, made = [], []
+    last = {"MatMul": "rows", "Conv": "image"}
+    with path.with_suffix(".bin").open("wb") as data:
+        for index in range(BIG_WEIGHTS):
+            op = "Conv" if index % 3 == 2 else "MatMul"
+            dims = [BIG_SIDE, BIG_SIDE] + [1, 1] * (op == "Conv")
+            weight = onnx.TensorProto(name=f"w{index}", data_type=1, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
+            facts = {"location": path.with_suffix(".bin").name, "offset": str(data.tell()), "length": str(size)}
+            weight.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in facts.items())
+            data.write(((random.random(BIG_SIDE * BIG_SIDE, np.float32) - 0.5) / BIG_SIDE).data)
+            weights.append(weight)
+            made.append(helper.make_node(op, [last[op], f"w{index}"], [f"a{index}"], name=f"{op}_{index}"))
+            made.append(helper.make_node("Relu", [f"a{index}"], [f"t{index}"], name=f"Relu_{index}"))
+            last[op] = f"t{index}"
+    shapes = {"rows": [1, 16, BIG_SIDE], "image": [1, BIG_SIDE, 4, 4]}
+    inputs = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
+    ends = zip(last.values(), shapes.values(), strict=True)
+    outputs = [helper.make_tensor_value_info(name, 1, shape) for name, shape in ends]
+    _write(path, helper.make_graph(made, "external", inputs, outputs, weights))
+
+
+def _write(path: Path, graph: Any) -> None:
+    """The model file and, beside it, the scale table with one scale for each of its activations."""
+    import onnx
+
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    bits = struct.pack(">f", ACTIVATION_SCALE).hex()
+    names = [value.name for value in graph.input] + [name for node in graph.node for name in node.output]
+    tensors = {name: {"scale": bits, "value": ACTIVATION_SCALE, "origin": "ptq"} for name in names}
+    path.with_suffix(".scales.json").write_text(json.dumps({"schema": 1, "tensors": tensors}, indent=1))

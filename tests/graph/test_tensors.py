@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights as arrays: every storage form, external data mapped, maxima per channel in blocks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qdqtool.errors import QdqError
+from qdqtool.graph import tensors
+from qdqtool.graph.tensors import array_of, blocks_along, bytes_needed, channel_amax, external_range
+
+
+def external(folder: Path, values: np.ndarray, offset: int = 0, **entries: object) -> TensorProto:
+    """A tensor whose values lie in w.bin, `offset` bytes into it."""
+    (folder / "w.bin").write_bytes(b"\xee" * offset + values.tobytes() + b"\xee" * 8)
+    tensor = TensorProto(name="w", dims=values.shape, data_location=TensorProto.EXTERNAL)
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(values.dtype)
+    for key, value in {"location": "w.bin", "offset": offset, "length": values.nbytes, **entries}.items():
+        if value is not None:
+            tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64, np.bool_])
+@pytest.mark.parametrize("raw", [True, False])
+def test_inline_values_come_back(dtype: type, raw: bool) -> None:
+    values = np.array([[0, 1, 2], [3, 4, 5]]).astype(dtype)
+    data = values.tobytes() if raw else values.ravel().tolist()
+    tensor = helper.make_tensor("w", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [2, 3], data, raw=raw)
+    found = array_of(tensor, None)
+    np.testing.assert_array_equal(found, values)
+    assert found.dtype == dtype and not found.flags.writeable
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "INT4", "UINT4"])
+def test_types_that_numpy_lacks_come_back_inline_and_external(kind: str, tmp_path: Path) -> None:
+    inline = helper.make_tensor("w", TensorProto.DataType.Value(kind), [3], [1.0, 2.0, 4.0])
+    assert array_of(inline, None).astype(np.float32).tolist() == [1, 2, 4]
+    values = array_of(inline, None)
+    raw = numpy_helper.from_array(values).raw_data
+    (tmp_path / "w.bin").write_bytes(b"??" + raw)
+    tensor = TensorProto(name="w", data_type=inline.data_type, dims=[3], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", "2"), ("length", str(len(raw)))):
+        tensor.external_data.add(key=key, value=value)
+    assert len(raw) == bytes_needed(tensor)
+    assert array_of(tensor, tmp_path).astype(np.float32).tolist() == [1, 2, 4]
+    assert channel_amax(tensor, tmp_path, 0).tolist() == [1, 2, 4]
+
+
+def test_external_values_are_mapped_at_their_offset(tmp_path: Path) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    found = array_of(external(tmp_path, values, offset=12), tmp_path)
+    assert isinstance(found, np.memmap) and not found.flags.writeable
+    np.testing.assert_array_equal(found, values)
+
+
+def test_offset_and_length_may_be_left_out(tmp_path: Path) -> None:
+    values = np.arange(6, dtype=np.int64)
+    np.testing.assert_array_equal(array_of(external(tmp_path, values, offset=0, length=None), tmp_path), values)
+
+
+def test_empty_and_scalar_tensors(tmp_path: Path) -> None:
+    empty = external(tmp_path, np.zeros((0, 3), np.float32))
+    assert array_of(empty, tmp_path).shape == (0, 3)
+    assert channel_amax(empty, tmp_path, 1).tolist() == [0, 0, 0] and channel_amax(empty, tmp_path, 0).shape == (0,)
+    assert channel_amax(numpy_helper.from_array(np.array(-2.5, np.float32)), None, None).tolist() == 2.5
+
+
+def test_strings_come_back() -> None:
+    assert array_of(helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]), None).tolist() == [b"a", b"b"]
+
+
+def test_data_beside_a_model_of_unknown_folder_are_refused_by_name() -> None:
+    tensor = TensorProto(name="conv.weight", data_type=1, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="weights.bin")
+    with pytest.raises(
+        QdqError, match=r"conv\.weight lie in weights\.bin.*folder is not known; give the model as a path"
+    ):
+        array_of(tensor, None)
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ({"location": "../w.bin"}, "outside the model's folder"),
+        ({"location": "/etc/hosts"}, "outside the model's folder"),
+        ({"location": "C:\\w.bin"}, "outside the model's folder"),
+        ({"location": "a\\..\\w.bin"}, "outside the model's folder"),
+        ({"location": ""}, "names no file"),
+        ({"location": None}, "names no file"),
+        ({"location": "gone.bin"}, "cannot be read"),
+        ({"location": "folder"}, "no regular file"),
+        ({"location": "link.bin"}, "a link out of"),
+        ({"location": "hard.bin"}, "hard links"),
+        ({"offset": "-4"}, "external offset '-4'"),
+        ({"length": "1e3"}, "external length '1e3'"),
+        ({"length": 20}, "needs 16 bytes, its external data have length 20"),
+        ({"offset": 4000}, "ends at byte 4016 of w.bin, which has 24"),
+        ({"offset": "9" * 19}, "ends at byte"),
+    ],
+)
+def test_external_data_that_cannot_be_trusted_are_refused(
+    entries: dict[str, object], reason: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "secret.bin"
+    outside.write_bytes(bytes(16))
+    (tmp_path / "link.bin").symlink_to(outside)
+    (tmp_path / "folder").mkdir()
+    tensor = external(tmp_path, np.ones(4, np.float32), **entries)
+    (tmp_path / "twin.bin").write_bytes(bytes(16))
+    os.link(tmp_path / "twin.bin", tmp_path / "hard.bin")
+    with pytest.raises(QdqError, match=reason) as caught:
+        external_range(tensor, tmp_path, "m.onnx")
+    assert "\n" not in caught.value.line() and "tensor w" in caught.value.line()
+
+
+def test_a_link_that_stays_inside_the_folder_is_followed(tmp_path: Path) -> None:
+    tensor = external(tmp_path, np.ones(4, np.float32), location="also.bin")
+    (tmp_path / "also.bin").symlink_to("w.bin")
+    assert array_of(tensor, tmp_path).tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("block", [4, 40, 1 << 20])
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -4, None])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8])
+def test_the_largest_magnitude_per_channel_whatever_the_blocks(
+    axis: int | None, block: int, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "BLOCK_BYTES", block)
+    values = (np.random.default_rng(0).standard_normal((3, 4, 2, 5)) * 50).astype(dtype)
+    values.flat[7] = -128
+    others = tuple(i for i in range(4) if axis is None or i != axis % 4)
+    expected = np.abs(values.astype(np.float64)).max(axis=others).astype(np.float32)
+    for tensor, folder in ((numpy_helper.from_array(values, "w"), None), (external(tmp_path, values, 4), tmp_path)):
+        found = channel_amax(tensor, folder, axis)
+        assert found.dtype == np.float32 and found.shape == expected.shape
+        assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("axis", "named"), [(0, "w.*in channel 1"), (1, "w.*in channel 2"), (None, "w: the weight")])
+def test_a_weight_that_is_not_finite_is_refused_with_its_channel(bad: float, axis: int | None, named: str) -> None:
+    values = np.ones((2, 3), np.float32)
+    values[1, 2] = bad
+    with pytest.raises(QdqError, match=named):
+        channel_amax(numpy_helper.from_array(values, "w"), None, axis)
+
+
+def test_a_double_beyond_float32_is_refused() -> None:
+    with pytest.raises(QdqError, match="infinity"):
+        channel_amax(numpy_helper.from_array(np.array([1e300]), "w"), None, None)
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_an_axis_that_is_not_there_is_refused(axis: int) -> None:
+    with pytest.raises(QdqError, match=rf"no axis {axis}, its shape is \[2, 3\]"):
+        channel_amax(numpy_helper.from_array(np.ones((2, 3), np.float32), "w"), None, axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("limit", [1, 48, 100, 1 << 20])
+def test_blocks_cover_the_axis_once_and_keep_to_their_size(axis: int, limit: int, tmp_path: Path) -> None:
+    values = np.arange(60, dtype=np.float32).reshape(5, 12)
+    pieces = list(blocks_along(external(tmp_path, values), tmp_path, axis, limit))
+    np.testing.assert_array_equal(np.concatenate([piece for _, piece in pieces], axis), values)
+    assert [index for part, _ in pieces for index in range(part.start, part.stop)] == list(range(values.shape[axis]))
+    single = values.nbytes // values.shape[axis]
+    assert all(piece.nbytes <= max(limit, single) for _, piece in pieces)
+
+
+def anonymous_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell anonymous from mapped memory")
+@pytest.mark.parametrize("megabytes", [96, pytest.param(2600, marks=pytest.mark.slow)], ids=["in the suite", "2.6 GB"])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_a_large_external_weight_is_never_held(megabytes: int, axis: int | None, tmp_path: Path) -> None:
+    """A sparse file stands for the weight: the same bytes are read, few are stored."""
+    rows = megabytes * 1000
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(rows * 1024)
+        file.seek((rows // 2 * 256 + 5) * 4)
+        file.write(np.float32(-3.5).tobytes())
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[rows, 256], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    before = anonymous_bytes()
+    amax = channel_amax(tensor, tmp_path, axis)
+    assert anonymous_bytes() - before < 40 << 20
+    where = {0: rows // 2, 1: 5, None: ()}[axis]
+    assert amax[where] == np.float32(3.5) and np.count_nonzero(amax) == 1
