@@ -105,7 +105,7 @@ def train(digits: Digits, epochs: int) -> Classifier:
         for rows in torch.randperm(len(labels))[: steps * BATCH].split(BATCH):
             optimiser.zero_grad()
             cost = nn.functional.cross_entropy(model(disturb(images[rows])), labels[rows], label_smoothing=0.05)
-            cost.backward()  # type: ignore[no-untyped-call]
+            cost.backward()
             optimiser.step()
             rate.step()
             total += cost.item()

@@ -61,7 +61,7 @@ class Head(nn.Module):
         super().__init__()
         self.block = ConvBnRelu(inputs, 24)
         self.conv = nn.Conv2d(24, outputs, 1)
-        nn.init.constant_(self.conv.bias, bias)  # type: ignore[arg-type]
+        nn.init.constant_(self.conv.bias, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.conv(self.block(x))
@@ -151,7 +151,7 @@ def train(scenes: list[Scene], epochs: int) -> Detector:
         for rows in torch.randperm(len(scenes))[: steps * BATCH].split(BATCH):
             optimiser.zero_grad()
             cost = loss(model, images[rows], label[rows], corners[rows])
-            cost.backward()  # type: ignore[no-untyped-call]
+            cost.backward()
             optimiser.step()
             rate.step()
             total += cost.item()
@@ -174,7 +174,7 @@ def main() -> None:
     test = labelled(compose_many(*TEST, digits["test"]))
     chosen.out.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(chosen.out / "digits_calib.npz", images=as_input(calib["images"]))
-    np.savez_compressed(chosen.out / "digits_test.npz", **test)  # type: ignore[arg-type]
+    np.savez_compressed(chosen.out / "digits_test.npz", **test)
     model = train(compose_many(SEED, chosen.scenes, digits["train"]), chosen.epochs)
     path = chosen.out / "digits_detector.onnx"
     onnx_file.write(model, (1, SIDE, SIDE), ["scores", "boxes"], path, keep_batch_norm=True)

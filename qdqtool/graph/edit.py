@@ -24,8 +24,9 @@ class Editor:
         self.view = view
         self._place: dict[int, tuple[float, int]] = {}
         self._removed: set[int] = set()
-        self._added: list[Node] = []
+        self._added: list[onnx.NodeProto] = []
         self._dropped_initializers: set[str] = set()
+        self._traces: dict[tuple[tuple[str, str], ...], list[onnx.StringStringEntryProto]] = {}
         self._names = self._every_name()
 
     def _every_name(self) -> set[str]:
@@ -50,12 +51,9 @@ class Editor:
 
     def add_initializer(self, name: str, value: npt.NDArray[np.generic]) -> str:
         """A new initialiser under a name that `unique_name` gave."""
-        tensor = self.view.graph.initializer.add()
-        tensor.name = name
-        tensor.dims.extend(value.shape)
-        tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-        tensor.raw_data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
-        self.view.initializers[name] = tensor
+        kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        data = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+        self.view.graph.initializer.add(name=name, dims=value.shape, data_type=kind, raw_data=data)
         return name
 
     def drop_initializers(self, names: Iterable[str]) -> None:
@@ -71,8 +69,8 @@ class Editor:
         beside: Node | None,
         after: bool,
         axis: int | None = None,
-        trace: Mapping[str, str] | None = None,
-    ) -> Node:
+        trace: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
 
         Args:
@@ -82,24 +80,25 @@ class Editor:
             beside: the node it stands next to.
             after: behind that node, else in front of it.
             axis: value of the attribute `axis`, where it has one.
-            trace: entries of metadata_props, each key behind "qdqtool.".
+            trace: (key, value) of its metadata_props, each key behind "qdqtool.".
         """
-        proto = self.view.graph.node.add()
-        proto.op_type, proto.name = op, output
-        proto.input.extend(inputs)
-        proto.output.append(output)
-        if axis is not None:
-            item = proto.attribute.add()
-            item.name, item.type, item.i = "axis", onnx.AttributeProto.INT, axis
-        for key, value in (trace or {}).items():
-            entry = proto.metadata_props.add()
-            entry.key, entry.value = TRACE + key, value
-        node = Node(proto, len(self.view.every) + len(self._added))
+        proto = self.view.graph.node.add(
+            op_type=op,
+            name=output,
+            input=inputs,
+            output=[output],
+            attribute=[] if axis is None else [onnx.AttributeProto(name="axis", type=onnx.AttributeProto.INT, i=axis)],
+            metadata_props=self._entries(trace),
+        )
         where = -1.0 if beside is None else beside.index + (0.5 if after else -0.5)
         self._place[id(proto)] = (where, len(self._added))
-        self._added.append(node)
-        self.view.producer[output] = node
-        return node
+        self._added.append(proto)
+
+    def _entries(self, trace: tuple[tuple[str, str], ...]) -> list[onnx.StringStringEntryProto]:
+        if trace not in self._traces:
+            entries = [onnx.StringStringEntryProto(key=TRACE + key, value=value) for key, value in trace]
+            self._traces[trace] = entries
+        return self._traces[trace]
 
     def reroute(self, use: Use, name: str) -> None:
         """Let one input of a node read another tensor."""
@@ -119,23 +118,21 @@ class Editor:
         for name in node.outputs:
             self.view.producer.pop(name, None)
 
-    def commit(self) -> GraphView:
-        """Bring the node list into order, drop what was removed, and give the view of the graph as it is now."""
+    def commit(self) -> None:
+        """Bring the node list into order and drop what was removed. The view is of the graph before; make a new one."""
         graph = self.view.graph
         if self._added or self._removed:
             last = (float("inf"), 0)
             place = {id(node.proto): (float(node.index), 0) for node in self.view.every}
             place.update(self._place)
             place.update(dict.fromkeys(self._removed, last))
-            protos = [node.proto for node in (*self.view.every, *self._added)]
             graph.node.sort(key=lambda proto: place[id(proto)])
-            del graph.node[len(protos) - len(self._removed) :]
+            del graph.node[len(place) - len(self._removed) :]
         if self._dropped_initializers:
             keep = [tensor for tensor in graph.initializer if tensor.name not in self._dropped_initializers]
             order = {id(tensor): place for place, tensor in enumerate(keep)}
             graph.initializer.sort(key=lambda tensor: order.get(id(tensor), len(order)))
             del graph.initializer[len(keep) :]
-        return GraphView(graph, self.view.folder, self.view.scope)
 
 
 def _rename_captured(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import array_of
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+UNKNOWN = -1
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 # Operators that keep a constant constant: what TensorRT folds on import.
@@ -33,23 +34,27 @@ class Node:
         op: the operator; with "domain::" before it outside the default domain.
         inputs, outputs: tensor names as the proto has them.
         index: place in the node list when it was read.
+        weight: which input is the constant weight of a weighted operator; UNKNOWN until `weighted.py` has looked.
         level: longest way from the graph's inputs, the same for every order of the node list.
     """
 
-    __slots__ = ("index", "inputs", "level", "op", "outputs", "proto")
+    __slots__ = ("index", "inputs", "level", "op", "outputs", "proto", "weight")
 
     def __init__(self, proto: onnx.NodeProto, index: int) -> None:
         self.proto = proto
-        self.op = proto.op_type if proto.domain in _DEFAULT_DOMAINS else f"{proto.domain}::{proto.op_type}"
+        domain = proto.domain
+        self.op = proto.op_type if domain in _DEFAULT_DOMAINS else f"{domain}::{proto.op_type}"
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)
         self.index = index
         self.level = 0
+        self.weight: int | None = UNKNOWN
 
     @property
     def key(self) -> str:
         """The first named output: unique in a graph, where names of nodes need not be."""
-        return next((name for name in self.outputs if name), "")
+        first = self.outputs[0] if self.outputs else ""
+        return first or next((name for name in self.outputs if name), "")
 
     @property
     def name(self) -> str:
@@ -100,7 +105,7 @@ class GraphView:
         self._given_out = frozenset(self.outputs)
         self.every = [Node(proto, index) for index, proto in enumerate(graph.node)]
         self.producer: dict[str, Node] = {name: node for node in self.every for name in node.outputs if name}
-        self.captured = {name for node in self.every for name in captured_names(node)}
+        self.captured = {name for node in self.every if node.op in _WITH_BODIES or "::" in node.op for name in captured_names(node)}
         self._constants: set[str] = {*self.initializers, *sparse}
         order = self._topological()
         self._find_constants(order)
@@ -252,7 +257,10 @@ class GraphView:
     def _set_levels(self, order: list[Node]) -> None:
         made: dict[str, int] = {}
         for node in order:
-            deepest = max((made.get(name, 0) for name in node.inputs), default=0)
+            deepest = 0
+            for name in node.inputs:
+                level = made.get(name, 0)
+                deepest = max(deepest, level)
             node.level = deepest if node.op in (QUANTIZE, DEQUANTIZE) else deepest + 1
             for name in node.outputs:
                 made[name] = node.level

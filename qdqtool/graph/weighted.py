@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import UNKNOWN, GraphView, Node
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -17,7 +19,15 @@ def weight_index(view: GraphView, node: Node) -> int | None:
     Conv, ConvTranspose and Gemm hold it in input 1, MatMul on either side. Decode arithmetic written as a convolution with
     0, 1, 2, ... for weights (the integral of distribution focal loss) is no weighted operator.
     """
-    if node.op not in _WEIGHTED or len(node.inputs) < 2:
+    if node.op not in _WEIGHTED:
+        return None
+    if node.weight == UNKNOWN:
+        node.weight = _find_weight(view, node)
+    return node.weight
+
+
+def _find_weight(view: GraphView, node: Node) -> int | None:
+    if len(node.inputs) < 2:
         return None
     sides = (1, 0) if node.op == "MatMul" else (1,)
     for index in sides:
@@ -29,11 +39,6 @@ def weight_index(view: GraphView, node: Node) -> int | None:
 def is_product(node: Node) -> bool:
     """Whether the operator multiplies two tensors, constant or not."""
     return node.op in _WEIGHTED
-
-
-def weight_tensor(view: GraphView, name: str) -> onnx.TensorProto | None:
-    """The TensorProto behind a weight, where it is stored as one."""
-    return view.constant_tensor(name)
 
 
 def weight_rank(view: GraphView, name: str) -> int | None:
@@ -59,10 +64,9 @@ def weight_type(view: GraphView, name: str) -> int:
 def _counts_up(view: GraphView, name: str) -> bool:
     """Whether a small weight is 0, 1, 2, ...: the constant of a decode, not learned."""
     tensor = view.constant_tensor(name)
-    if tensor is None or len(tensor.dims) < 1:
-        return False
-    size = int(np.prod(tensor.dims))
-    if not 4 <= size <= 64 or max(tensor.dims) != size or tensor.data_type != onnx.TensorProto.FLOAT:
+    dims = [] if tensor is None else list(tensor.dims)
+    size = math.prod(dims)
+    if tensor is None or not 4 <= size <= 64 or size not in dims or tensor.data_type != onnx.TensorProto.FLOAT:
         return False
     value = view.array(name)
     return value is not None and bool(np.array_equal(value.reshape(-1), np.arange(size, dtype=np.float32)))

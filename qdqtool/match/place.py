@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
-from qdqtool.match.constraints import Site, constraint_named, reason_of
+from qdqtool.match.constraints import Site, constraint_named
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.rulebook import Commute, Reader, RuleBook, Step, WeightAxis
+
+
+_AnyRule = Reader | Commute | WeightAxis
 
 
 class Placer:
@@ -30,7 +34,8 @@ class Placer:
         self.refusals: list[Refusal] = []
         self._refused: set[str] = set()
         self._tie: dict[str, str] = {}
-        self._fresh: list[str] = []
+        self._fresh: deque[str] = deque()
+        self._found: dict[tuple[str, int], _AnyRule | None] = {}
         self._steps = {
             "reader": _by_op((rule, step) for rule in rules.readers for step in self._plain(rule.steps)),
             "commute": _by_op((rule, step) for rule in rules.commutes for step in self._plain(rule.steps)),
@@ -93,8 +98,7 @@ class Placer:
                 self._stand(tensor, use, rule, reason)
                 found[tensor] = None
                 continue
-            if id(maker) not in self.carried:
-                self.carried.add(id(maker))
+            self.carried.add(id(maker))
             stack.extend(reversed(sources))
             if len(sources) > 1:
                 rule, reason = self._rule("commute", maker).name, f"{maker.op} {maker.name} joins tensors of one scale"  # type: ignore[union-attr]
@@ -132,7 +136,7 @@ class Placer:
     def _quantise_producers(self) -> None:
         """Both sides of what is INT8 by its output: residual branches, averages, elementwise operators."""
         while self._fresh:
-            tensor = self._fresh.pop(0)
+            tensor = self._fresh.popleft()
             group = self.group_of.get(tensor)
             if group is not None:
                 if group.residual is not None and group.start.key not in self.floats:
@@ -239,12 +243,17 @@ class Placer:
             for (name, _), (rule, reads, node) in ordered
         ]
 
-    def _rule(self, kind: str, node: Node) -> Reader | Commute | WeightAxis | None:
-        """The first rule of a kind whose operator and constraint fit; a constraint that stops is told with the refusals."""
-        for rule, step in self._steps[kind].get(node.op, ()):
-            if not step.constraint or constraint_named(step.constraint)(Site(self.view, node, start=node)):
-                return rule
-        return None
+    def _rule(self, kind: str, node: Node) -> _AnyRule | None:
+        """The first rule of a kind whose operator and constraint fit."""
+        candidates = self._steps[kind].get(node.op)
+        if candidates is None:
+            return None
+        key = kind, id(node)
+        if key not in self._found:
+            site = Site(self.view, node, start=node)
+            fits = (rule for rule, step in candidates if not step.constraint or constraint_named(step.constraint)(site))
+            self._found[key] = next(fits, None)
+        return self._found[key]
 
     def _refuse(self, site: str, rule: str, reason: str) -> None:
         if site not in self._refused:
@@ -252,14 +261,8 @@ class Placer:
             self.refusals.append(Refusal(site, rule, reason))
 
 
-_AnyRule = Reader | Commute | WeightAxis
-
-
 def _by_op(pairs: Iterable[tuple[_AnyRule, Step]]) -> dict[str, list[tuple[_AnyRule, Step]]]:
     table: dict[str, list[tuple[_AnyRule, Step]]] = {}
     for rule, step in pairs:
         table.setdefault(step.names[0], []).append((rule, step))
     return table
-
-
-__all__ = ["Placer", "reason_of"]

@@ -18,11 +18,15 @@ _EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min"})
 
 @dataclass
 class _Branch:
-    """A place in the trie: the rule that ends here, and what may follow, by operator and by name of a composite."""
+    """A place in the trie: the rule that ends here, and what may follow.
+
+    `steps` holds one branch per distinct step; `ops` and `composites` find them by operator and by name.
+    """
 
     rule: Fusion | None = None
-    edges: dict[str, dict[str, _Branch]] = field(default_factory=dict)
-    composites: dict[str, dict[str, _Branch]] = field(default_factory=dict)
+    steps: dict[tuple[tuple[str, ...], str], _Branch] = field(default_factory=dict)
+    ops: dict[str, list[tuple[str, _Branch]]] = field(default_factory=dict)
+    composites: dict[str, list[tuple[str, _Branch]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,18 +59,21 @@ class Trie:
                 self._add(rule, steps, rules)
 
     def _add(self, rule: Fusion, steps: tuple[Step, ...], rules: RuleBook) -> None:
-        branches = [self._root]
+        branch = self._root
         for step in steps:
             if step.constraint:
                 constraint_named(step.constraint)
-            keys = [(op, step.constraint) for name in step.names for op in self._expand(rule, name, rules)]
-            branches = [self._edge(branch, *key) for branch in branches for key in keys]
-        for branch in branches:
-            branch.rule = branch.rule or rule
+            branch = self._after(branch, rule, step, rules)
+        branch.rule = branch.rule or rule
 
-    def _edge(self, branch: _Branch, name: str, guard: str) -> _Branch:
-        table = branch.composites if name in self._patterns else branch.edges
-        return table.setdefault(name, {}).setdefault(guard, _Branch())
+    def _after(self, branch: _Branch, rule: Fusion, step: Step, rules: RuleBook) -> _Branch:
+        key = step.names, step.constraint
+        if key not in branch.steps:
+            after = branch.steps[key] = _Branch()
+            for op in (op for name in step.names for op in self._expand(rule, name, rules)):
+                table = branch.composites if op in self._patterns else branch.ops
+                table.setdefault(op, []).append((step.constraint, after))
+        return branch.steps[key]
 
     def _expand(self, rule: Fusion, name: str, rules: RuleBook) -> list[str]:
         if name[:1].isupper() or name in self._patterns:
@@ -77,6 +84,8 @@ class Trie:
 
     def longest(self, view: GraphView, node: Node) -> Chain | None:
         """The chain of most nodes that starts at `node`; None where no rule starts with it."""
+        if node.op not in self._root.ops:
+            return None
         best: Chain | None = None
         depth = 0
         stack: list[tuple[_Branch, tuple[Link, ...]]] = [
@@ -91,7 +100,7 @@ class Trie:
         return best
 
     def _starts(self, view: GraphView, node: Node) -> Iterator[tuple[_Branch, Link]]:
-        for guard, branch in self._root.edges.get(node.op, {}).items():
+        for guard, branch in self._root.ops.get(node.op, ()):
             if not guard or constraint_named(guard)(Site(view, node, start=node)):
                 yield branch, Link((node,), node.outputs[0], guard)
 
@@ -105,7 +114,7 @@ class Trie:
         if len(readers) == 1:
             use = readers[0]
             if use.index == 0 or use.node.op in _EITHER_INPUT:
-                for guard, after in branch.edges.get(use.node.op, {}).items():
+                for guard, after in branch.ops.get(use.node.op, ()):
                     site = Site(view, use.node, entry, start, self.behind_activation)
                     if not guard or constraint_named(guard)(site):
                         yield after, Link((use.node,), use.node.outputs[0], guard)
@@ -113,7 +122,7 @@ class Trie:
         for name, guards in branch.composites.items():
             found = find_composite(view, self._patterns[name], entry) if ops in self._first_ops[name] else None
             if found is not None:
-                for guard, after in guards.items():
+                for guard, after in guards:
                     yield after, Link(found.nodes, found.output, guard)
 
 

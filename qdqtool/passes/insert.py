@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.match.plan import Plan, Point
-from qdqtool.scales import Float32, Scale
+from qdqtool.scales import Scale
 
 _TINY = np.finfo(np.float32).tiny
 
@@ -27,13 +26,11 @@ class Inserted:
     """What a pass over one graph did.
 
     Attributes:
-        view: the graph as it is now.
         added: points that got a pair.
         kept: points whose pair was there.
         scales: tensor -> scale of every activation point, as it stands in the graph.
     """
 
-    view: GraphView
     added: tuple[Point, ...]
     kept: tuple[Point, ...]
     scales: Mapping[str, Scale]
@@ -63,7 +60,8 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
         else:
             added.append(point)
             writer.write(point, chosen[point.tensor] if point.role == "activation" else weights[point])
-    return Inserted(writer.editor.commit(), tuple(added), tuple(kept), chosen)
+    writer.editor.commit()
+    return Inserted(tuple(added), tuple(kept), chosen)
 
 
 def pair_scale(view: GraphView, pair: Pair) -> Scale:
@@ -132,25 +130,21 @@ def _weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) ->
         return given
     tensor = view.constant_tensor(point.tensor)
     if tensor is not None:
-        amax: Float32 = channel_amax(tensor, view.folder, point.axis)
+        rank, amax = len(tensor.dims), channel_amax(tensor, view.folder, point.axis)
     else:
         value = view.array(point.tensor)
         if value is None or value.dtype != np.float32:
             raise QdqError(point.tensor, "a weight whose value cannot be read", "fold constants first")
-        amax = _amax(value.astype(np.float32, copy=False), point.axis)
-    if not np.isfinite(amax).all():
+        others = None if point.axis is None else tuple(i for i in range(value.ndim) if i != point.axis % value.ndim)
+        rank, amax = value.ndim, np.asarray(np.abs(value).max(axis=others))
+    top = float(amax.max(initial=0))
+    if not np.isfinite(top):
         raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")
-    top = np.max(amax) if np.max(amax) > 0 else np.float32(1)
-    amax = np.where(amax > 0, amax, top).astype(np.float32)
-    bits = np.maximum((amax / np.float32(127)).astype(np.float32), _TINY)
-    axis = point.axis if amax.ndim else None
-    rank = len(tensor.dims) if tensor is not None else value.ndim if value is not None else 0
-    return Scale.of(bits, axis=axis if axis is None or axis >= 0 else axis + rank, origin="derived", method="abs-max", rule=point.rule)
-
-
-def _amax(value: npt.NDArray[np.float32], axis: int | None) -> Float32:
-    others = None if axis is None else tuple(i for i in range(value.ndim) if i != axis % value.ndim)
-    return np.asarray(np.max(np.abs(value), axis=others), np.float32)
+    if amax.min(initial=top) <= 0:
+        amax = np.where(amax > 0, amax, np.float32(top or 1))
+    bits = np.maximum(amax.astype(np.float32, copy=False) / np.float32(127), _TINY)
+    axis = None if point.axis is None else point.axis % rank
+    return Scale(bits, axis, "derived", "abs-max", point.rule)
 
 
 class _Writer:
@@ -180,9 +174,7 @@ class _Writer:
         scale_name = editor.add_initializer(editor.unique_name(f"{name}_scale"), np.asarray(scale.bits))
         zero = self._zero_point(size)
         beside, after = self._place(point)
-        trace = {"rule": point.rule, "origin": scale.origin}
-        if scale.method:
-            trace["method"] = scale.method
+        trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))[: 3 if scale.method else 2]
         quantised, back = editor.unique_name(f"{name}_Q"), editor.unique_name(f"{name}_DQ")
         axis = scale.axis if size else None
         editor.add_node(QUANTIZE, [name, scale_name, zero], quantised, beside=beside, after=after, axis=axis, trace=trace)

@@ -64,7 +64,8 @@ def peel_pairs(view: GraphView, *, on_conflict: OnConflict = "error") -> Peeled:
     for node in view.nodes:
         editor.reroute_bodies(node, names)
     _drop_unused(view, editor)
-    return Peeled(editor.commit(), scales, weights, tuple(estimated), int8_nodes)
+    editor.commit()
+    return Peeled(GraphView(view.graph, view.folder), scales, weights, tuple(estimated), int8_nodes)
 
 
 def _refuse_loose_ends(view: GraphView) -> None:

@@ -23,6 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 POLL_SECONDS = 0.005
+TAIL_LINES = 3
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Cost:
         peak_mb: `ru_maxrss`: everything resident, mapped files included.
         anonymous_mb: highest RssAnon seen in /proc, sampled; 0 where nobody asked or the system has no /proc.
         code: exit code, negative for a signal, None where the time limit ended it.
-        said: the last line the command wrote, for a failure's sake.
+        tail: the last lines the command wrote, for a failure's sake.
     """
 
     cpu_seconds: float
@@ -43,7 +44,12 @@ class Cost:
     peak_mb: float
     anonymous_mb: float
     code: int | None
-    said: str
+    tail: str
+
+    @property
+    def said(self) -> str:
+        """The last line the command wrote."""
+        return self.tail.rpartition("\n")[2]
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -85,7 +91,7 @@ def measured(
         peak_mb=usage.ru_maxrss * 1024 / 1e6,
         anonymous_mb=peak_anonymous[0],
         code=None if stopped.is_set() else child.returncode,
-        said=lines[-1] if lines else "",
+        tail="\n".join(lines[-TAIL_LINES:]),
     )
 
 

@@ -57,7 +57,7 @@ class Row:
     def failure(self) -> str | None:
         """Why there is no model, or None where there is one."""
         code = "time limit" if self.cost.code is None else f"exit {self.cost.code}"
-        return None if self.verdict else f"{self.tool}: no model, {code}: {self.cost.said}"
+        return None if self.verdict else f"{self.tool}: no model, {code}: {self.cost.tail}"
 
 
 # The tools. Each gets a copy of the model: nvidia-modelopt writes to its input.
@@ -193,7 +193,7 @@ class Bench:
         """Every tool that is at hand, ours first."""
         orders = ("forward", "reversed") if backwards else ("forward",)
         yield from (self.insert(method, "forward") for method in methods)
-        if backwards:
+        if backwards and "mse" in methods:
             yield self.insert("mse", "reversed")
         if self.peers:
             yield from (self.modelopt(self.peers, "entropy", order) for order in orders)

@@ -220,7 +220,7 @@ class Bench:
         line: list[str | Path] = [self.qdqtool, "-m", "qdqtool", "insert", model, "--scales", scales, "-o", out]
         cost = measured(line, limit_seconds=self.limit, anonymous=True, environment=project_on_path())
         if cost.code != 0:
-            return f"external data: no model, exit {cost.code}: {cost.said}", cost
+            return f"external data: no model, exit {cost.code}: {cost.tail}", cost
         written = sum(file.stat().st_size for file in self.work.iterdir()) - before
         verdict = "held" if cost.anonymous_mb < ANONYMOUS_LIMIT_MB else "MISSED"
         return (
@@ -248,7 +248,7 @@ def rows(timings: Sequence[Timing]) -> Iterator[list[str]]:
 
 def failures(timings: Sequence[Timing]) -> Iterator[str]:
     """What the tools said that ended with a fault."""
-    return (f"{t.tool}, {t.nodes:,} nodes: {t.end}: {t.cost.said}" for t in timings if t.cost.code)
+    return (f"{t.tool}, {t.nodes:,} nodes: {t.end}: {t.cost.tail}" for t in timings if t.cost.code)
 
 
 def slopes(timings: Sequence[Timing]) -> Iterator[str]:

@@ -185,7 +185,7 @@ def test_a_broken_model_gets_one_line_and_exit_code_2_and_stays_as_it_is(case: s
 
 
 def nested(depth: int) -> onnx.ModelProto:
-    text = "y{0} = Relu(x)".format(depth)
+    text = f"y{depth} = Relu(x)"
     for level in range(depth - 1, -1, -1):
         text = f"y{level} = If(c) <then_branch = t{level} () => (float y{level + 1}) {{{text}}}>"
     return onnx.parser.parse_model(
@@ -223,7 +223,7 @@ LEGAL: dict[str, Break] = {
 def test_a_legal_model_gets_through_unchanged(case: str) -> None:
     model = good()
     LEGAL[case](model)
-    model = onnx.load_from_string(model.SerializeToString(), load_external_data=False)
+    model = onnx.load_from_string(model.SerializeToString())
     before = serialise(model)
     check_structure(model, "m.onnx", None)
     assert serialise(model) == before

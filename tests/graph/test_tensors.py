@@ -15,12 +15,12 @@ from qdqtool.graph import tensors
 from qdqtool.graph.tensors import array_of, blocks_along, bytes_needed, channel_amax, external_range
 
 
-def external(folder: Path, values: np.ndarray, offset: int = 0, **entries: object) -> TensorProto:
-    """A tensor whose values lie in w.bin, `offset` bytes into it."""
-    (folder / "w.bin").write_bytes(b"\xee" * offset + values.tobytes() + b"\xee" * 8)
+def external(folder: Path, values: np.ndarray, at: int = 0, **entries: object) -> TensorProto:
+    """A tensor whose values lie in w.bin, `at` bytes into it."""
+    (folder / "w.bin").write_bytes(b"\xee" * at + values.tobytes() + b"\xee" * 8)
     tensor = TensorProto(name="w", dims=values.shape, data_location=TensorProto.EXTERNAL)
     tensor.data_type = helper.np_dtype_to_tensor_dtype(values.dtype)
-    for key, value in {"location": "w.bin", "offset": offset, "length": values.nbytes, **entries}.items():
+    for key, value in {"location": "w.bin", "offset": at, "length": values.nbytes, **entries}.items():
         if value is not None:
             tensor.external_data.add(key=key, value=str(value))
     return tensor
@@ -54,14 +54,14 @@ def test_types_that_numpy_lacks_come_back_inline_and_external(kind: str, tmp_pat
 
 def test_external_values_are_mapped_at_their_offset(tmp_path: Path) -> None:
     values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    found = array_of(external(tmp_path, values, offset=12), tmp_path)
+    found = array_of(external(tmp_path, values, at=12), tmp_path)
     assert isinstance(found, np.memmap) and not found.flags.writeable
     np.testing.assert_array_equal(found, values)
 
 
 def test_offset_and_length_may_be_left_out(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.int64)
-    np.testing.assert_array_equal(array_of(external(tmp_path, values, offset=0, length=None), tmp_path), values)
+    np.testing.assert_array_equal(array_of(external(tmp_path, values, offset=None, length=None), tmp_path), values)
 
 
 def test_empty_and_scalar_tensors(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_empty_and_scalar_tensors(tmp_path: Path) -> None:
 
 
 def test_strings_come_back() -> None:
-    assert array_of(helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]), None).tolist() == [b"a", b"b"]
+    assert array_of(helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]), None).tolist() == ["a", "b"]
 
 
 def test_data_beside_a_model_of_unknown_folder_are_refused_by_name() -> None:

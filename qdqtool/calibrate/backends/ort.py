@@ -90,9 +90,8 @@ class OrtActivations:
             try:
                 outputs = self._session.run(self._outputs, dict(batch))
             except Exception as error:  # onnxruntime's exceptions share no base class but this
-                raise QdqError(
-                    "model", f"onnxruntime cannot run it ({one_line(error)})", "check the data's shapes"
-                ) from error
+                reason = f"onnxruntime cannot run it ({one_line(error)})"
+                raise QdqError(self._where, reason, "check the data's shapes") from error
         yield from ((name, batch[name]) for name in self._fed)
         yield from zip(self._outputs, outputs, strict=True)
 

@@ -25,7 +25,7 @@ _FLAVOURS = (
     "onnxruntime-training-cpu",
 )
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
-_PLACE = re.compile(r"^/\S+:\d+ .*?\) (?=[A-Z])")
+_PLACE = re.compile(r"\S+\.(?:cc|h|cu):\d+ (?:[\w:<>&*, ]+\([^)]*\) )?")
 _LONGEST = 240
 
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shapes of a graph's tensors, as far as shape inference finds them, without its weights. A help, never a need."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto
+
+from qdqtool.graph.tensors import bytes_needed, is_external
+from qdqtool.graph.view import GraphView
+
+Shape = tuple[int | None, ...]
+
+_LEAN_BYTES = 1024
+
+
+def shapes_of(view: GraphView) -> dict[str, Shape]:
+    """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out."""
+    graph = _inferred(view.graph)
+    found: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in view.graph.initializer}
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        if value.type.tensor_type.HasField("shape"):
+            axes = value.type.tensor_type.shape.dim
+            found[value.name] = tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in axes)
+    return found
+
+
+def _inferred(graph: GraphProto) -> GraphProto:
+    lean = onnx.ModelProto(ir_version=8)
+    lean.opset_import.add(domain="", version=_opset_like(graph))
+    for domain in sorted({node.domain for node in graph.node} - {"", "ai.onnx"}):
+        lean.opset_import.add(domain=domain, version=1)
+    for name in ("input", "output", "value_info"):
+        getattr(lean.graph, name).extend(getattr(graph, name))
+    lean.graph.initializer.extend(map(_lean_tensor, graph.initializer))
+    lean.graph.node.extend(map(_lean_node, graph.node))
+    try:
+        return onnx.shape_inference.infer_shapes(lean, data_prop=True).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return lean.graph
+
+
+def _opset_like(graph: GraphProto) -> int:
+    """An opset whose forms the graph's operators have: a graph does not say its own."""
+    for node in graph.node:
+        if node.op_type in ("Squeeze", "Unsqueeze"):
+            return 11 if any(item.name == "axes" for item in node.attribute) else _modern(graph)
+    return _modern(graph)
+
+
+def _modern(graph: GraphProto) -> int:
+    reducing = (node for node in graph.node if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum")
+    listed = any(len(node.input) > 1 for node in reducing)
+    return 18 if listed else 17
+
+
+def _lean_tensor(tensor: TensorProto) -> TensorProto:
+    """The tensor without its values where they are many: inference reads only short ones (shapes, axes)."""
+    if not is_external(tensor) and bytes_needed(tensor) <= _LEAN_BYTES:
+        return tensor
+    lean = TensorProto(
+        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
+    )
+    lean.external_data.add(key="location", value="not read")
+    return lean
+
+
+def _lean_node(node: NodeProto) -> NodeProto:
+    if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
+        return onnx.helper.make_node("Constant", [], list(node.output), value=_lean_tensor(node.attribute[0].t))
+    return node

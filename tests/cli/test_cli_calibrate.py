@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool calibrate`: what it writes, prints and refuses, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.cli.main import main
+from qdqtool.scales import ScaleTable
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+TEXT = """<ir_version: 8, opset_import: ["" : 13]>
+g (float[N, 3, 8, 8] x) => (float[N, 3, 8, 8] y) { r = Relu(x)  z = Sub(r, r)  y = Add(r, z) }"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(TEXT).SerializeToString())
+    data = np.random.default_rng(2).normal(size=(6, 3, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=data)
+    (tmp_path / "d.py").write_text(
+        f"import numpy as np\ndef load_data():\n for row in np.load({str(tmp_path / 'd.npz')!r})['x']: yield {{'x': row[None]}}\n"
+    )
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> int:
+    return main(["calibrate", str(folder / "m.onnx"), *words])
+
+
+def test_table_beside_the_model_and_a_summary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "--data", str(folder / "d.npz")) == 0
+    out, err = capsys.readouterr()
+    table = ScaleTable.from_json((folder / "m.scales.json").read_text())
+    assert list(table) == ["x", "r", "y"]
+    assert table.unscaled == {"z": "is all zero"}
+    assert "3 tensors with a scale, method mse, 6 samples" in out
+    assert "z: is all zero" in out
+    assert f"qdqtool insert {folder / 'm.onnx'} --scales {folder / 'm.scales.json'}" in out
+    assert err == ""
+
+
+def test_npz_and_script_give_the_same_scales(folder: Path) -> None:
+    for name, source in (("a", "d.npz"), ("b", "d.py"), ("c", "d.py:load_data")):
+        assert run(folder, "--data", str(folder / source), "-q", "-o", str(folder / f"{name}.json")) == 0
+    tables = [ScaleTable.from_json((folder / f"{name}.json").read_text()).scales for name in "abc"]
+    assert all(one["y"].same_bits(tables[0]["y"]) and list(one) == list(tables[0]) for one in tables)
+
+
+def test_limit_batch_and_method_arrive(folder: Path) -> None:
+    words = ["--data", str(folder / "d.npz"), "--limit", "5", "--batch", "2", "--method", "percentile=99.9"]
+    assert run(folder, *words, "-q", "-o", str(folder / "s.json")) == 0
+    facts = json.loads((folder / "s.json").read_text())["facts"]
+    assert (facts["samples"], facts["method"], facts["data"]["batch"]) == (5, "percentile=99.9", 2)
+
+
+def test_json_is_all_there_is_on_stdout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "--data", str(folder / "d.npz"), "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["scales"], said["unscaled"], said["samples"]) == (3, {"z": "is all zero"}, 6)
+    assert said["file"] == str(folder / "m.scales.json")
+
+
+def test_images_with_a_preset(folder: Path) -> None:
+    pil = pytest.importorskip("PIL.Image")
+    (folder / "imgs").mkdir()
+    for k in range(3):
+        pil.fromarray(np.full((16, 12, 3), 100 + k, np.uint8)).save(folder / "imgs" / f"{k}.png")
+    words = ["--data", str(folder / "imgs"), "--preprocess", "yolov8", "--method", "max", "-q"]
+    assert run(folder, *words, "-o", str(folder / "s.json")) == 0
+    table = ScaleTable.from_json((folder / "s.json").read_text())
+    grey = np.float32(114) * np.float32(1 / 255)  # the padding is the brightest
+    assert table["x"].bits.tobytes() == (grey / np.float32(127)).tobytes()
+    assert table.facts["data"]["preprocess"].startswith("size=8x8,layout=nchw,color=rgb,")
+
+
+def test_left_over_samples_are_told_on_stderr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = TEXT.replace("[N,", "[4,")
+    (folder / "m.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    assert run(folder, "--data", str(folder / "d.npz")) == 0
+    assert "warning: " in (err := capsys.readouterr().err)
+    assert "the last 2 samples do not fill a batch of 4" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["--data", "{}/no.npz"], 2, "does not exist"),
+        (["--data", "{}/d.npz", "--limit", "0"], 2, "leaves no samples"),
+        (["--data", "{}/d.npz", "--method", "mes"], 2, "--method"),
+        (["--data", "{}/d.npz", "--preprocess", "ssd"], 2, "for images only"),
+        (["--data", "{}/d.npz", "-o", "{}/d.npz"], 2, "never overwritten"),
+        (["--data", "{}/d.npz", "-o", "{}/m.onnx"], 2, "never overwritten"),
+        (["--data", "{}/d.npz", "-o", "{}/no/s.json"], 2, "folder does not exist"),
+        (["--data", "{}/d.npz", "--max-data", "1K"], 2, "--max-data"),
+        (["--data", "{}/d.npz", "--max-data", "lots"], 2, "number of bytes"),
+        (["--data", "{}/d.npz", "--provider", "tpu"], 2, "--provider"),
+        (["--dta", "{}/d.npz"], 2, "--data"),
+        ([], 2, "--data"),
+    ],
+)
+def test_refusals_are_one_line_and_write_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, part: str
+) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert run(folder, *(word.format(folder) for word in words)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("qdqtool: error: ")
+    assert err.count("\n") == 1
+    assert part in err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
