@@ -52,7 +52,7 @@ class Fusion(Rule):
 
 @dataclass(frozen=True)
 class Reader(Rule):
-    """An operator that reads INT8: at its `activation` input or at `all`; `always` or with a `quantized-output` only."""
+    """An operator that reads INT8 at its `activation` input or at `all`, `always` or with a `quantized-output`."""
 
     steps: tuple[Step, ...]
     inputs: str
@@ -171,11 +171,15 @@ def _read(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise QdqError(path, f"not TOML: {error}", "see rules/gpu.toml for the form") from None
     if document.get("schema") != SCHEMA:
-        raise QdqError(path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top")
+        raise QdqError(
+            path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top"
+        )
     known = {"schema", "extends", "target", "sets", "heads", "fusion", "reader", "commute", "weight", "composite"}
     for key in document.keys() - known:
         near = difflib.get_close_matches(key, known, 1)
-        raise QdqError(path, f"unknown table {key!r}" + (f", did you mean {near[0]!r}" if near else ""), "see rules/gpu.toml")
+        raise QdqError(
+            path, f"unknown table {key!r}" + (f", did you mean {near[0]!r}" if near else ""), "see rules/gpu.toml"
+        )
     return document
 
 
@@ -216,13 +220,23 @@ def _common(path: Path, entry: Mapping[str, Any], extra: frozenset[str]) -> dict
     allowed = {"name", "trt", "why", "see", "status"} | extra
     for key in sorted(entry.keys() - allowed):
         near = difflib.get_close_matches(key, allowed, 1)
-        raise QdqError(path, f"rule {name!r}: unknown key {key!r}" + (f", did you mean {near[0]!r}" if near else ""), "see rules/gpu.toml")
+        raise QdqError(
+            path,
+            f"rule {name!r}: unknown key {key!r}" + (f", did you mean {near[0]!r}" if near else ""),
+            "see rules/gpu.toml",
+        )
     for key in sorted({"why", "see", "status"} | extra):
         if key not in entry:
             raise QdqError(path, f"rule {name!r}: no {key!r}", "every rule says what, why and where that is written")
     if entry["status"] not in ("documented", "measured", "guess"):
         raise QdqError(path, f"rule {name!r}: status {entry['status']!r}", "write documented, measured or guess")
-    return {"name": name, "trt": str(entry.get("trt", "")), "why": entry["why"], "see": entry["see"], "status": entry["status"]}
+    return {
+        "name": name,
+        "trt": str(entry.get("trt", "")),
+        "why": entry["why"],
+        "see": entry["see"],
+        "status": entry["status"],
+    }
 
 
 def _choice(path: Path, entry: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:

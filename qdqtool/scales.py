@@ -140,7 +140,9 @@ class ScaleTable:
             raise QdqError(where, f"not a scale table of schema {SCHEMA}", "give the file that calibrate -o wrote")
         tensors, unscaled = document.get("tensors"), document.get("unscaled", {})
         facts = document.get("facts", {})
-        if not all(isinstance(part, dict) for part in (tensors, unscaled, facts)):
-            raise QdqError(where, "tensors, unscaled and facts must be objects", "give the file that calibrate -o wrote")
+        if not isinstance(tensors, dict) or not isinstance(unscaled, dict) or not isinstance(facts, dict):
+            raise QdqError(
+                where, "tensors, unscaled and facts must be objects", "give the file that calibrate -o wrote"
+            )
         scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
         return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, facts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
 from qdqtool.cache.text import Cache, write_cache
@@ -15,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.files import refuse_overwrite
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalise import normalise, opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.spread import Coverage, check_coverage, spread_scales
@@ -146,7 +147,8 @@ def insert(
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: see `open_model`, `normalise`, `make_plan`, `calibrate_scales`, `insert_pairs`. Nothing is written then.
+        QdqError: see `open_model`, `normalise`, `make_plan`, `calibrate_scales`, `insert_pairs`. Nothing is written
+        then.
     """
     options = options or InsertOptions()
     if data is not None and scales is not None:
@@ -179,7 +181,8 @@ def peel(
         cache: file for the cache; for a path the default is `<name>.cache` beside it.
 
     Raises:
-        QdqError: a version without caches, estimated scales that were not allowed, and what `peel_pairs`, `check_coverage`
+        QdqError: a version without caches, estimated scales that were not allowed, and what `peel_pairs`,
+        `check_coverage`
             and `restore_source` refuse. Nothing is written then.
     """
     require_caches(options.trt_version)
@@ -198,7 +201,9 @@ def peel(
     float_outputs = check_coverage(peeled.view, decided.groups, coverage, peeled.int8_nodes)
     notes = _peel_notes(proto, decided, coverage, options)
     proto, folder, coverage = _with_source(proto, opened, coverage, options, notes)
-    result_cache = Cache.of(options.trt_version, {name: scale.bits[()] for name, scale in coverage.scales.items()})
+    result_cache = Cache.of(
+        options.trt_version, {name: np.float32(scale.bits) for name, scale in coverage.scales.items()}
+    )
     source_path = _source_path(options)
     for path in (target, cache_path):
         if path is not None:
@@ -293,7 +298,8 @@ def _calibrated(
 
 def _refuse_estimated(opened: Opened, peeled: Peeled, options: PeelOptions) -> None:
     if peeled.estimated and not options.allow_estimated:
-        reason = f"{len(peeled.estimated)} of {len(peeled.scales)} scales were estimated without data, such as that of {peeled.estimated[0]}"
+        part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
+        reason = f"{part} were estimated without data, such as that of {peeled.estimated[0]}"
         raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them all the same")
 
 
@@ -310,14 +316,16 @@ def _float_nodes(peeled: Peeled) -> frozenset[str]:
 
 
 def _peel_notes(proto: onnx.ModelProto, decided: Plan, coverage: Coverage, options: PeelOptions) -> list[str]:
-    notes = [options.trt_version.warning] if options.trt_version.warning else []
-    opset = next((int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    highest = options.trt_version.max_opset
+    version = options.trt_version
+    notes = [version.warning] if version.warning else []
+    opset, highest = opset_of(proto) or 0, version.max_opset
     if options.source is None and highest is not None and opset > highest:
-        notes.append(f"the model has opset {opset}, TensorRT {options.trt_version.text} reads up to {highest}: give the file it was made from with --source")
-    elsewhere = [point.tensor for point in decided.activations if point.tensor not in coverage.scales]
-    if elsewhere:
-        notes.append(f"TensorRT {options.trt_version.text} would have INT8 at {len(elsewhere)} more tensors, such as {elsewhere[0]}: insert --trt-version {options.trt_version.header_number}")
+        todo = "give the file it was made from with --source"
+        notes.append(f"the model has opset {opset}, TensorRT {version.text} reads up to {highest}: {todo}")
+    more = [point.tensor for point in decided.activations if point.tensor not in coverage.scales]
+    if more:
+        todo = f"insert --trt-version {version.header_number}"
+        notes.append(f"TensorRT {version.text} takes INT8 at {len(more)} more tensors, such as {more[0]}: {todo}")
     return notes
 
 
@@ -336,7 +344,11 @@ def _with_source(
     lost = [name for name in coverage.scales if name not in names]
     points = [name for name in lost if name not in coverage.spread]
     if points:
-        raise QdqError(points[0], f"has a scale, but {source.name} has no such tensor", "give the model that Q/DQ were inserted into")
+        raise QdqError(
+            points[0],
+            f"has a scale, but {source.name} has no such tensor",
+            "give the model that Q/DQ were inserted into",
+        )
     kept: Mapping[str, Scale] = {name: scale for name, scale in coverage.scales.items() if name in names}
     return source.proto, source.folder, Coverage(dict(kept), coverage.spread)
 

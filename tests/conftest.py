@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
+from graphs import model_of
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -27,6 +30,12 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
+def text_model() -> Callable[..., onnx.ModelProto]:
+    """A model from ONNX text; weights by shape alone (see graphs.py)."""
+    return model_of
+
+
+@pytest.fixture(scope="session")
 def models() -> Path:
     """The folder of our own small models."""
     return PROJECT / "models"
@@ -37,4 +46,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     passed = [r for r in terminalreporter.getreports("passed") if "shared" in r.keywords and r.when == "call"]
     skipped = [r for r in terminalreporter.getreports("skipped") if "shared" in r.keywords]
     where = shared_folder()
-    terminalreporter.write_line(f"tests over shared material: {len(passed)} ran, {len(skipped)} skipped ({where or 'absent'})")
+    terminalreporter.write_line(
+        f"tests over shared material: {len(passed)} ran, {len(skipped)} skipped ({where or 'absent'})"
+    )

@@ -18,7 +18,6 @@ from qdqtool.calibrate.moments import (
     gaussian,
     guess,
     inverse,
-    mixture,
     multiplied,
     product_bounds,
     sampled,
@@ -57,9 +56,8 @@ def _elu(x: Array, alpha: float) -> Array:
 
 def _gelu(x: Array, n: Node) -> Array:
     if attribute(n, "approximate", "none") == "tanh":
-        inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
-        return 0.5 * x * (1 + np.tanh(inner))
-    return 0.5 * x * (1 + _erf(x / np.sqrt(2)))
+        return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1 + _erf(x / np.sqrt(2))))
 
 
 def _selu(x: Array, n: Node) -> Array:
@@ -158,11 +156,6 @@ def several(node: Node, parts: list[Moments]) -> Moments:
     if node.op != "Mean":
         return result
     return function_of([result, share], np.multiply, *product_bounds(result, share)) or result
-
-
-def where(a: Moments, b: Moments) -> Moments:
-    """One tensor or the other, as often."""
-    return mixture([a, b])
 
 
 def _extreme(function: Callable[..., Array], a: Moments, b: Moments) -> Moments:

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from qdqtool.calibrate.moments import MOST, Array, Moments, collapsed, mixture, padded, rearranged, within
 from qdqtool.calibrate.shapes import Shape
+
+Places = npt.NDArray[np.generic] | slice
 
 
 def reshape(x: Moments, before: Shape | None, after: Shape | None) -> Moments:
@@ -65,7 +68,7 @@ def concat(parts: list[Moments], axis: int, shapes: list[Shape | None]) -> Momen
     return within(parts, Moments(means, variances, 0.0, 0.0))
 
 
-def along(x: Moments, axis: int, rank: int | None, index: np.ndarray | slice) -> Moments:  # type: ignore[type-arg]
+def along(x: Moments, axis: int, rank: int | None, index: Places) -> Moments:
     """Some places of one axis: a slice, or indices (whose axes take the place of that axis)."""
     if x.mean.size == 1 and isinstance(index, slice):
         return x
@@ -105,7 +108,7 @@ def _alike(x: Moments, rank: int) -> Moments:
 
 def _size(part: Moments, shape: Shape | None, axis: int) -> int | None:
     if part.mean.shape[axis] > 1:
-        return part.mean.shape[axis]
+        return int(part.mean.shape[axis])
     return shape[axis] if shape is not None and axis < len(shape) else None
 
 
@@ -127,7 +130,9 @@ def _blocks(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]
     blocks: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        sources, targets, left, right = [], [], 1, 1
+        sources: list[int] = []
+        targets: list[int] = []
+        left = right = 1
         while True:
             if left <= right and i < len(old) and (left < right or not sources):
                 sources.append(i)

@@ -68,13 +68,16 @@ def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess
     if script and not path.is_dir():
         make = load_script(*script)
         return Source(script[0], "script", lambda: items_of(script[0], make))
-    if not path.exists():
-        raise QdqError(
-            path, "does not exist", "--data is a folder of images, a .npz, .npy, .json or a .py with load_data()"
-        )
-    if path.is_dir():
-        return _from_folder(path, inputs, preprocess, max_bytes)
-    return _from_file(path, inputs, max_bytes)
+    try:
+        path.stat()
+        if path.is_dir():
+            return _from_folder(path, inputs, preprocess, max_bytes)
+        return _from_file(path, inputs, max_bytes)
+    except FileNotFoundError:
+        hint = "give a folder of images, a .npz, .npy, .json or a .py with load_data()"
+        raise QdqError(path, "does not exist", hint) from None
+    except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
+        raise QdqError(path, f"cannot be read ({error})") from error
 
 
 def _from_python(data: Any) -> Source:
@@ -148,10 +151,20 @@ def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageRe
 
     def items() -> Iterator[Item]:
         for start in range(0, count, group):
-            arrays = [reader.read(file).astype(one.dtype, copy=False) for file in images[start : start + group]]
+            arrays = [_as_fed(file, reader.read(file), one) for file in images[start : start + group]]
             yield {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
 
     return Source(path, "images", items, count, _left_over(len(images) - count, one), str(reader.spec))
+
+
+def _as_fed(file: Path, values: npt.NDArray[np.float32], one: Input) -> Array:
+    """The image in the input's dtype: a model of quantised input takes integers, which must then come out exactly."""
+    with np.errstate(invalid="ignore"):
+        cast = values.astype(one.dtype, copy=False)
+    if one.dtype.kind != "f" and not np.array_equal(cast, values):
+        hint = "leave scale, mean and std out, or give what the model expects"
+        raise QdqError(file, f"preprocessed, does not stay in {one.dtype}, which {one.name!r} takes", hint)
+    return cast
 
 
 def _left_over(count: int, one: Input) -> tuple[str, ...]:

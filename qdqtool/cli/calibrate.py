@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.calibrate.engine import CalibrationOptions, calibrate
     from qdqtool.files import refuse_overwrite, replacing
 
-    output = Path(args.output) if args.output else Path(args.model).with_suffix(".scales.json")
+    model = Path(args.model)
+    output = Path(args.output) if args.output else model.parent / f"{model.stem}.scales.json"
     refuse_overwrite(output, [args.model, args.data])
     options = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
     table = calibrate(args.model, args.data, options, feed_options_from(args))

@@ -21,19 +21,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model, which stays as it is")
     add_data_arguments(parser)
     parser.add_argument("--scales", metavar="S", help="a scale table that calibrate wrote, in place of data")
-    parser.add_argument("--method", metavar="M", default="mse", help="how data becomes scales; see calibrate -h (default mse)")
+    parser.add_argument(
+        "--method", metavar="M", default="mse", help="how data becomes scales; see calibrate -h (default mse)"
+    )
     parser.add_argument("--target", choices=("gpu",), default="gpu", help="whose rules place the pairs")
     parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
     parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
-    parser.add_argument("--float-heads", choices=("regression", "all", "none"), default="regression", help="detection heads left in float")
-    parser.add_argument("--heads", metavar="RE", action="append", default=[], help="more operators left in float: node, tensor or output names")
-    parser.add_argument("--not-heads", metavar="RE", action="append", default=[], help="heads that are quantised all the same")
+    parser.add_argument(
+        "--float-heads",
+        choices=("regression", "all", "none"),
+        default="regression",
+        help="detection heads left in float",
+    )
+    parser.add_argument(
+        "--heads",
+        metavar="RE",
+        action="append",
+        default=[],
+        help="more operators left in float: node, tensor or output names",
+    )
+    parser.add_argument(
+        "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantised all the same"
+    )
     parser.add_argument("--keep-float", metavar="N", choices=("0",), default="0", help=argparse.SUPPRESS)
-    parser.add_argument("--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact")
+    parser.add_argument(
+        "--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact"
+    )
     parser.add_argument("--requantize", action="store_true", help="take out the Q/DQ that are there first")
-    parser.add_argument("--input-range", metavar="LO:HI", help="values of the network's input, for estimation without data")
+    parser.add_argument(
+        "--input-range", metavar="LO:HI", help="values of the network's input, for estimation without data"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing")
+    parser.add_argument(
+        "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
 
@@ -51,32 +72,35 @@ def run(args: argparse.Namespace) -> int:
         else:
             _print_plan(plan, args)
         return 0
-    result = verbs.insert(args.model, data=_feed(args, options), scales=args.scales, options=options, output=args.output)
+    _check_method(args)
+    result = verbs.insert(args.model, data=args.data, scales=args.scales, options=options, output=args.output)
+    print_notes(result.table, args)
     for note in result.notes:
         warn(note, args, kind="note")
     if result.estimated:
         warn(f"{counted(result.estimated, 'scale')} estimated without data: calibrate with --data, or fine-tune", args)
     if args.json:
-        print_json({"file": str(result.model), **_facts(result.plan), "added": len(result.inserted.added), "kept": len(result.inserted.kept)})
+        print_json(
+            {
+                "file": str(result.model),
+                **_facts(result.plan),
+                "added": len(result.inserted.added),
+                "kept": len(result.inserted.kept),
+            }
+        )
     else:
         print_lines(_summary(result), args)
     return 0
 
 
-def _feed(args: argparse.Namespace, options: InsertOptions) -> object:
-    """The data, opened so that what it leaves out is said before the work."""
-    if args.data is None:
-        if args.method != "mse" or args.preprocess:
-            raise QdqError("--method" if args.method != "mse" else "--preprocess", "says how data is used, and there is none", "give --data")
-        return None
-    from qdqtool.calibrate.feed import inputs_of, open_feed
+def _check_method(args: argparse.Namespace) -> None:
+    """Refuse what says how data is used where there is none, and a method that is not, before the model is read."""
     from qdqtool.calibrate.methods import parse_method
-    from qdqtool.graph.io import open_model
 
     parse_method(args.method)
-    feed = open_feed(args.data, inputs_of(open_model(args.model).proto.graph), options.feed)
-    print_notes(feed.notes, args)
-    return feed
+    if args.data is None and (args.method != "mse" or args.preprocess):
+        option = "--preprocess" if args.preprocess else "--method"
+        raise QdqError(option, "says how data is used, and there is none", "give --data")
 
 
 def _options(args: argparse.Namespace) -> InsertOptions:
@@ -125,11 +149,21 @@ def _facts(plan: Plan) -> dict[str, object]:
     return {
         "schema": 1,
         "points": [
-            {"tensor": p.tensor, "role": p.role, "readers": [f"{r.node}:{r.index}" for r in p.reads], "rule": p.rule, "reason": p.reason, "tie": p.tie}
+            {
+                "tensor": p.tensor,
+                "role": p.role,
+                "readers": [f"{r.node}:{r.index}" for r in p.reads],
+                "rule": p.rule,
+                "reason": p.reason,
+                "tie": p.tie,
+            }
             for p in plan.points
         ],
         "refusals": [{"site": r.site, "rule": r.rule, "reason": r.reason} for r in plan.refusals],
-        "heads": [{"node": h.name, "label": h.label, "evidence": h.evidence, "float": h.key in plan.float_nodes} for h in plan.heads],
+        "heads": [
+            {"node": h.name, "label": h.label, "evidence": h.evidence, "float": h.key in plan.float_nodes}
+            for h in plan.heads
+        ],
         "groups": [{"rule": g.rule, "nodes": [n.name for n in g.nodes], "output": g.output} for g in plan.groups],
     }
 
@@ -139,7 +173,10 @@ def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
         print_json(_facts(plan))
         return
     lines = [f"{'tensor':<44} {'role':<10} {'rule':<20} reason"]
-    lines += [f"{p.tensor:<44} {p.role:<10} {p.rule:<20} {p.reason}" + (f"; scale of {p.tie}" if p.tie != p.tensor else "") for p in plan.points]
+    lines += [
+        f"{p.tensor:<44} {p.role:<10} {p.rule:<20} {p.reason}" + (f"; scale of {p.tie}" if p.tie != p.tensor else "")
+        for p in plan.points
+    ]
     lines += [f"{r.site:<44} {'float':<10} {r.rule:<20} {r.reason}" for r in plan.refusals]
     lines += [f"{h.name:<44} {'head':<10} {h.label:<20} {h.evidence}" for h in plan.heads]
     print_lines([*lines, *_counts(plan)], args)
@@ -147,10 +184,9 @@ def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
 
 def _counts(plan: Plan) -> list[str]:
     ties = sum(len(names) > 1 for names in plan.ties().values())
-    lines = [
-        f"{counted(len(plan.groups), 'fused group')}; pairs on {counted(len(plan.activations), 'activation')}"
-        f" ({counted(ties, 'shared scale')}) and {counted(len(plan.weights), 'weight')}"
-    ]
+    activations = f"{counted(len(plan.activations), 'activation')} ({counted(ties, 'shared scale')})"
+    groups, weights = counted(len(plan.groups), "fused group"), counted(len(plan.weights), "weight")
+    lines = [f"{groups}; pairs on {activations} and {weights}"]
     if plan.refusals:
         rules = sorted({r.rule for r in plan.refusals})
         first = "; ".join(f"{sum(r.rule == rule for r in plan.refusals)} by {rule}" for rule in rules)
@@ -171,5 +207,3 @@ def _summary(result: InsertResult) -> list[str]:
     lines.append(f"wrote {result.model}")
     lines.append(f"next: qdqtool peel {result.model} --target gpu --trt-version 8502")
     return lines
-
-

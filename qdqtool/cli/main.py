@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: find the verb, parse, call, turn what happened into an exit code. Verbs live in files beside this."""
+"""The command line: find the verb, parse, call, turn what happened into an exit code. Each verb has a file here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
         argv: the words after the program's name.
 
     Returns:
-        0 done, 1 a check that was asked for failed, 2 bad input or usage, 3 a package is missing, 130 interrupted, 70 our bug.
+        0 done, 1 a check that was asked for failed, 2 bad input or usage, 3 a package is missing, 130 interrupted, 70
+        our bug.
     """
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:

@@ -18,11 +18,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which stays as it is")
     parser.add_argument("--target", choices=("gpu",), required=True, help="whose cache is written")
     parser.add_argument("--trt-version", metavar="V", required=True, help="such as 7100, 8.5.2, jp4.6, drive6.0.9")
-    parser.add_argument("--source", metavar="M", help="the model that Q/DQ were inserted into: it is given back as it was")
-    parser.add_argument("--on-conflict", choices=("error", "max"), default="error", help="where one tensor has several scales")
+    parser.add_argument(
+        "--source", metavar="M", help="the model that Q/DQ were inserted into: it is given back as it was"
+    )
+    parser.add_argument(
+        "--on-conflict", choices=("error", "max"), default="error", help="where one tensor has several scales"
+    )
     parser.add_argument("--allow-estimated", action="store_true", help="write scales that no data was seen for")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-o", "--output", metavar="OUT", help="the clean model (default: MODEL with .peeled.onnx for its ending)")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="the clean model (default: MODEL with .peeled.onnx for its ending)"
+    )
     parser.add_argument("--cache", metavar="C", help="the cache (default: MODEL with .cache for its ending)")
 
 
@@ -51,14 +57,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _facts(result: PeelResult, cache: str) -> dict[str, object]:
     scales = {name: scale.to_json() for name, scale in result.table.scales.items()}
-    return {"schema": 1, "file": str(result.model), "cache": cache, "header": result.cache.header, "scales": scales, "float_outputs": list(result.float_outputs)}
+    return {
+        "schema": 1,
+        "file": str(result.model),
+        "cache": cache,
+        "header": result.cache.header,
+        "scales": scales,
+        "float_outputs": list(result.float_outputs),
+    }
 
 
 def _summary(result: PeelResult, cache: str) -> list[str]:
     equal = sum(scale.origin == "equal" for scale in result.table.scales.values())
+    scales = counted(len(result.table), "scale")
     lines = [
         f"wrote {result.model}",
-        f"wrote {cache}: {result.cache.header}, {counted(len(result.table), 'scale')}, {equal} of them from neighbours of the same values",
+        f"wrote {cache}: {result.cache.header}, {scales}, {equal} of them from neighbours of the same values",
     ]
     if result.float_outputs:
         shown = ", ".join(result.float_outputs[:6])

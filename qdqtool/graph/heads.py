@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection heads: the last weighted operators before a graph's outputs or its post-processing, told apart by what follows.
+"""Detection heads: the last weighted operators before outputs or post-processing, told apart by what follows.
 
-A *terminal* operator is a weighted one from which some way leads to an output or a marker (NMS, TopK, ...) without another
-weighted operator, and behind which no weighted operator lies but across a marker. Its *tail* is what lies on those ways.
-Source of the definitions: the survey of TAO, modelopt, NNCF and YOLO tools; see docs/heads.md.
+A *terminal* operator is a weighted one from which some way leads to an output or a marker (NMS, TopK, ...) without
+another weighted operator, and behind which no weighted operator lies but across a marker. Its *tail* is what lies on
+those ways. Source of the definitions: the survey of TAO, modelopt, NNCF and YOLO tools; see docs/heads.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Head:
     Attributes:
         key: first output of the node.
         name: what to call it.
-        label: bounded tails are a score; anything else, raw logits of a detector among it, is a regression; a tensor that is
+        label: bounded tails are a score; anything else, raw logits of a detector among it, is a regression; a tensor
+        that is
             cut into both is mixed and treated as a regression.
         evidence: what the label rests on.
         outputs: the graph outputs and markers that it leads to.
@@ -60,7 +61,7 @@ def find_heads(view: GraphView, rules: HeadRules) -> list[Head]:
 
 
 def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
-    """Weighted operators met first on the ways back from outputs and markers, but those that feed another weighted one."""
+    """Weighted operators met first on the ways back from outputs and markers, less those that feed another one."""
     behind = _feeding_weights(view, rules)
     found: set[int] = set()
     seen: set[str] = set()
@@ -70,16 +71,14 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
             stack.extend(view.root(n) for i, n in enumerate(node.inputs) if n and rules.features.get(node.op) != i)
     while stack:
         name = stack.pop()
-        if name in seen:
+        maker = view.maker(name)
+        if name in seen or maker is None or view.is_constant(name):
             continue
         seen.add(name)
-        node = view.maker(name)
-        if node is None or view.is_constant(name):
-            continue
-        if weight_index(view, node) is not None:
-            found.add(id(node))
+        if weight_index(view, maker) is not None:
+            found.add(id(maker))
         else:
-            stack.extend(view.root(n) for n in node.inputs if n)
+            stack.extend(view.root(n) for n in maker.inputs if n)
     return [node for node in view.nodes if id(node) in found and id(node) not in behind]
 
 
@@ -115,7 +114,9 @@ def _tail(view: GraphView, start: Node, rules: HeadRules) -> _Tail:
     return tail
 
 
-def _step(view: GraphView, use: Use, rules: HeadRules, tail: _Tail, stack: list[tuple[str, bool]], *, bounded: bool) -> None:
+def _step(
+    view: GraphView, use: Use, rules: HeadRules, tail: _Tail, stack: list[tuple[str, bool]], *, bounded: bool
+) -> None:
     node = use.node
     if node.op == "Shape":
         return
@@ -159,7 +160,7 @@ def _label(view: GraphView, node: Node, tail: _Tail, rules: HeadRules, *, alone:
 
 
 def _one_vector(view: GraphView, node: Node, tail: _Tail, rules: HeadRules) -> bool:
-    """Whether a head gives logits of a classifier: pooled to one vector before or behind, and only moved or added to since."""
+    """Whether a head gives logits: pooled to one vector before or behind, and only moved or added to since."""
     simple = rules.moves | rules.pools | rules.bounded
     if any(op not in simple for op in tail.ops):
         return False

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An index over one graph of a ModelProto: who makes a tensor, who reads it, what is constant.
 
-Q/DQ pairs are seen through: a node that reads the DequantizeLinear of `x` is a reader of `x`, and the pair itself is kept apart.
-So a plain model and the same model with Q/DQ show the same nodes. Nothing is edited here (`edit.py` does, and keeps the index true).
+Q/DQ pairs are seen through: a node that reads the DequantizeLinear of `x` is a reader of `x`, and the pair itself is
+kept apart.
+So a plain model and the same model with Q/DQ show the same nodes. Nothing is edited here (`edit.py` does, and keeps
+the index true).
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,8 @@ class Node:
         return f"<{self.op} {self.name}>"
 
 
-class Use(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Use:
     """A place where a tensor is read: input number `index` of `node`."""
 
     node: Node
@@ -74,7 +76,7 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """QuantizeLinear and one DequantizeLinear behind it; `quantize` is None where an integer constant is read directly."""
+    """QuantizeLinear and one DequantizeLinear behind it; `quantize` is None where an integer constant is read."""
 
     tensor: str
     quantize: Node | None
@@ -105,7 +107,7 @@ class GraphView:
         self._given_out = frozenset(self.outputs)
         self.every = [Node(proto, index) for index, proto in enumerate(graph.node)]
         self.producer: dict[str, Node] = {name: node for node in self.every for name in node.outputs if name}
-        self.captured = {name for node in self.every if node.op in _WITH_BODIES or "::" in node.op for name in captured_names(node)}
+        self.captured = {name for node in self.every if may_have_bodies(node) for name in captured_names(node)}
         self._constants: set[str] = {*self.initializers, *sparse}
         order = self._topological()
         self._find_constants(order)
@@ -116,7 +118,7 @@ class GraphView:
     # ------------------------------------------------------------------ reading
 
     def root(self, name: str) -> str:
-        """The tensor whose values `name` carries: the input of the QuantizeLinear for the output of a pair, else itself."""
+        """The tensor whose values `name` carries: the input of the QuantizeLinear behind a pair, else itself."""
         return self._root.get(name, name)
 
     def readers(self, name: str) -> list[Use]:
@@ -124,7 +126,7 @@ class GraphView:
         return self._readers.get(name, [])
 
     def is_constant(self, name: str) -> bool:
-        """Whether the tensor has one value for ever: initialisers, Constant nodes, and what only moves or casts them."""
+        """Whether the tensor has one value for ever: initialisers, Constant nodes, what only moves or casts them."""
         return name in self._constants
 
     def is_output(self, name: str) -> bool:
@@ -164,8 +166,8 @@ class GraphView:
             if node.op == "Identity":
                 name = node.inputs[0]
                 continue
-            value = next((a.t for a in node.proto.attribute if a.name == "value"), None) if node.op == "Constant" else None
-            return value
+            stored: list[onnx.TensorProto] = [item.t for item in node.proto.attribute if item.name == "value"]
+            return stored[0] if node.op == "Constant" and stored else None
 
     def bodies(self) -> Iterator[GraphView]:
         """Views of the bodies of control flow, at any depth, each with its scope."""
@@ -213,7 +215,7 @@ class GraphView:
         for name in node.inputs:
             if name in self.producer and name not in made:
                 return False
-        if node.op in _WITH_BODIES and any(n in self.producer and n not in made for n in captured_names(node)):
+        if may_have_bodies(node) and any(n in self.producer and n not in made for n in captured_names(node)):
             return False
         made.update(node.outputs)
         return True
@@ -269,24 +271,26 @@ class GraphView:
         """The value of a constant that passed through operators which move or cast it."""
         from onnx.reference import ReferenceEvaluator
 
-        feeds = {name: self.array(name) for name in node.inputs if name}
-        if any(value is None for value in feeds.values()):
+        feeds = {name: value for name in node.inputs if name and (value := self.array(name)) is not None}
+        if len(feeds) < len({name for name in node.inputs if name}):
             return None
-        graph = onnx.helper.make_graph(
-            [node.proto],
-            "fold",
-            [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in feeds.items() if v is not None],
-            [onnx.ValueInfoProto(name=node.outputs[0])],
-        )
+        kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in feeds.items()}
+        inputs = [onnx.helper.make_tensor_value_info(name, kinds[name], feeds[name].shape) for name in feeds]
+        graph = onnx.helper.make_graph([node.proto], "fold", inputs, [onnx.ValueInfoProto(name=node.outputs[0])])
         opset = 11 if any(item.name == "axes" for item in node.proto.attribute) else 13
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-        value: npt.NDArray[np.generic] = ReferenceEvaluator(model).run(None, feeds)[0]
-        return value
+        folded: npt.NDArray[np.generic] = ReferenceEvaluator(model).run(None, feeds)[0]  # type: ignore[index]
+        return folded
+
+
+def may_have_bodies(node: Node) -> bool:
+    """Whether a node can carry graphs as attributes: control flow, and anything outside the default domain."""
+    return node.op in _WITH_BODIES or "::" in node.op
 
 
 def node_bodies(node: Node) -> list[tuple[str, onnx.GraphProto]]:
     """The graphs that a node carries as attributes, with the attribute's name."""
-    if node.op not in _WITH_BODIES and "::" not in node.op:
+    if not may_have_bodies(node):
         return []
     bodies: list[tuple[str, onnx.GraphProto]] = []
     for attribute in node.proto.attribute:
@@ -303,7 +307,9 @@ def captured_names(node: Node) -> set[str]:
     while stack:
         graph, outer = stack.pop()
         local = outer.union(
-            (v.name for v in graph.input), (t.name for t in graph.initializer), (n for p in graph.node for n in p.output)
+            (v.name for v in graph.input),
+            (t.name for t in graph.initializer),
+            (n for p in graph.node for n in p.output),
         )
         captured.update(value.name for value in graph.output if value.name not in local)
         for proto in graph.node:

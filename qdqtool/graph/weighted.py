@@ -16,7 +16,8 @@ _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 def weight_index(view: GraphView, node: Node) -> int | None:
     """Which input of a weighted operator is its constant weight; None where the node is none.
 
-    Conv, ConvTranspose and Gemm hold it in input 1, MatMul on either side. Decode arithmetic written as a convolution with
+    Conv, ConvTranspose and Gemm hold it in input 1, MatMul on either side. Decode arithmetic written as a convolution
+    with
     0, 1, 2, ... for weights (the integral of distribution focal loss) is no weighted operator.
     """
     if node.op not in _WEIGHTED:
@@ -51,7 +52,7 @@ def weight_rank(view: GraphView, name: str) -> int | None:
 
 
 def weight_type(view: GraphView, name: str) -> int:
-    """Element type of a weight as onnx.TensorProto has it; UNDEFINED where unknown. int8 behind DequantizeLinear is FLOAT."""
+    """Element type of a weight, as in onnx.TensorProto; UNDEFINED where unknown, FLOAT behind a DequantizeLinear."""
     if any(pair.quantize is None for pair in view.pairs.get(name, ())):
         return int(onnx.TensorProto.FLOAT)
     tensor = view.constant_tensor(name)

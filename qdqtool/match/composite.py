@@ -72,7 +72,7 @@ def _compile(name: str, text: str) -> Pattern:
 
 
 def find_composite(view: GraphView, patterns: tuple[Pattern, ...], entry: str) -> Found | None:
-    """The composite whose x is the tensor `entry`, where nothing outside of it reads x or a tensor inside; else None."""
+    """The composite whose x is the tensor `entry`, where nothing outside of it reads x or what is inside; else None."""
     ops = tuple(sorted(use.node.op for use in view.readers(entry)))
     if view.is_output(entry) or entry in view.captured:
         return None
@@ -97,7 +97,7 @@ def _bindings(
     for use in view.readers(names[anchor]):
         if use.node.op != op or use.node in nodes:
             continue
-        for order in ((inputs, inputs[::-1]) if op in _COMMUTATIVE else (inputs,)):
+        for order in (inputs, inputs[::-1]) if op in _COMMUTATIVE else (inputs,):
             if _agrees(view, pattern, use.node, order, names):
                 yield from _bindings(view, pattern, at + 1, {**names, output: use.node.outputs[0]}, (*nodes, use.node))
                 break

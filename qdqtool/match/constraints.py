@@ -67,20 +67,20 @@ def reason_of(name: str) -> str:
 
 @constraint
 def weight(site: Site) -> bool:
-    """it has no constant float32 weight."""
+    """It has no constant float32 weight."""
     index = weight_index(site.view, site.node)
     return index is not None and weight_type(site.view, site.node.inputs[index]) == onnx.TensorProto.FLOAT
 
 
 @constraint
 def bias(site: Site) -> bool:
-    """the other operand is no constant with one value per output channel."""
+    """The other operand is no constant with one value per output channel."""
     return per_channel(site)
 
 
 @constraint
 def per_channel(site: Site) -> bool:
-    """the other operand is no constant with one value per channel."""
+    """The other operand is no constant with one value per channel."""
     others = site.others()
     if len(others) != 1 or not site.view.is_constant(others[0]):
         return False
@@ -101,21 +101,21 @@ def _channel_axis(site: Site) -> int:
 
 @constraint
 def inference(site: Site) -> bool:
-    """its statistics are computed, as in training."""
+    """Its statistics are computed, as in training."""
     constant = all(site.view.is_constant(name) for name in site.node.inputs[1:])
     return constant and len([name for name in site.node.outputs if name]) == 1
 
 
 @constraint
 def computed(site: Site) -> bool:
-    """an operand is constant."""
+    """An operand is constant."""
     names = [name for name in site.node.inputs if name]
     return len(names) >= 2 and not any(site.view.is_constant(name) for name in names)
 
 
 @constraint
 def spatial(site: Site) -> bool:
-    """it does not average over two or more axes behind the batch."""
+    """It does not average over two or more axes behind the batch."""
     axes = attribute(site.node, "axes")
     if axes is None and len(site.node.inputs) > 1 and site.node.inputs[1]:
         value = site.view.array(site.node.inputs[1])
@@ -125,25 +125,25 @@ def spatial(site: Site) -> bool:
 
 @constraint
 def nearest(site: Site) -> bool:
-    """it interpolates between values."""
+    """It interpolates between values."""
     return attribute(site.node, "mode", "nearest") == "nearest"
 
 
 @constraint
 def interpolating(site: Site) -> bool:
-    """it copies the nearest value."""
+    """It copies the nearest value."""
     return not nearest(site)
 
 
 @constraint
 def selects(site: Site) -> bool:
-    """what it takes, or the places it takes it from, is not of the needed kind."""
+    """What it takes, or the places it takes it from, is not of the needed kind."""
     return not site.view.is_constant(site.node.inputs[0]) and site.view.is_constant(site.node.inputs[1])
 
 
 @constraint
 def zero_or_copy(site: Site) -> bool:
-    """it pads with a value that is not zero."""
+    """It pads with a value that is not zero."""
     if attribute(site.node, "mode", "constant") != "constant":
         return True
     if len(site.node.inputs) > 2 and site.node.inputs[2]:
@@ -154,25 +154,25 @@ def zero_or_copy(site: Site) -> bool:
 
 @constraint
 def transposed_weight(site: Site) -> bool:
-    """its weight is not transposed."""
+    """Its weight is not transposed."""
     return bool(attribute(site.node, "transB", 0))
 
 
 @constraint
 def plain_weight(site: Site) -> bool:
-    """its weight is transposed."""
+    """Its weight is transposed."""
     return not transposed_weight(site)
 
 
 @constraint
 def right_matrix(site: Site) -> bool:
-    """its weight is no matrix on the right."""
+    """Its weight is no matrix on the right."""
     return weight_index(site.view, site.node) == 1 and weight_rank(site.view, site.node.inputs[1]) == 2
 
 
 @constraint
 def residual(site: Site) -> bool:
-    """the Add fuses with its other branch, or has none that is computed."""
+    """The Add fuses with its other branch, or has none that is computed."""
     from qdqtool.match.residual import fused_branch
 
     return computed(site) and fused_branch(site) == site.entry

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the pairs stand: from every INT8 read back across operators that commute, until nothing changes. Data out, no edits."""
+"""Where the pairs stand: from every INT8 read back across operators that commute, until nothing changes. No edits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from qdqtool.match.constraints import Site, constraint_named
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.rulebook import Commute, Reader, RuleBook, Step, WeightAxis
-
 
 _AnyRule = Reader | Commute | WeightAxis
 
@@ -86,7 +85,7 @@ class Placer:
         return False
 
     def _read(self, use: Use, rule: str, reason: str) -> list[str]:
-        """Let a place read INT8: find where its pair stands, back across what commutes. Gives the tensors with a pair."""
+        """Let a place read INT8: find where its pair stands, back across what commutes. Gives the tensors found."""
         found: dict[str, None] = {}
         stack = [use]
         while stack:
@@ -191,7 +190,7 @@ class Placer:
                     del reads
 
     def _heads_share(self) -> None:
-        """A float operator with a weight reads the same DQ as its INT8 siblings: the tensor is INT8 in memory anyway."""
+        """A float operator with a weight reads the DQ of its INT8 siblings: the tensor is INT8 in memory anyway."""
         for node in self.view.nodes:
             index = weight_index(self.view, node)
             if index is not None and node.key in self.floats:

@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.groups import Group, find_groups
 from qdqtool.match.trie import Trie
-from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion
 
 FloatHeads = Literal["regression", "all", "none"]
@@ -146,7 +146,8 @@ def explain(plan: Plan, name: str) -> list[str]:
         QdqError: nothing of that name was considered; the nearest names are given.
     """
     lines = [
-        f"{p.tensor}: {p.role} quantised by rule {p.rule}: {p.reason}" + (f" (scale shared with {p.tie})" if p.tie != p.tensor else "")
+        f"{p.tensor}: {p.role} quantised by rule {p.rule}: {p.reason}"
+        + (f" (scale shared with {p.tie})" if p.tie != p.tensor else "")
         for p in plan.points
         if name == p.tensor or any(name == read.node for read in p.reads)
     ]
@@ -157,7 +158,11 @@ def explain(plan: Plan, name: str) -> list[str]:
             lines.append(f"{name}: in the group of rule {group.rule}: {' > '.join(node.name for node in group.nodes)}")
     if lines:
         return lines
-    known = {p.tensor for p in plan.points} | {r.site for r in plan.refusals} | {n.name for g in plan.groups for n in g.nodes}
+    known = (
+        {p.tensor for p in plan.points}
+        | {r.site for r in plan.refusals}
+        | {n.name for g in plan.groups for n in g.nodes}
+    )
     near = difflib.get_close_matches(name, sorted(known), 3)
     raise QdqError(name, "no rule considered this name", f"near: {', '.join(near)}" if near else "see insert --dry-run")
 
@@ -170,7 +175,9 @@ def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> se
     for pattern in options.heads:
         floats |= _matching(pattern, weighted, {head.key: head for head in heads}, "--heads")
     for pattern in options.not_heads:
-        floats -= _matching(pattern, [n for n in weighted if n.key in {h.key for h in heads}], {h.key: h for h in heads}, "--not-heads")
+        floats -= _matching(
+            pattern, [n for n in weighted if n.key in {h.key for h in heads}], {h.key: h for h in heads}, "--not-heads"
+        )
     return floats
 
 
@@ -178,7 +185,9 @@ def _matching(pattern: str, nodes: list[Node], heads: dict[str, Head], option: s
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise QdqError(f"{option} {pattern}", f"not a regular expression ({error})", "escape what is meant literally") from None
+        raise QdqError(
+            f"{option} {pattern}", f"not a regular expression ({error})", "escape what is meant literally"
+        ) from None
     found = set()
     for node in nodes:
         names = [node.name, *node.outputs, *(heads[node.key].outputs if node.key in heads else ())]
@@ -195,7 +204,9 @@ def _body_refusals(view: GraphView) -> list[Refusal]:
     refusals = []
     for body in view.bodies():
         refusals += [
-            Refusal(f"{body.scope}/{node.name}", "control-flow", "TensorRT's INT8 stops at the bodies of If, Loop and Scan")
+            Refusal(
+                f"{body.scope}/{node.name}", "control-flow", "TensorRT's INT8 stops at the bodies of If, Loop and Scan"
+            )
             for node in body.nodes
             if weight_index(body, node) is not None
         ]

@@ -9,17 +9,21 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.constraints import Site
 
-# How many nodes are looked at on the way back to the common ancestor: more than any residual block has, few enough that long
+# How many nodes are looked at on the way back to the common ancestor: more than any residual block has, few enough
+# that long
 # skip connections do not make the search quadratic.
 _REACH = 512
 _AFFINE = frozenset({"BatchNormalization", "Add", "Mul"})
-_ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Mish", "Gelu", "Elu"})
+_ACTIVATIONS = frozenset(
+    {"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Mish", "Gelu", "Elu"}
+)
 
 
 def fused_branch(site: Site) -> str | None:
     """The operand of an Add that comes straight out of a weighted operator and fuses with it; None where neither can.
 
-    With two candidates the one with more weighted operators back to the branches' common ancestor fuses: the skip, or the
+    With two candidates the one with more weighted operators back to the branches' common ancestor fuses: the skip, or
+    the
     projection, gets the pair. On a tie the first operand fuses.
     """
     view, names = site.view, [site.view.root(name) for name in site.node.inputs[:2]]
@@ -75,7 +79,8 @@ def _gate_of(view: GraphView, name: str, mul: Node) -> bool:
 def branch_weights(view: GraphView, first: str, second: str) -> tuple[int, int]:
     """Weighted operators on either branch back to their nearest common ancestor.
 
-    Nodes are visited from the deepest level up, so the first node that both branches reach is the nearest ancestor, whatever
+    Nodes are visited from the deepest level up, so the first node that both branches reach is the nearest ancestor,
+    whatever
     the order of the node list. Where it is further than `_REACH` nodes away, what was counted so far decides.
     """
     marks: dict[str, int] = {}

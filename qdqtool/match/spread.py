@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors of a plain graph have a scale, given those of its points: the same values have the same scale.
 
-A cache for the GPU holds the points and every tensor behind or before them whose values are the same or a selection of them.
+A cache for the GPU holds the points and every tensor behind or before them whose values are the same or a selection
+of them.
 Without an entry on both sides of such an operator TensorRT runs it, and what reads it, in float.
 """
 
@@ -77,7 +78,9 @@ def _neighbours(view: GraphView, rules: RuleBook) -> dict[str, list[str]]:
     return table
 
 
-def check_coverage(view: GraphView, groups: Iterable[Group], coverage: Coverage, int8_nodes: Collection[str]) -> list[str]:
+def check_coverage(
+    view: GraphView, groups: Iterable[Group], coverage: Coverage, int8_nodes: Collection[str]
+) -> list[str]:
     """Make sure that every INT8 group reads a tensor with a scale; give the outputs of such groups that have none.
 
     Args:

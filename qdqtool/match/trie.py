@@ -31,7 +31,7 @@ class _Branch:
 
 @dataclass(frozen=True)
 class Link:
-    """One step of a chain: its nodes (several for a composite), the tensor that comes out, and the constraint that let it in."""
+    """One step of a chain: its nodes (several for a composite), what comes out, and the guard that let it in."""
 
     nodes: tuple[Node, ...]
     output: str
@@ -51,8 +51,12 @@ class Trie:
 
     def __init__(self, rules: RuleBook) -> None:
         self._root = _Branch()
-        self._patterns: dict[str, tuple[Pattern, ...]] = {rule.name: compile_composite(rule) for rule in rules.composites}
-        self._first_ops = {name: {pattern.first_ops for pattern in patterns} for name, patterns in self._patterns.items()}
+        self._patterns: dict[str, tuple[Pattern, ...]] = {
+            rule.name: compile_composite(rule) for rule in rules.composites
+        }
+        self._first_ops = {
+            name: {pattern.first_ops for pattern in patterns} for name, patterns in self._patterns.items()
+        }
         self.behind_activation = any(_adds_behind_activation(rule, rules) for rule in rules.fusions)
         for rule in rules.fusions:
             for steps in _without_optional(rule.steps):
@@ -79,7 +83,9 @@ class Trie:
         if name[:1].isupper() or name in self._patterns:
             return [name]
         if name not in rules.sets:
-            raise QdqError(rule.name, f"{name!r} is no set and no composite", f"known sets: {', '.join(sorted(rules.sets))}")
+            raise QdqError(
+                rule.name, f"{name!r} is no set and no composite", f"known sets: {', '.join(sorted(rules.sets))}"
+            )
         return [op for member in rules.sets[name] for op in self._expand(rule, member, rules)]
 
     def longest(self, view: GraphView, node: Node) -> Chain | None:
@@ -88,9 +94,7 @@ class Trie:
             return None
         best: Chain | None = None
         depth = 0
-        stack: list[tuple[_Branch, tuple[Link, ...]]] = [
-            (branch, (link,)) for branch, link in self._starts(view, node)
-        ]
+        stack: list[tuple[_Branch, tuple[Link, ...]]] = [(branch, (link,)) for branch, link in self._starts(view, node)]
         while stack:
             branch, links = stack.pop()
             size = sum(len(link.nodes) for link in links)

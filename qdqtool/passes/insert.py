@@ -78,7 +78,9 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
     try:
         return Scale.of(value if value.size > 1 else value.reshape(()), axis=axis, origin="qdq")
     except QdqError as error:
-        raise QdqError(pair.tensor, f"the scale of its Q/DQ: {error.reason}", "TensorRT refuses it: repair the model") from None
+        raise QdqError(
+            pair.tensor, f"the scale of its Q/DQ: {error.reason}", "TensorRT refuses it: repair the model"
+        ) from None
 
 
 def _present(view: GraphView, point: Point) -> list[Pair]:
@@ -97,7 +99,11 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
     """One scale for each class of tied tensors: what stands in the graph, else the largest of its members'."""
     missing = [p.tensor for p in plan.activations if p.tensor not in scales and not _present(view, p)]
     if missing:
-        raise QdqError(missing[0], f"no scale for this and {len(missing) - 1} more points" if missing[1:] else "no scale for this point", "calibrate it, or give a table that has it")
+        raise QdqError(
+            missing[0],
+            f"no scale for this and {len(missing) - 1} more points" if missing[1:] else "no scale for this point",
+            "calibrate it, or give a table that has it",
+        )
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
     for members in plan.ties().values():
@@ -108,7 +114,11 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
             scale = largest if name not in own or own[name].same_bits(largest) else _tied(largest)
             if name in standing:
                 if given and name in own and not standing[name].same_bits(scale):
-                    raise QdqError(name, f"its Q/DQ has the scale {standing[name].hex()}, the table says {scale.hex()}", "--requantize replaces the pairs")
+                    raise QdqError(
+                        name,
+                        f"its Q/DQ has the scale {standing[name].hex()}, the table says {scale.hex()}",
+                        "--requantize replaces the pairs",
+                    )
                 scale = standing[name]
             chosen[name] = scale
     return chosen
@@ -120,11 +130,18 @@ def _largest(scales: Mapping[str, Scale]) -> Scale:
 
 
 def _tied(scale: Scale) -> Scale:
-    return Scale(scale.bits, None, "equal" if scale.origin != "estimated" else "estimated", scale.method, scale.rule, scale.samples)
+    return Scale(
+        scale.bits,
+        None,
+        "equal" if scale.origin != "estimated" else "estimated",
+        scale.method,
+        scale.rule,
+        scale.samples,
+    )
 
 
 def _weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> Scale:
-    """abs-max / 127 per channel, in float32; channels of zeros take the tensor's largest, which rounds them to zero too."""
+    """abs-max / 127 per channel, in float32; a channel of zeros takes the tensor's largest: zero stays zero."""
     given = scales.get(point.tensor)
     if given is not None:
         return given
@@ -177,8 +194,12 @@ class _Writer:
         trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))[: 3 if scale.method else 2]
         quantised, back = editor.unique_name(f"{name}_Q"), editor.unique_name(f"{name}_DQ")
         axis = scale.axis if size else None
-        editor.add_node(QUANTIZE, [name, scale_name, zero], quantised, beside=beside, after=after, axis=axis, trace=trace)
-        editor.add_node(DEQUANTIZE, [quantised, scale_name, zero], back, beside=beside, after=after, axis=axis, trace=trace)
+        editor.add_node(
+            QUANTIZE, [name, scale_name, zero], quantised, beside=beside, after=after, axis=axis, trace=trace
+        )
+        editor.add_node(
+            DEQUANTIZE, [quantised, scale_name, zero], back, beside=beside, after=after, axis=axis, trace=trace
+        )
         self._reroute(point, back)
 
     def join(self, point: Point, pair: Pair) -> None:
@@ -192,7 +213,7 @@ class _Writer:
                 self.editor.reroute(Use(node, read.index), name)
 
     def _place(self, point: Point) -> tuple[Node | None, bool]:
-        """Next to the producer; in front of the first reader where there is none but for a constant; else at the front."""
+        """Next to the producer; for an initialiser in front of its first reader; for an input at the front."""
         maker = self.view.producer.get(point.tensor)
         if maker is not None:
             return maker, True

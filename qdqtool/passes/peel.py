@@ -47,13 +47,19 @@ def peel_pairs(view: GraphView, *, on_conflict: OnConflict = "error") -> Peeled:
     Integer weights behind a DequantizeLinear become float32 initialisers under the name of its output, value scale * q.
 
     Raises:
-        QdqError: asymmetric or unsigned quantisation, several scales on one tensor, a Q without its DQ, pairs in a body. The
+        QdqError: asymmetric or unsigned quantisation, several scales on one tensor, a Q without its DQ, pairs in a
+        body. The
             graph is untouched then.
     """
     _refuse_loose_ends(view)
     scales, weights, estimated = _collect(view, on_conflict)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
-    values = {pair.tensor: _float_value(view, pair) for pairs in view.pairs.values() for pair in pairs if pair.quantize is None}
+    values = {
+        pair.tensor: _float_value(view, pair)
+        for pairs in view.pairs.values()
+        for pair in pairs
+        if pair.quantize is None
+    }
     editor = Editor(view)
     names: dict[str, str] = {}
     for tensor, pairs in view.pairs.items():
@@ -69,19 +75,31 @@ def peel_pairs(view: GraphView, *, on_conflict: OnConflict = "error") -> Peeled:
 
 
 def _refuse_loose_ends(view: GraphView) -> None:
-    paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in (pair.quantize, pair.dequantize) if node}
+    paired = {
+        id(node) for pairs in view.pairs.values() for pair in pairs for node in (pair.quantize, pair.dequantize) if node
+    }
     for node in view.every:
         if node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired:
             other = "DQ" if node.op == QUANTIZE else "Q"
-            raise QdqError(node.inputs[0], f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses", "repair the model")
+            raise QdqError(
+                node.inputs[0],
+                f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses",
+                "repair the model",
+            )
     for pairs in view.pairs.values():
         for pair in pairs:
             if pair.quantize is not None and view.readers(pair.quantize.outputs[0]):
                 reader = view.readers(pair.quantize.outputs[0])[0].node
-                raise QdqError(pair.tensor, f"{reader.op} {reader.name} reads the integers of its Q", "use Q/DQ, not integer operators")
+                raise QdqError(
+                    pair.tensor,
+                    f"{reader.op} {reader.name} reads the integers of its Q",
+                    "use Q/DQ, not integer operators",
+                )
     for body in view.bodies():
         if any(node.op in (QUANTIZE, DEQUANTIZE) for node in body.every):
-            raise QdqError(body.scope, "Q/DQ inside the body of control flow", "TensorRT runs such bodies in float: export them so")
+            raise QdqError(
+                body.scope, "Q/DQ inside the body of control flow", "TensorRT runs such bodies in float: export them so"
+            )
 
 
 def _collect(view: GraphView, on_conflict: OnConflict) -> tuple[dict[str, Scale], dict[str, Scale], list[str]]:
@@ -95,11 +113,17 @@ def _collect(view: GraphView, on_conflict: OnConflict) -> tuple[dict[str, Scale]
             scale = _traced(pair, pair_scale(view, pair))
             table = weights if constant else scales
             if not constant and scale.bits.ndim:
-                raise QdqError(tensor, "one scale per channel on an activation, which TensorRT does not take", "quantise it per tensor")
+                raise QdqError(
+                    tensor,
+                    "one scale per channel on an activation, which TensorRT does not take",
+                    "quantise it per tensor",
+                )
             before = table.get(tensor)
             if before is not None and not constant and not before.same_bits(scale):
                 if on_conflict == "error":
-                    raise QdqError(tensor, f"two scales, {before.hex()} and {scale.hex()}", "--on-conflict max takes the larger")
+                    raise QdqError(
+                        tensor, f"two scales, {before.hex()} and {scale.hex()}", "--on-conflict max takes the larger"
+                    )
                 scale = max(before, scale, key=lambda s: float(s.bits))
             table[tensor] = scale
             if not constant and scale.origin == "estimated" and tensor not in estimated:
@@ -110,7 +134,9 @@ def _collect(view: GraphView, on_conflict: OnConflict) -> tuple[dict[str, Scale]
 def _traced(pair: Pair, scale: Scale) -> Scale:
     """The scale with what the trace on its Q says of it."""
     node = pair.quantize or pair.dequantize
-    trace = {entry.key.removeprefix(TRACE): entry.value for entry in node.proto.metadata_props if entry.key.startswith(TRACE)}
+    trace = {
+        entry.key.removeprefix(TRACE): entry.value for entry in node.proto.metadata_props if entry.key.startswith(TRACE)
+    }
     origin: Literal["estimated", "qdq"] = "estimated" if trace.get("origin") == "estimated" else "qdq"
     return Scale(scale.bits, scale.axis, origin, trace.get("method", ""), trace.get("rule", ""))
 
@@ -121,10 +147,16 @@ def _check_symmetric(view: GraphView, pair: Pair) -> None:
             continue
         zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
         if zero is None and (node.op == QUANTIZE or len(node.inputs) > 2):
-            raise QdqError(pair.tensor, "its Q has no constant zero point, so it is unsigned", "quantise it to symmetric int8")
+            raise QdqError(
+                pair.tensor, "its Q has no constant zero point, so it is unsigned", "quantise it to symmetric int8"
+            )
         if zero is not None and (zero.dtype != np.int8 or zero.any()):
             kind = str(zero.dtype) if zero.dtype != np.int8 else "a zero point that is not zero"
-            raise QdqError(pair.tensor, f"quantised with {kind}, where TensorRT's caches know symmetric int8", "quantise it to symmetric int8")
+            raise QdqError(
+                pair.tensor,
+                f"quantised with {kind}, where TensorRT's caches know symmetric int8",
+                "quantise it to symmetric int8",
+            )
 
 
 def _reads_weight_pair(view: GraphView, node: Node) -> bool:
@@ -136,7 +168,7 @@ def _reads_weight_pair(view: GraphView, node: Node) -> bool:
 
 
 def _float_value(view: GraphView, pair: Pair) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """scale * q of an integer weight, in float32, along the axis of its DequantizeLinear."""
+    """Scale * q of an integer weight, in float32, along the axis of its DequantizeLinear."""
     stored, scale = view.array(pair.dequantize.inputs[0]), pair_scale(view, pair)
     if stored is None:
         raise QdqError(pair.tensor, "an integer weight whose value cannot be read", "fold constants first")
@@ -162,7 +194,9 @@ def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]
 
 def _drop_unused(view: GraphView, editor: Editor) -> None:
     """Scales, zero points and integer weights that nobody reads any more."""
-    gone = {id(node) for pairs in view.pairs.values() for pair in pairs for node in (pair.quantize, pair.dequantize) if node}
+    gone = {
+        id(node) for pairs in view.pairs.values() for pair in pairs for node in (pair.quantize, pair.dequantize) if node
+    }
     kept = [node for node in view.every if id(node) not in gone]
     used = {name for node in kept for name in node.inputs} | set(view.outputs)
     used |= {name for node in kept for name in captured_names(node)} | {value.name for value in view.graph.input}

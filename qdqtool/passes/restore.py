@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings weights that changed since back into the model that Q/DQ were inserted into. Its structure is never touched."""
+"""Brings weights that changed since back into the model that Q/DQ were inserted into. Its nodes are never touched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import array_of
 
 
-def restore_source(source: onnx.ModelProto, source_folder: Path | None, peeled: onnx.ModelProto, folder: Path | None) -> list[str]:
+def restore_source(
+    source: onnx.ModelProto, source_folder: Path | None, peeled: onnx.ModelProto, folder: Path | None
+) -> list[str]:
     """Write every initialiser of `peeled` that differs from the one of the same name into `source`.
 
     Initialisers that only one of the two has stay as they are: lifting makes and drops some.
@@ -30,7 +32,11 @@ def restore_source(source: onnx.ModelProto, source_folder: Path | None, peeled: 
         if other is None or other.SerializeToString(deterministic=True) == tensor.SerializeToString(deterministic=True):
             continue
         if list(other.dims) != list(tensor.dims) or other.data_type != tensor.data_type:
-            raise QdqError(tensor.name, "has another shape or type in the source model", "give the model that Q/DQ were inserted into")
+            raise QdqError(
+                tensor.name,
+                "has another shape or type in the source model",
+                "give the model that Q/DQ were inserted into",
+            )
         value = array_of(other, folder)
         if not np.array_equal(value.view(np.uint8), array_of(tensor, source_folder).view(np.uint8)):
             name = tensor.name

@@ -8,13 +8,15 @@ floor of its own `ru_maxrss`, so the parent must stay small for the figures to m
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -35,7 +37,7 @@ class Cost:
         wall_seconds: from start to end.
         peak_mb: `ru_maxrss`: everything resident, mapped files included.
         anonymous_mb: highest RssAnon seen in /proc, sampled; 0 where nobody asked or the system has no /proc.
-        code: exit code, negative for a signal, None where the time limit ended it.
+        code: exit code, negative for a signal, None where the limit ended it.
         tail: the last lines the command wrote, for a failure's sake.
     """
 
@@ -51,46 +53,38 @@ class Cost:
         """The last line the command wrote."""
         return self.tail.rpartition("\n")[2]
 
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
 
 def measured(
     command: Sequence[str | Path],
     *,
-    limit_seconds: float | None = None,
+    limit_seconds: int | None = None,
     anonymous: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Cost:
-    """Run a command to its end, or to the limit, and say what it cost."""
+    """Run a command to its end, or to a limit of CPU seconds (a busy machine is no excuse), and say what it cost."""
     with tempfile.TemporaryFile() as output:
         start = time.monotonic()
         child = subprocess.Popen(
             [str(part) for part in command], stdout=output, stderr=output, env={**os.environ, **(environment or {})}
         )
-        stopped, peak_anonymous = threading.Event(), [0.0]
-        watchers: list[threading.Thread] = []
         if limit_seconds:
-            watchers.append(threading.Timer(limit_seconds, _end, (child.pid, stopped)))
+            resource.prlimit(child.pid, resource.RLIMIT_CPU, (limit_seconds, limit_seconds))
+        peak_anonymous = [0.0]
         if anonymous:
-            watchers.append(threading.Thread(target=_watch_anonymous, args=(child.pid, peak_anonymous)))
-        for watcher in watchers:
-            watcher.daemon = True
-            watcher.start()
+            threading.Thread(target=_watch_anonymous, args=(child.pid, peak_anonymous), daemon=True).start()
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
-        for watcher in watchers:
-            if isinstance(watcher, threading.Timer):
-                watcher.cancel()
         wall = time.monotonic() - start
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
+    cpu = usage.ru_utime + usage.ru_stime
+    ended = limit_seconds is not None and child.returncode == -signal.SIGKILL and cpu > limit_seconds - 1
     return Cost(
-        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        cpu_seconds=cpu,
         wall_seconds=wall,
         peak_mb=usage.ru_maxrss * 1024 / 1e6,
         anonymous_mb=peak_anonymous[0],
-        code=None if stopped.is_set() else child.returncode,
+        code=None if ended else child.returncode,
         tail="\n".join(lines[-TAIL_LINES:]),
     )
 
@@ -111,11 +105,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         )
         for line in lines
     )
-
-
-def _end(pid: int, stopped: threading.Event) -> None:
-    stopped.set()
-    os.kill(pid, 9)
 
 
 def _watch_anonymous(pid: int, peak: list[float]) -> None:

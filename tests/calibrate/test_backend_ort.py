@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations as onnxruntime gives them, against the reference evaluator; what is observed, what is left out, what is refused."""
+"""Activations as onnxruntime gives them, against the reference evaluator; what is left out, what is refused."""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def refusal(data: Data, *inputs: Input, **options: Any) -> QdqError:
 
 def test_inputs_are_what_has_no_default() -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
-        g (float[N, 3, 4] a, float[3] w, int64 n, int64[] any) => (float[N, 3, 4] y) <float[3] w = {1, 2, 3}> { y = Identity(a) }""")
+        g (float[N, 3, 4] a, float[3] w, int64 n, int64[] any) => (float[N, 3, 4] y) <float[3] w = {1, 2, 3}>
+        { y = Identity(a) }""")
     assert inputs_of(model.graph) == (Input("a", ("N", 3, 4), F32), Input("n", (), I64), Input("any", None, I64))
 
 
@@ -212,6 +213,19 @@ def test_images_in_order_of_names(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(feed.description)
 
 
+def test_images_for_an_input_of_integers(tmp_path: Path) -> None:
+    pil = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 3), dtype=np.uint8)
+    pil.fromarray(pixels).save(tmp_path / "a.png")
+    one = Input("x", ("N", 2, 2, 3), np.dtype(np.uint8))
+    (batch,) = open_feed(tmp_path, [one], FeedOptions(preprocess="scale=1"))
+    assert batch["x"].dtype == np.uint8
+    assert np.array_equal(batch["x"][0], pixels)
+    error = refusal(tmp_path, one, preprocess="scale=1/255")
+    assert error.where == str(tmp_path / "a.png")
+    assert "does not stay in uint8" in error.reason
+
+
 def test_images_need_to_know_how(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"")
     image = Input("x", (1, 3, 2, 2), F32)
@@ -294,6 +308,11 @@ def test_casts_that_lose_nothing() -> None:
     error = refusal([{"n": np.array([1 << 40])}], Input("n", ("N",), np.dtype(np.int32)))
     assert "values beyond it" in error.reason
     assert "takes int64, the data is float32" in refusal([{"ids": np.ones(1, np.float32)}], ids).reason
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".npz", "a\0b"])
+def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
+    assert "cannot be read" in refusal(f"{tmp_path}/{name}", X).reason
 
 
 @pytest.mark.parametrize("name", ["no.npz", "no_folder"])

@@ -24,8 +24,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(TEXT).SerializeToString())
     data = np.random.default_rng(2).normal(size=(6, 3, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x=data)
+    rows = f"np.load({str(tmp_path / 'd.npz')!r})['x']"
     (tmp_path / "d.py").write_text(
-        f"import numpy as np\ndef load_data():\n for row in np.load({str(tmp_path / 'd.npz')!r})['x']: yield {{'x': row[None]}}\n"
+        f"import numpy as np\ndef load_data():\n for row in {rows}: yield {{'x': row[None]}}\n"
     )
     return tmp_path
 

@@ -207,7 +207,7 @@ def test_unsorted_nodes_are_lifted_where_they_stand() -> None:
 
 
 IF = """g (float[2,3] x, bool c) => (float[2,1] y) {
-    w = Relu(x)
+    w = Clip<min=0.>(x)
     y = If(c) <then_branch = t () => (float[2,1] u) {u = ReduceSum<axes=[1]>(w)},
                else_branch = e () => (float[2,1] v) {
                    v = If(c) <then_branch = tt () => (float[2,1] p) {p = ReduceSum<axes=[-1]>(x)},
@@ -300,13 +300,15 @@ def test_the_culprit_is_named_among_a_thousand() -> None:
         normalise(model, None)
 
 
+@pytest.mark.parametrize("axis", [1, -3])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_broadcasting_before_opset_7_puts_the_axes_where_they_were(rows: int) -> None:
+def test_broadcasting_before_opset_7_puts_the_axes_where_they_were(rows: int, axis: int) -> None:
     """Opset 6: y = a + b with B's axis at A's axis 1. onnxruntime starts at opset 7, so numpy says what is right."""
     model = parsed(
         "g (float[N,3,2,2] a, float[3] b) => (float[N,3,2,2] y) {t = Add<broadcast=1, axis=1>(a, b) y = Mul<broadcast=1>(t, a)}",
         6,
     )
+    next(a for a in model.graph.node[0].attribute if a.name == "axis").i = axis
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = rows
     random = np.random.default_rng(2)
     a, b = random.standard_normal((rows, 3, 2, 2)).astype(np.float32), random.standard_normal(3).astype(np.float32)
