@@ -20,7 +20,6 @@ from qdqtool.graph.normalise import normalise, opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.spread import Coverage, check_coverage, spread_scales
-from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import OnConflict, Peeled, is_plain, peel_pairs
 from qdqtool.passes.restore import restore_source
@@ -252,6 +251,8 @@ def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[
         view = peel_pairs(view, on_conflict="max").view
         clear_metadata(proto)
     if options.fold_bn:
+        from qdqtool.passes.fold_bn import fold_batch_norms
+
         view, folded = fold_batch_norms(view)
         notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
     return proto, view
