@@ -76,6 +76,22 @@ class WeightAxis(Rule):
 
 
 @dataclass(frozen=True)
+class Bound(Rule):
+    """An operator whose output lies in [-amax, amax]."""
+
+    steps: tuple[Step, ...]
+    amax: float
+
+
+@dataclass(frozen=True)
+class Tie(Rule):
+    """An operator around which tensors have one range: `all` of them, or the `inputs` among themselves."""
+
+    steps: tuple[Step, ...]
+    members: str
+
+
+@dataclass(frozen=True)
 class Composite(Rule):
     """An activation written as several nodes: ONNX text of one input x and one output y, in every known order."""
 
@@ -106,13 +122,18 @@ class RuleBook:
     readers: tuple[Reader, ...]
     commutes: tuple[Commute, ...]
     weights: tuple[WeightAxis, ...]
+    bounds: tuple[Bound, ...]
+    ties: tuple[Tie, ...]
     composites: tuple[Composite, ...]
     heads: HeadRules
     names: tuple[str, ...] = field(default=())
 
     def rule(self, name: str) -> Rule:
         """The rule of that name; QdqError with the nearest one where there is none."""
-        every: Iterable[Rule] = (*self.fusions, *self.readers, *self.commutes, *self.weights, *self.composites)
+        every: Iterable[Rule] = (
+            *(*self.fusions, *self.readers, *self.commutes, *self.weights),
+            *(*self.bounds, *self.ties, *self.composites),
+        )
         for rule in every:
             if rule.name == name:
                 return rule
@@ -174,7 +195,20 @@ def _read(path: Path) -> dict[str, Any]:
         raise QdqError(
             path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top"
         )
-    known = {"schema", "extends", "target", "sets", "heads", "fusion", "reader", "commute", "weight", "composite"}
+    known = {
+        "schema",
+        "extends",
+        "target",
+        "sets",
+        "heads",
+        "fusion",
+        "reader",
+        "commute",
+        "weight",
+        "bound",
+        "tie",
+        "composite",
+    }
     for key in document.keys() - known:
         near = difflib.get_close_matches(key, known, 1)
         raise QdqError(
@@ -202,8 +236,10 @@ def _assemble(
     composites = gather("composite", _composite)
     fusions, readers = gather("fusion", _fusion), gather("reader", _reader)
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
-    names = tuple(rule.name for rule in (*fusions, *readers, *commutes, *weights, *composites))
-    return RuleBook(target, sets, fusions, readers, commutes, weights, composites, heads, names)
+    bounds, ties = gather("bound", _bound), gather("tie", _tie)
+    every = (*fusions, *readers, *commutes, *weights, *bounds, *ties, *composites)
+    names = tuple(rule.name for rule in every)
+    return RuleBook(target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, names)
 
 
 def _holds(path: Path, rule: Rule, version: TrtVersion) -> bool:
@@ -279,6 +315,19 @@ def _weight(path: Path, entry: Mapping[str, Any]) -> WeightAxis:
     if axis != "tensor" and (isinstance(axis, bool) or not isinstance(axis, int)):
         raise QdqError(path, f"rule {common['name']!r}: axis is {axis!r}", 'write a number or "tensor"')
     return WeightAxis(**common, steps=_ops(path, entry), axis=None if axis == "tensor" else axis)
+
+
+def _bound(path: Path, entry: Mapping[str, Any]) -> Bound:
+    common = _common(path, entry, frozenset({"ops", "amax"}))
+    amax = entry["amax"]
+    if isinstance(amax, bool) or not isinstance(amax, (int, float)) or not 0 < amax < float("inf"):
+        raise QdqError(path, f"rule {common['name']!r}: amax is {amax!r}", "write a positive number")
+    return Bound(**common, steps=_ops(path, entry), amax=float(amax))
+
+
+def _tie(path: Path, entry: Mapping[str, Any]) -> Tie:
+    common = _common(path, entry, frozenset({"ops", "members"}))
+    return Tie(**common, steps=_ops(path, entry), members=_choice(path, entry, "members", ("all", "inputs")))
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:

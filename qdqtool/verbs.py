@@ -16,7 +16,8 @@ from qdqtool.errors import QdqError
 from qdqtool.files import refuse_overwrite
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
-from qdqtool.graph.normalise import normalise, opset_of
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.spread import Coverage, check_coverage, spread_scales

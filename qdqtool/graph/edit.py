@@ -6,7 +6,7 @@ New nodes stand next to the node they belong to. The node list is sorted once, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableSequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,18 @@ import onnx
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
 
 TRACE = "qdqtool."
+# Fields of a TensorProto that hold its shape, type and values.
+_STORED = (
+    "dims",
+    "data_type",
+    "raw_data",
+    "float_data",
+    "int32_data",
+    "string_data",
+    "int64_data",
+    "double_data",
+    "uint64_data",
+)
 
 
 class Editor:
@@ -118,6 +130,35 @@ class Editor:
         for name in node.outputs:
             self.view.producer.pop(name, None)
 
+    def rename_output(self, node: Node, index: int, name: str) -> None:
+        """Let a node make a tensor that another node, removed before, made; who reads it stays as it is."""
+        self.view.producer.pop(node.outputs[index], None)
+        node.proto.output[index] = node.outputs[index] = name
+        self.view.producer[name] = node
+
+    def set_initializer(self, name: str, value: npt.NDArray[np.generic]) -> None:
+        """Another value for an initialiser, held in the model; its name, place and texts stay."""
+        tensor = self.view.initializers[name]
+        made = onnx.numpy_helper.from_array(np.ascontiguousarray(value), name)
+        for field in [*_STORED, "external_data", "data_location"]:
+            tensor.ClearField(field)
+        tensor.MergeFrom(made)
+
+    def set_input(self, node: Node, index: int, name: str) -> None:
+        """Let a node read a tensor as input number `index`, which it may have left out so far."""
+        missing = index + 1 - len(node.inputs)
+        node.proto.input.extend([""] * missing)
+        node.inputs.extend([""] * missing)
+        self.reroute(Use(node, index), name)
+
+    def drop_inputs(self, names: Iterable[str]) -> None:
+        """No longer list initialisers as inputs of the graph, as files before IR 4 must; the order stays."""
+        _drop_named(self.view.graph.input, names)
+
+    def drop_value_info(self, names: Iterable[str]) -> None:
+        """Forget the types of tensors that are no more; the order of the others stays."""
+        _drop_named(self.view.graph.value_info, names)
+
     def commit(self) -> None:
         """Bring the node list into order and drop what was removed. The view is of the graph before; make a new one."""
         graph = self.view.graph
@@ -133,6 +174,13 @@ class Editor:
             order = {id(tensor): place for place, tensor in enumerate(keep)}
             graph.initializer.sort(key=lambda tensor: order.get(id(tensor), len(order)))
             del graph.initializer[len(keep) :]
+
+
+def _drop_named(table: MutableSequence[onnx.ValueInfoProto], names: Iterable[str]) -> None:
+    gone = frozenset(names)
+    for place in range(len(table) - 1, -1, -1):
+        if table[place].name in gone:
+            del table[place]
 
 
 def _rename_captured(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:

@@ -19,13 +19,10 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, h
 from qdqtool.errors import QdqError
 from qdqtool.graph.guard import subgraphs_of
 from qdqtool.graph.lift import TARGET, Site, lift, type_attributes
-from qdqtool.graph.tensors import array_of, bytes_needed, is_external
+from qdqtool.graph.tensors import array_of
+from qdqtool.graph.types import infer_types, opset_of
 
 MIN_IR = 7  # from IR 4 on a new initialiser need not be a graph input; 7 is what opset 13 came with
-_LEAN_BYTES = 1024
-_KEEPS_SHAPE = frozenset(
-    ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "BatchNormalization")
-)
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,6 @@ class _Region:
     opset: int
     where: str
     sites: list[int] = field(default_factory=list)
-
-
-def opset_of(proto: onnx.ModelProto | FunctionProto) -> int | None:
-    """The opset of the default domain; None where it is not imported."""
-    return next((int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), None)
 
 
 def normalise(proto: onnx.ModelProto, folder: Path | None) -> Normalised:
@@ -172,7 +164,7 @@ def _tensor_names(regions: list[_Region]) -> set[str]:
 def _regions(proto: onnx.ModelProto, opset: int) -> list[_Region]:
     """Every graph and function body, outer ones first, with the types that shape inference finds."""
     where = proto.graph.name or "the model"
-    inferred = _inferred(proto, opset)
+    inferred = infer_types(proto, opset)
     found: list[_Region] = []
     waiting: list[tuple[GraphProto, GraphProto, list[dict[str, TypeProto]], list[dict[str, TensorProto]]]]
     waiting = [(proto.graph, inferred, [], [])]
@@ -211,41 +203,3 @@ def _constants_in(owner: GraphProto | FunctionProto) -> dict[str, TensorProto]:
         if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
             found[node.output[0]] = node.attribute[0].t
     return found
-
-
-def _inferred(proto: onnx.ModelProto, opset: int) -> GraphProto:
-    """The graph with the types that shape inference finds, without its weights; node for node like the original."""
-    lean = onnx.ModelProto(ir_version=max(proto.ir_version, MIN_IR))
-    lean.opset_import.extend(proto.opset_import)
-    if opset_of(proto) is None:
-        lean.opset_import.add(domain="", version=opset)
-    for name in ("input", "output", "value_info", "sparse_initializer"):
-        getattr(lean.graph, name).extend(getattr(proto.graph, name))
-    lean.graph.initializer.extend(map(_lean_tensor, proto.graph.initializer))
-    lean.graph.node.extend(_lean_node(node, opset) for node in proto.graph.node)
-    try:
-        return onnx.shape_inference.infer_shapes(lean).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError):
-        return lean.graph  # types only help: an operator that cannot do without them is refused by name
-
-
-def _lean_tensor(tensor: TensorProto) -> TensorProto:
-    """The tensor without its values where they are many: inference reads only short ones (shapes, axes)."""
-    if not is_external(tensor) and bytes_needed(tensor) <= _LEAN_BYTES:
-        return tensor
-    lean = TensorProto(
-        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
-    )
-    lean.external_data.add(key="location", value="not read")
-    return lean
-
-
-def _lean_node(node: NodeProto, opset: int) -> NodeProto:
-    if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
-        return helper.make_node("Constant", [], list(node.output), value=_lean_tensor(node.attribute[0].t))
-    if opset < 7 and node.op_type in _KEEPS_SHAPE and node.domain in ("", "ai.onnx"):  # they had no inference then
-        return helper.make_node("Identity", node.input[:1], node.output[:1])
-    lean = NodeProto()
-    lean.CopyFrom(node)
-    type_attributes(lean)
-    return lean

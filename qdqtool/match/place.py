@@ -53,8 +53,8 @@ class Placer:
     # ------------------------------------------------------------------ the walk
 
     def place(self) -> tuple[list[Point], list[Refusal]]:
-        """Every point and refusal of the graph."""
-        weighted = [node for node in self.view.nodes if is_product(node)]
+        """Every point and refusal of the graph; the same ones whatever the order of its node list (law L7)."""
+        weighted = sorted(filter(is_product, self.view.nodes), key=lambda node: (node.level, node.key))
         quantised = [node for node in weighted if self._wants_int8(node)]
         for node in quantised:
             index = weight_index(self.view, node)

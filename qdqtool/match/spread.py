@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.constraints import Site, constraint_named
 from qdqtool.match.groups import Group
-from qdqtool.rulebook import RuleBook
+from qdqtool.rulebook import Bound, Commute, RuleBook, Tie
 from qdqtool.scales import Scale
+
+AnyRule = TypeVar("AnyRule", Bound, Commute, Tie)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def spread_scales(view: GraphView, rules: RuleBook, points: Mapping[str, Scale])
 
     Where several reach one tensor the largest holds. A point keeps its own.
     """
-    neighbours = _neighbours(view, rules)
+    neighbours = same_values(view, rules)
     scales = dict(points)
     source: dict[str, str] = {}
     heap = [(-float(scale.bits), name, name) for name, scale in points.items()]
@@ -59,23 +62,31 @@ def spread_scales(view: GraphView, rules: RuleBook, points: Mapping[str, Scale])
     return Coverage({name: scales[name] for name in order}, {n: source[n] for n in order if n in source})
 
 
-def _neighbours(view: GraphView, rules: RuleBook) -> dict[str, list[str]]:
-    """Tensors on either side of the operators that commute."""
-    guards: dict[str, list[str]] = {}
-    for rule in rules.commutes:
-        for step in rule.steps:
-            for name in step.names:
-                for op in rules.sets.get(name, (name,)):
-                    guards.setdefault(op, []).append(step.constraint)
+def same_values(view: GraphView, rules: RuleBook) -> dict[str, list[str]]:
+    """Tensors on either side of the operators that commute: tensor -> its neighbours."""
     table: dict[str, list[str]] = {}
-    for node in view.nodes:
-        if any(not guard or constraint_named(guard)(Site(view, node, start=node)) for guard in guards.get(node.op, ())):
-            names = node.inputs if node.op == "Concat" else node.inputs[:1]
-            sources = [view.root(name) for name in names if name and not view.is_constant(name)]
-            for before, after in itertools.product(sources, filter(None, node.outputs)):
-                table.setdefault(before, []).append(after)
-                table.setdefault(after, []).append(before)
+    for node, _ in nodes_of(view, rules, rules.commutes):
+        names = node.inputs if node.op == "Concat" else node.inputs[:1]
+        sources = [view.root(name) for name in names if name and not view.is_constant(name)]
+        for before, after in itertools.product(sources, filter(None, node.outputs)):
+            table.setdefault(before, []).append(after)
+            table.setdefault(after, []).append(before)
     return table
+
+
+def nodes_of(view: GraphView, rules: RuleBook, kinds: Sequence[AnyRule]) -> Iterator[tuple[Node, AnyRule]]:
+    """Every node that one of the rules names and lets through, with the first such rule."""
+    table: dict[str, list[tuple[AnyRule, str]]] = {}
+    for rule in kinds:
+        for step in rule.steps:
+            for op in (op for name in step.names for op in rules.sets.get(name, (name,))):
+                table.setdefault(op, []).append((rule, step.constraint))
+    for node in view.nodes:
+        site = Site(view, node, start=node) if node.op in table else None
+        for rule, guard in table.get(node.op, ()):
+            if site is not None and (not guard or constraint_named(guard)(site)):
+                yield node, rule
+                break
 
 
 def check_coverage(

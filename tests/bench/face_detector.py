@@ -172,7 +172,7 @@ class Bench:
         """`qdqtool insert` with the samples in one order."""
         tool = f"qdqtool {method}" + (", reversed" if order == "reversed" else "")
         model = self.copy(tool)
-        out, data = model.with_name("q.onnx"), self.work / f"{order}.npz"
+        out, data = model.with_name("q.onnx"), self.work / order / "samples.npz"
         verb: list[str | Path] = ["-m", "qdqtool", "insert", model, "--data", data, "--method", method, "-o", out]
         return self.row(tool, [self.qdqtool, *verb], out)
 
@@ -181,13 +181,15 @@ class Bench:
         tool = f"modelopt {method}" + (", reversed" if order == "reversed" else "")
         model = self.copy(tool)
         out = model.with_name("q.onnx")
-        return self.row(tool, modelopt_command(python, model, self.work / f"{order}.npy", method, out), out)
+        return self.row(tool, modelopt_command(python, model, self.work / order / "samples.npy", method, out), out)
 
     def by_script(self, python: Path, tool: str, verb: str) -> Row:
         """A peer that is a library: this script runs itself under that peer's interpreter."""
         model = self.copy(tool)
         out = model.with_name("q.onnx")
-        return self.row(tool, [python, Path(__file__).resolve(), verb, model, self.work / "forward.npy", out], out)
+        return self.row(
+            tool, [python, Path(__file__).resolve(), verb, model, self.work / "forward" / "samples.npy", out], out
+        )
 
     def rows(self, methods: Sequence[str], *, backwards: bool) -> Iterator[Row]:
         """Every tool that is at hand, ours first."""

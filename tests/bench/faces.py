@@ -48,9 +48,10 @@ def prepare(images: Path, work: Path) -> None:
     files = sorted(images.glob("*.jpg"), key=lambda path: int(path.stem))
     samples = np.stack([_sample(cv2.imread(str(path))) for path in files])
     calibration = samples[:CALIBRATION_IMAGES]
-    for name, batch in (("forward", calibration), ("reversed", calibration[::-1].copy())):
-        np.savez(work / f"{name}.npz", input=batch)
-        np.save(work / f"{name}.npy", batch)
+    for order, batch in (("forward", calibration), ("reversed", calibration[::-1].copy())):
+        (work / order).mkdir()
+        np.savez(work / order / "samples.npz", input=batch)
+        np.save(work / order / "samples.npy", batch)
     np.save(work / "evaluation.npy", samples[CALIBRATION_IMAGES:])
 
 

@@ -272,7 +272,7 @@ def environment() -> dict[str, str]:
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default="graphs,external", help="graphs, external or both, with a comma")
-    parser.add_argument("--nodes", default="5000,10000,100000", help="sizes, with commas")
+    parser.add_argument("--nodes", default="1000,5000,10000,100000", help="sizes, with commas")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)}, with commas")
     parser.add_argument("--qdqtool-python", type=Path, default=Path(sys.executable), help="default: this one")
     parser.add_argument("--limit", type=int, default=120, help="CPU seconds that one run may take")

@@ -13,7 +13,8 @@ from conftest import shared_folder
 
 from qdqtool.graph.guard import subgraphs_of
 from qdqtool.graph.io import open_model, save_model, serialise
-from qdqtool.graph.normalise import normalise, opset_of
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.types import opset_of
 
 _FOLDER = shared_folder()
 FILES = sorted((_FOLDER / "corpus").rglob("*.onnx")) if _FOLDER else []

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import serialise
-from qdqtool.graph.normalise import normalise, opset_of
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.types import opset_of
 
 ort = pytest.importorskip("onnxruntime")
 

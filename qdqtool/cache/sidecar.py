@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`X.cache.json` beside a cache: how it was made and where each scale comes from. Not the scales themselves.
+
+Same facts, same bytes: no time stamps, no folders, names in the order of the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from qdqtool import __version__
+from qdqtool.errors import QdqError
+from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.scales import Scale
+
+SCHEMA = 1
+
+_TOOL = "qdqtool"
+_MAX_BYTES = 256 << 20
+_SECTIONS = ("model", "data", "options", "tensors")
+_FACTS = frozenset({"verb", "header", "sources", *_SECTIONS})
+_TODO = "remove it, or make the cache again"
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """What stands beside a cache.
+
+    Attributes:
+        verb: what wrote the cache: `peel`, `cache retarget`, ...
+        header: the first line of the cache; empty where its format has none.
+        fresh: whether the cache is still the file that was described, by its SHA-256.
+        model: facts of the model, such as `{"sha256": ...}`; empty where it is not known.
+        data: facts of the calibration data.
+        options: what the verb was asked for.
+        tensors: name -> `{"origin": ..., "method": ..., "bits": ...}`; `bits` are the eight hexadecimal digits that the
+            scale had before a tie changed them.
+        sources: (file name, SHA-256, verb) facts of the caches this one was made from.
+    """
+
+    verb: str
+    header: str = ""
+    fresh: bool = True
+    model: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+
+
+def sidecar_path(cache_path: str | os.PathLike[str]) -> Path:
+    """The file beside a cache: `m.cache` -> `m.cache.json`, `cal.bin` -> `cal.bin.json`."""
+    path = Path(cache_path)
+    return path.with_name(path.name + ".json")
+
+
+def write_sidecar(cache_path: str | os.PathLike[str], facts: Mapping[str, Any]) -> Path:
+    """Describe a cache that has just been written, in a file beside it.
+
+    Args:
+        cache_path: the cache, which exists: its SHA-256 goes in, so that `read_sidecar` sees when it was changed.
+        facts: any of `verb` (text), `header` (text), `model`, `data`, `options` (mappings), `tensors` (name ->
+            mapping; see `tensor_facts`) and `sources` (a list of mappings). Paths are cut to their last part, numpy
+            float32 become their eight hexadecimal digits, tuples lists; None and empty sections are left out.
+
+    Returns:
+        The path that was written.
+
+    Raises:
+        QdqError: the cache cannot be read, or a file that is no sidecar of ours stands in the place.
+        TypeError: a fact of another name, or a value that JSON has no form for (our own fault).
+    """
+    unknown = sorted(set(facts) - _FACTS)
+    if unknown:
+        raise TypeError(f"a sidecar has no place for {', '.join(unknown)}")
+    path = sidecar_path(cache_path)
+    check_place(cache_path)
+    cache = {"file": Path(cache_path).name, "sha256": file_sha256(cache_path), "header": facts.get("header")}
+    document = {"schema": SCHEMA, "tool": _TOOL, "version": __version__, "verb": facts.get("verb", "")}
+    document["cache"] = _plain(cache)
+    document.update({key: value for key in (*_SECTIONS, "sources") if (value := _plain(facts.get(key)))})
+    with replacing(path) as file:
+        file.write((json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    return path
+
+
+def read_sidecar(cache_path: str | os.PathLike[str]) -> Sidecar | None:
+    """What stands beside a cache, or None where there is nothing of ours.
+
+    Raises:
+        QdqError: the file says that it is a sidecar, but is damaged or of another schema.
+    """
+    path = sidecar_path(cache_path)
+    document = _document(path)
+    if document is None:
+        return None
+    cache = document.get("cache")
+    sections = {key: document.get(key, {}) for key in _SECTIONS}
+    sources = document.get("sources", [])
+    objects = (
+        cache,
+        *sections.values(),
+        *(sections["tensors"].values() if isinstance(sections["tensors"], dict) else ()),
+    )
+    if document.get("schema") != SCHEMA or not isinstance(sources, list):
+        raise QdqError(path, f"is not a sidecar of schema {SCHEMA}", _TODO)
+    if not all(isinstance(part, dict) for part in (*objects, *sources)):
+        raise QdqError(path, "is damaged: cache, model, data, options, tensors and sources must be objects", _TODO)
+    cache = dict(document["cache"])
+    fresh = cache.get("sha256") == file_sha256(cache_path)
+    header = str(cache.get("header", ""))
+    return Sidecar(str(document.get("verb", "")), header, fresh, **sections, sources=sources)
+
+
+def check_place(cache_path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Refuse, before anything is written, a place where a sidecar would do harm.
+
+    Raises:
+        QdqError: the sidecar of `cache_path` would overwrite an input, or a file that is not a sidecar.
+    """
+    path = sidecar_path(cache_path)
+    refuse_overwrite(path, inputs)
+    if path.exists() and _document(path) is None:
+        raise QdqError(path, "stands where the facts of the cache would be written", "give the cache another name")
+
+
+def tensor_facts(
+    scales: Mapping[str, Scale], before: Mapping[str, np.float32] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The `tensors` section of a table of scales.
+
+    Args:
+        scales: tensor name -> the scale in the cache.
+        before: scales as they were before ties made them equal; those that a tie changed go in as `bits`.
+    """
+    tensors: dict[str, dict[str, Any]] = {}
+    for name, scale in scales.items():
+        fact: dict[str, Any] = {"origin": scale.origin, "method": scale.method, "rule": scale.rule}
+        fact["samples"] = scale.samples
+        tensors[name] = {key: value for key, value in fact.items() if value}
+        was = None if before is None else before.get(name)
+        if was is not None and was.tobytes() != scale.bits.tobytes():
+            tensors[name]["bits"] = _plain(was)
+    return tensors
+
+
+def source_fact(cache_path: str | os.PathLike[str], header: str = "") -> dict[str, Any]:
+    """An entry of `sources` for a cache that another was made from."""
+    return {"file": Path(cache_path).name, "sha256": file_sha256(cache_path), "header": header}
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Hex digest of a file's bytes.
+
+    Raises:
+        QdqError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with Path(path).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise QdqError(path, f"cannot be read ({error.strerror})", "give the path of a calibration cache") from error
+    return digest.hexdigest()
+
+
+def _document(path: Path) -> dict[str, Any] | None:
+    """The JSON of a sidecar; None where there is no file, or one that is not ours."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        document = json.loads(data) if len(data) <= _MAX_BYTES else None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise QdqError(path, f"cannot be read ({error.strerror})", _TODO) from error
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) and document.get("tool") == _TOOL else None
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON keeps it; see `write_sidecar`."""
+    if isinstance(value, Mapping):
+        items = ((str(key), _plain(item)) for key, item in value.items())
+        return {key: item for key, item in items if item is not None}
+    if isinstance(value, np.float32):
+        return f"{int(value.view(np.uint32)):08x}"
+    if isinstance(value, PurePath):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"a sidecar has no form for {type(value).__name__}")

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The element types and shapes that shape inference finds, without reading a weight. Not what any tensor holds."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, helper
+
+from qdqtool.graph.lift import type_attributes
+from qdqtool.graph.tensors import bytes_needed, is_external
+
+_MIN_IR = 7
+_LEAN_BYTES = 1024
+_KEEPS_SHAPE = frozenset(
+    ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "BatchNormalization")
+)
+
+
+def float_tensors(proto: onnx.ModelProto) -> list[str]:
+    """The tensors of the main graph that are known to be float32, inputs first; initialisers are not among them."""
+    graph = infer_types(proto, opset_of(proto) or 1)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
+    order = [value.name for value in proto.graph.input] + [name for node in proto.graph.node for name in node.output]
+    kinds = {name: types[name].tensor_type.elem_type for name in order if name in types and name not in weights}
+    return [name for name, kind in kinds.items() if kind == TensorProto.FLOAT]
+
+
+def opset_of(proto: onnx.ModelProto | onnx.FunctionProto) -> int | None:
+    """The opset of the default domain; None where it is not imported."""
+    return next((int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), None)
+
+
+def infer_types(proto: onnx.ModelProto, opset: int) -> GraphProto:
+    """The graph with the types that shape inference finds, without its weights; node for node like the original."""
+    lean = onnx.ModelProto(ir_version=max(proto.ir_version, _MIN_IR))
+    lean.opset_import.extend(proto.opset_import)
+    if opset_of(proto) is None:
+        lean.opset_import.add(domain="", version=opset)
+    for name in ("input", "output", "value_info", "sparse_initializer"):
+        getattr(lean.graph, name).extend(getattr(proto.graph, name))
+    lean.graph.initializer.extend(map(_lean_tensor, proto.graph.initializer))
+    lean.functions.extend(proto.functions)
+    lean.graph.node.extend(_lean_node(node, opset) for node in proto.graph.node)
+    try:
+        return onnx.shape_inference.infer_shapes(lean).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError):
+        return lean.graph  # types only help: an operator that cannot do without them is refused by name
+
+
+def _lean_tensor(tensor: TensorProto) -> TensorProto:
+    """The tensor without its values where they are many: inference reads only short ones (shapes, axes)."""
+    if not is_external(tensor) and bytes_needed(tensor) <= _LEAN_BYTES:
+        return tensor
+    lean = TensorProto(
+        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
+    )
+    lean.external_data.add(key="location", value="not read")
+    return lean
+
+
+def _lean_node(node: NodeProto, opset: int) -> NodeProto:
+    if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
+        return helper.make_node("Constant", [], list(node.output), value=_lean_tensor(node.attribute[0].t))
+    if opset < 7 and node.op_type in _KEEPS_SHAPE and node.domain in ("", "ai.onnx"):  # they had no inference then
+        return helper.make_node("Identity", node.input[:1], node.output[:1])
+    lean = NodeProto()
+    lean.CopyFrom(node)
+    type_attributes(lean)
+    return lean

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folds BatchNormalization into the weights before it, where that is exact up to one rounding. Edits weights.
+
+Enters the main graph only: bodies of control flow stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.match.plan import Refusal
+
+Array = npt.NDArray[np.float64]
+
+_FOLDS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_RULE = "fold-bn"
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """A BatchNormalization, the operator before it, and what that operator computes with afterwards."""
+
+    norm: Node
+    operator: Node
+    weight: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32]
+
+
+def fold_batch_norms(view: GraphView) -> tuple[GraphView, list[str]]:
+    """Fold every BatchNormalization that can be folded; the proto is edited.
+
+    With s = scale / sqrt(var + epsilon): W' = s W along the output channels, b' = s (b - mean) + bias, computed in
+    float64 and rounded to float32 once. The operator then makes the tensor that the BatchNormalization made, so no
+    tensor that is left changes its name; the one between them is gone. A weight or bias that others read is copied.
+
+    Returns:
+        The view of the graph as it is now, and the tensors that a BatchNormalization made, in graph order. Those that
+        stayed are in `unfolded_batch_norms`.
+    """
+    folded: list[str] = []
+    while folds := [fold for node in view.nodes if isinstance(fold := _considered(view, node), _Fold)]:
+        editor = Editor(view)
+        uses = _count_uses(view)
+        before = set(uses)
+        for fold in folds:
+            _carry_out(editor, fold, uses)
+        editor.drop_value_info(fold.norm.inputs[0] for fold in folds)
+        unread = [name for name in view.initializers if name in before and not uses[name]]
+        editor.drop_initializers(unread)
+        editor.drop_inputs(unread)
+        folded += [fold.norm.outputs[0] for fold in folds]
+        editor.commit()
+        view = GraphView(view.graph, view.folder, view.scope)
+    return view, folded
+
+
+def unfolded_batch_norms(view: GraphView) -> list[Refusal]:
+    """The BatchNormalization nodes of a graph that cannot be folded, each with its reason; nothing is edited."""
+    found = ((node, _considered(view, node)) for node in view.nodes if node.op == "BatchNormalization")
+    return [Refusal(node.key, _RULE, reason) for node, reason in found if isinstance(reason, str)]
+
+
+def _considered(view: GraphView, norm: Node) -> _Fold | str | None:
+    """What folding a node would write, or why it stays; None where it is no BatchNormalization."""
+    if norm.op != "BatchNormalization":
+        return None
+    operator = view.producer.get(norm.inputs[0])
+    if operator is None or operator.op not in _FOLDS:
+        return "no Conv, ConvTranspose or Gemm makes its input"
+    reason = _seen_by_others(view, norm, operator)
+    if reason:
+        return reason
+    factors = _factors(view, norm)
+    if isinstance(factors, str):
+        return factors
+    return _folded(view, norm, operator, *factors)
+
+
+def _seen_by_others(view: GraphView, norm: Node, operator: Node) -> str:
+    """Why the tensor between the two cannot go, "" where it can."""
+    between = operator.outputs[0]
+    if view.is_output(between):
+        return f"{between} is an output of the graph"
+    if between in view.captured or len(view.readers(between)) != 1:
+        return f"{between} is read by others, too"
+    if between in view.pairs:
+        return f"{between} is quantised"
+    if attribute(norm, "training_mode", 0) or any(norm.outputs[1:]):
+        return "it is in training form"
+    return ""
+
+
+def _factors(view: GraphView, norm: Node) -> tuple[Array, Array] | str:
+    """What the normalisation multiplies by and then adds, per channel, float64; or why it cannot be told."""
+    values: list[Array] = []
+    for name in norm.inputs[1:5]:
+        value = view.array(name) if view.is_constant(name) and view.root(name) not in view.pairs else None
+        if value is None or value.dtype != np.float32 or value.ndim != 1:
+            return f"{name} is no float32 constant of one axis"
+        values.append(value.astype(np.float64))
+    epsilon = attribute(norm, "epsilon", 1e-5)
+    scale, bias, mean, var = values
+    var = var + np.float64(epsilon if isinstance(epsilon, float) else 1e-5)
+    if len({value.size for value in values}) != 1 or not np.all(var > 0):
+        return "its statistics are no variances"
+    factor = scale / np.sqrt(var)
+    return factor, bias - mean * factor
+
+
+def _folded(view: GraphView, norm: Node, operator: Node, factor: Array, shift: Array) -> _Fold | str:
+    weight = _weight(view, operator.inputs[1])
+    if weight is None:
+        return f"the weight {operator.inputs[1]} is no float32 constant"
+    shape = _per_output(operator, weight.shape, factor.size)
+    if shape is None:
+        return f"the weight {operator.inputs[1]} has another number of output channels"
+    bias = _bias(view, operator, factor.size)
+    if bias is None:
+        return f"the bias {operator.inputs[2]} is no float32 constant per channel"
+    beta = attribute(operator, "beta", 1.0) if operator.op == "Gemm" else 1.0
+    beta = np.float64(beta if isinstance(beta, float) else 1.0)
+    if beta == 0:
+        return "the operator multiplies its bias by 0"
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = _scaled(operator, weight, factor, shape).astype(np.float32)
+        moved = ((bias * beta * factor + shift) / beta).astype(np.float32)
+    if not (np.isfinite(wide).all() and np.isfinite(moved).all()):
+        return "the folded weight passes what float32 holds"
+    return _Fold(norm, operator, wide, moved)
+
+
+def _weight(view: GraphView, name: str) -> npt.NDArray[np.generic] | None:
+    if not view.is_constant(name) or view.root(name) in view.pairs:
+        return None
+    value = view.array(name)
+    return value if value is not None and value.dtype == np.float32 else None
+
+
+def _bias(view: GraphView, operator: Node, channels: int) -> Array | None:
+    """The bias as one value per channel, zeros where there is none; None where it is something else."""
+    if len(operator.inputs) < 3 or not operator.inputs[2]:
+        return np.zeros(channels)
+    value = _weight(view, operator.inputs[2])
+    if value is None or value.size not in (1, channels) or (value.ndim and value.shape[-1] != value.size):
+        return None
+    return np.broadcast_to(value.reshape(-1).astype(np.float64), (channels,))
+
+
+def _per_output(operator: Node, shape: tuple[int, ...], channels: int) -> tuple[int, ...] | None:
+    """The shape in which one factor per output channel multiplies a weight; None where the numbers differ.
+
+    For ConvTranspose [inputs, outputs / groups, ...] it is that of the weight seen as [groups, inputs / groups, ...].
+    """
+    groups = attribute(operator, "group", 1)
+    groups = groups if isinstance(groups, int) and operator.op == "ConvTranspose" and groups > 0 else 1
+    if operator.op == "Conv":
+        return (channels,) + (1,) * (len(shape) - 1) if len(shape) > 2 and shape[0] == channels else None
+    if operator.op == "Gemm":
+        turned = bool(attribute(operator, "transB", 0))
+        fits = len(shape) == 2 and shape[0 if turned else 1] == channels
+        return ((channels, 1) if turned else (1, channels)) if fits else None
+    if len(shape) < 3 or shape[0] % groups or shape[1] * groups != channels:
+        return None
+    return (groups, 1, shape[1]) + (1,) * (len(shape) - 2)
+
+
+def _scaled(operator: Node, weight: npt.NDArray[np.generic], factor: Array, shape: tuple[int, ...]) -> Array:
+    wide = weight.astype(np.float64)
+    if operator.op == "ConvTranspose":
+        by_group = wide.reshape(shape[0], -1, *wide.shape[1:])
+        return np.asarray((by_group * factor.reshape(shape)).reshape(wide.shape))
+    return np.asarray(wide * factor.reshape(shape))
+
+
+def _count_uses(view: GraphView) -> Counter[str]:
+    """How often each tensor is read; outputs of the graph and names that bodies read count once more."""
+    uses = Counter(name for node in view.every for name in node.inputs if name)
+    uses.update(view.outputs)
+    uses.update(sorted(view.captured))
+    return uses
+
+
+def _carry_out(editor: Editor, fold: _Fold, uses: Counter[str]) -> None:
+    _write(editor, fold.operator, 1, fold.weight, uses)
+    _write(editor, fold.operator, 2, fold.bias, uses)
+    editor.remove_node(fold.norm)
+    for name in fold.norm.inputs[1:5]:
+        _release(editor, name, uses)
+    editor.rename_output(fold.operator, 0, fold.norm.outputs[0])
+
+
+def _write(editor: Editor, node: Node, index: int, value: npt.NDArray[np.float32], uses: Counter[str]) -> None:
+    """Give an operator a new constant: in place where nobody else reads the old one, else under a new name."""
+    old = node.inputs[index] if index < len(node.inputs) else ""
+    if old in editor.view.initializers and uses[old] == 1:
+        editor.set_initializer(old, value)
+        return
+    name = editor.unique_name(f"{old}_folded" if old else f"{node.inputs[1]}_bias")
+    editor.add_initializer(name, value)
+    editor.set_input(node, index, name)
+    if old:
+        _release(editor, old, uses)
+
+
+def _release(editor: Editor, name: str, uses: Counter[str]) -> None:
+    """One reader of a constant is gone; a Constant node that nobody reads goes with the last."""
+    uses[name] -= 1
+    maker = editor.view.producer.get(name)
+    if maker is not None and maker.op == "Constant" and not uses[name]:
+        editor.remove_node(maker)

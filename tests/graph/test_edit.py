@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The editing verbs, each on its own: what it changes, and that nothing else does."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from graphs import model_of, node_of
+
+from qdqtool.graph.edit import Editor, clear_metadata, get_metadata, set_metadata
+from qdqtool.graph.view import GraphView, Use
+
+TEXT = "g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float[4,4] v, float[4,4] u> { a = MatMul(x, w) b = Relu(a) z = MatMul(b, v) }"
+BODY = """g (float[4] x, bool p) => (float[4] z) { a = Relu(x) d = Identity(a)
+ z = If<then_branch = t () => (float[4] d) { },
+        else_branch = e () => (float[4] e1) { e1 = If<then_branch = u () => (float[4] u1) { u1 = Tanh(d) }, else_branch = v () => (float[4] v1) { d = Exp(x) v1 = Relu(d) }>(p) }>(p) }"""
+
+
+def editor_of(text: str) -> tuple[onnx.ModelProto, GraphView, Editor]:
+    model = model_of(text)
+    view = GraphView(model.graph)
+    return model, view, Editor(view)
+
+
+def outputs(model: onnx.ModelProto) -> list[str]:
+    return [node.output[0] for node in model.graph.node]
+
+
+def test_a_new_node_stands_behind_before_or_at_the_front() -> None:
+    model, view, editor = editor_of(TEXT)
+    editor.add_node("Relu", ["a"], "behind", beside=node_of(view, "a"), after=True)
+    editor.add_node("Relu", ["behind"], "behind2", beside=node_of(view, "a"), after=True)
+    editor.add_node("Relu", ["v"], "before", beside=node_of(view, "z"), after=False)
+    editor.add_node("Relu", ["x"], "front", beside=None, after=False)
+    editor.commit()
+    assert outputs(model) == ["front", "a", "behind", "behind2", "b", "before", "z"]
+
+
+def test_a_new_node_carries_its_trace_axis_and_name() -> None:
+    model, _, editor = editor_of(TEXT)
+    editor.add_node("Split", ["x"], "n", beside=None, after=False, axis=-1, trace=(("rule", "r"), ("origin", "ptq")))
+    editor.add_node("Relu", ["x"], "m", beside=None, after=False)
+    editor.commit()
+    first, second = model.graph.node[0], model.graph.node[1]
+    assert (first.op_type, first.name, list(first.input), list(first.output)) == ("Split", "n", ["x"], ["n"])
+    assert [(a.name, a.i, a.type) for a in first.attribute] == [("axis", -1, onnx.AttributeProto.INT)]
+    assert [(e.key, e.value) for e in first.metadata_props] == [("qdqtool.rule", "r"), ("qdqtool.origin", "ptq")]
+    assert not second.attribute and not second.metadata_props
+
+
+def test_old_nodes_keep_their_order_and_bytes() -> None:
+    model, view, editor = editor_of(TEXT)
+    before = [node.SerializeToString() for node in model.graph.node]
+    for key in ("z", "a", "b"):
+        editor.add_node("Relu", [key], f"new_{key}", beside=node_of(view, key), after=True)
+    editor.commit()
+    assert [node.SerializeToString() for node in model.graph.node if not node.output[0].startswith("new_")] == before
+
+
+def test_nothing_to_do_changes_nothing() -> None:
+    model, _, editor = editor_of(TEXT)
+    before = model.SerializeToString(deterministic=True)
+    editor.commit()
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_names_are_unique_among_tensors_nodes_and_bodies_and_once_given_are_taken() -> None:
+    model = model_of(BODY.replace("a = Relu(x)", "[node_name] a = Relu(x)"))
+    model.graph.value_info.add().name = "typed"
+    editor = Editor(GraphView(model.graph))
+    for name in ("x", "a", "z", "node_name", "u1", "v1", "typed", "p"):
+        assert editor.unique_name(name) == f"{name}_1"
+    assert [editor.unique_name("fresh") for _ in range(3)] == ["fresh", "fresh_1", "fresh_2"]
+
+
+def test_a_name_that_a_node_reads_but_nobody_makes_is_taken_too() -> None:
+    model = model_of(TEXT)
+    model.graph.node[2].input[1] = "ghost"
+    assert Editor(GraphView(model.graph)).unique_name("ghost") == "ghost_1"
+
+
+def test_initialisers_come_last_and_hold_their_bytes() -> None:
+    model, _, editor = editor_of(TEXT)
+    value = np.array([1.5, 2.5], np.float32)
+    assert editor.add_initializer("new", value) == "new"
+    editor.add_initializer("scalar", np.array(3, np.int8))
+    assert [t.name for t in model.graph.initializer] == ["w", "v", "u", "new", "scalar"]
+    assert onnx.numpy_helper.to_array(model.graph.initializer[3]).tobytes() == value.tobytes()
+    last = onnx.numpy_helper.to_array(model.graph.initializer[4])
+    assert (last.shape, last.dtype, int(last)) == ((), np.int8, 3)
+
+
+def test_dropped_initialisers_leave_the_others_in_order() -> None:
+    model, _, editor = editor_of(TEXT)
+    editor.drop_initializers(["v"])
+    editor.add_initializer("new", np.zeros(1, np.float32))
+    editor.commit()
+    assert [t.name for t in model.graph.initializer] == ["w", "u", "new"]
+
+
+def test_reroute_changes_one_input_in_view_and_proto() -> None:
+    model, view, editor = editor_of("g (float[4] x) => (float[4] z) { a = Relu(x) z = Add(a, a) }")
+    node = node_of(view, "z")
+    editor.reroute(Use(node, 1), "x")
+    assert list(model.graph.node[1].input) == ["a", "x"] == node.inputs
+
+
+def test_a_removed_node_is_gone_from_view_and_proto() -> None:
+    model, view, editor = editor_of(TEXT)
+    editor.reroute(Use(node_of(view, "z"), 0), "a")
+    editor.remove_node(node_of(view, "b"))
+    editor.add_node("Relu", ["x"], "n", beside=None, after=False)
+    editor.commit()
+    assert outputs(model) == ["n", "a", "z"]
+    assert "b" not in view.producer
+
+
+def test_bodies_read_another_tensor_but_where_the_name_is_their_own() -> None:
+    model, view, editor = editor_of(BODY)
+    editor.reroute_bodies(node_of(view, "z"), {"d": "a"})
+    then, other = (attribute.g for attribute in model.graph.node[2].attribute)
+    assert [value.name for value in then.output] == ["a"], "an output that the body does not make"
+    inner_then, inner_else = (attribute.g for attribute in other.node[0].attribute)
+    assert list(inner_then.node[0].input) == ["a"], "two bodies deep"
+    assert [list(node.input) for node in inner_else.node] == [["x"], ["d"]], "its own d stays"
+
+
+def test_bodies_that_capture_nothing_of_it_keep_their_bytes() -> None:
+    model, view, editor = editor_of(BODY)
+    before = model.SerializeToString(deterministic=True)
+    editor.reroute_bodies(node_of(view, "z"), {"a": "b"})
+    editor.reroute_bodies(node_of(view, "a"), {"x": "b"})
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_metadata_of_ours_is_set_replaced_in_place_read_and_cleared() -> None:
+    model = model_of(TEXT)
+    for key, value in (("author", "someone"), ("qdqtool", "a word"), ("rule", "theirs")):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    assert get_metadata(model, "rule") is None
+    set_metadata(model, "rule", "one")
+    set_metadata(model, "other", "two")
+    set_metadata(model, "rule", "three")
+    assert (get_metadata(model, "rule"), get_metadata(model, "other")) == ("three", "two")
+    assert [e.key for e in model.metadata_props] == ["author", "qdqtool", "rule", "qdqtool.rule", "qdqtool.other"]
+    clear_metadata(model)
+    assert [e.key for e in model.metadata_props] == ["author", "qdqtool", "rule"]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every guard that rules name: a node that it lets through and one that it stops."""
+
+from __future__ import annotations
+
+import pytest
+from graphs import node_of, view_of
+
+from qdqtool.errors import QdqError
+from qdqtool.match.constraints import _CONSTRAINTS, Site, constraint_named, reason_of
+from qdqtool.rulebook import load_rules
+
+TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, float[4,4] q) => (float[1,4,8,8] z)
+ <float[4,4,1,1] w, float[4] b, float[1,4,1,1] cb, float[4,1,1] c3, float[1,1,8,8] map, float[1,1,1,4] last, float one = {1}, float zero = {0},
+  int64[8] pads = {0,0,0,0,0,0,1,1}, float[4] sc = {1,1,2,2}, float[4,4] m, float[2,4,4] stack, float[9,4] table, int64[2] i = {0,1}, int64 whole = {2},
+  int64[2] hw = {2,3}, int64[1] ch = {1}, int64[2] bh = {0,2}> {
+ conv = Conv(x, w)
+ conv_computed = Conv(x, wc)
+ t = Relu(x)
+ add_b = Add(conv, b)
+ add_cb = Add(conv, cb)
+ add_c3 = Add(c3, conv)
+ add_one = Add(conv, one)
+ add_map = Add(conv, map)
+ add_last = Add(conv, last)
+ add_int = Add(conv, whole)
+ add_t = Add(conv, t)
+ add_self = Add(conv, conv)
+ bn = BatchNormalization(conv, b, b, b, b)
+ bn_computed = BatchNormalization(conv, b, b, vc, b)
+ bn_training, n1, n2 = BatchNormalization<training_mode=1>(conv, b, b, b, b)
+ mean_hw = ReduceMean<axes=[2,3]>(x)
+ mean_h = ReduceMean<axes=[2]>(x)
+ mean_all = ReduceMean(x)
+ mean_batch = ReduceMean<axes=[0,2]>(x)
+ mean_in = ReduceMean(x, hw)
+ mean_in_one = ReduceMean(x, ch)
+ mean_in_batch = ReduceMean(x, bh)
+ near = Resize<mode="nearest">(x, , sc)
+ default = Resize(x, , sc)
+ linear = Resize<mode="linear">(x, , sc)
+ cubic = Resize<mode="cubic">(x, , sc)
+ take = Gather(x, i)
+ look_up = Gather(table, ic)
+ take_computed = Gather(x, ic)
+ pad = Pad(x, pads)
+ pad_zero = Pad(x, pads, zero)
+ pad_one = Pad(x, pads, one)
+ pad_computed = Pad(x, pads, vc)
+ pad_edge = Pad<mode="edge">(x, pads)
+ pad_old = Pad<mode="constant", pads=[0,0,0,0,0,0,1,1], value=1.0>(x)
+ pad_old_zero = Pad<pads=[0,0,0,0,0,0,1,1]>(x)
+ gemm = Gemm(q, m)
+ gemm_t = Gemm<transB=1>(q, m)
+ right = MatMul(q, m)
+ left = MatMul(m, q)
+ many = MatMul(q, stack)
+ both = MatMul(q, q)
+ bias_last = Add(right, b)
+ bias_rows = Add(right, c1)
+ z = Relu(conv)
+}""".replace("float[4,4] m,", "float[4,4] m, float[4,1] c1,")  # fmt: skip
+
+# guard, node, tensor by which a chain comes in, start of the chain, lets through
+CASES = [
+    ("weight", "conv", "", "", True), ("weight", "conv_computed", "", "", False), ("weight", "t", "", "", False),
+    ("bias", "add_cb", "conv", "conv", True), ("bias", "add_c3", "conv", "conv", True), ("bias", "add_one", "conv", "conv", True),
+    ("bias", "add_b", "conv", "conv", False), ("bias", "add_map", "conv", "conv", False), ("bias", "add_last", "conv", "conv", False),
+    ("bias", "add_int", "conv", "conv", False), ("bias", "add_t", "conv", "conv", False), ("bias", "bias_last", "right", "right", True),
+    ("bias", "bias_rows", "right", "right", False), ("per_channel", "add_cb", "conv", "conv", True), ("per_channel", "add_map", "conv", "conv", False),
+    ("per_channel", "add_self", "conv", "conv", False),
+    ("inference", "bn", "conv", "conv", True), ("inference", "bn_computed", "conv", "conv", False), ("inference", "bn_training", "conv", "conv", False),
+    ("computed", "add_t", "", "", True), ("computed", "add_cb", "", "", False), ("computed", "t", "", "", False), ("computed", "both", "", "", True),
+    ("spatial", "mean_hw", "", "", True), ("spatial", "mean_in", "", "", True), ("spatial", "mean_h", "", "", False), ("spatial", "mean_all", "", "", False),
+    ("spatial", "mean_batch", "", "", False), ("spatial", "mean_in_one", "", "", False), ("spatial", "mean_in_batch", "", "", False),
+    ("nearest", "near", "", "", True), ("nearest", "default", "", "", True), ("nearest", "linear", "", "", False), ("nearest", "cubic", "", "", False),
+    ("interpolating", "linear", "", "", True), ("interpolating", "cubic", "", "", True), ("interpolating", "near", "", "", False),
+    ("selects", "take", "", "", True), ("selects", "look_up", "", "", False), ("selects", "take_computed", "", "", False),
+    ("zero_or_copy", "pad", "", "", True), ("zero_or_copy", "pad_zero", "", "", True), ("zero_or_copy", "pad_edge", "", "", True),
+    ("zero_or_copy", "pad_old_zero", "", "", True), ("zero_or_copy", "pad_one", "", "", False), ("zero_or_copy", "pad_computed", "", "", False),
+    ("zero_or_copy", "pad_old", "", "", False),
+    ("transposed_weight", "gemm_t", "", "", True), ("transposed_weight", "gemm", "", "", False),
+    ("plain_weight", "gemm", "", "", True), ("plain_weight", "gemm_t", "", "", False),
+    ("right_matrix", "right", "", "", True), ("right_matrix", "left", "", "", False), ("right_matrix", "many", "", "", False),
+    ("right_matrix", "both", "", "", False),
+    ("residual", "add_cb", "conv", "conv", False), ("residual", "add_self", "conv", "conv", False),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def view() -> object:
+    return view_of(TEXT)
+
+
+@pytest.mark.parametrize(("name", "key", "entry", "start", "through"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES])
+def test_a_guard_lets_through_and_stops(name: str, key: str, entry: str, start: str, through: bool) -> None:
+    view = view_of(TEXT)
+    site = Site(view, node_of(view, key), entry, node_of(view, start) if start else None)
+    assert constraint_named(name)(site) is through
+
+
+def test_residual_lets_the_branch_through_that_fuses_and_stops_the_other() -> None:
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w> { c = Conv(x, w) y = Add(c, x) }"
+    view = view_of(text)
+    add, conv = node_of(view, "y"), node_of(view, "c")
+    assert constraint_named("residual")(Site(view, add, "c", conv))
+    assert not constraint_named("residual")(Site(view, add, "x", conv))
+
+
+def test_every_guard_is_tested_both_ways() -> None:
+    for name in _CONSTRAINTS.keys() - {"residual"}:
+        assert {case[4] for case in CASES if case[0] == name} == {True, False}, name
+
+
+def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
+    rules = load_rules("gpu")
+    named = {step.constraint for rule in (*rules.fusions, *rules.readers, *rules.commutes, *rules.weights) for step in rule.steps}
+    assert named - {""} == set(_CONSTRAINTS)
+
+
+def test_every_guard_says_in_one_line_why_it_stops() -> None:
+    assert reason_of("nearest").lower() == "it interpolates between values"
+    for name in _CONSTRAINTS:
+        assert reason_of(name) and "\n" not in reason_of(name)
+
+
+def test_a_guard_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(QdqError, match=r"nearst: no such constraint; known: .*nearest"):
+        constraint_named("nearst")
+
+
+def test_the_other_operands_are_all_but_one_entry() -> None:
+    view = view_of(TEXT)
+    assert Site(view, node_of(view, "add_self"), "conv").others() == ["conv"]
+    assert Site(view, node_of(view, "add_c3"), "conv").others() == ["c3"]
