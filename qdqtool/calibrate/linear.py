@@ -16,9 +16,8 @@ from qdqtool.calibrate.moments import INF, Array, Moments, collapsed, gaussian, 
 from qdqtool.calibrate.shapes import Shape
 from qdqtool.errors import QdqError
 
-
-# Correlation of neighbouring places of one channel. 0 is Nagel's independence; with 0.3 more tensors of 12 of 22 trained
-# models come within 0.5 .. 3 times the range that data shows, and fewer of 2 (measured, single seed of data each).
+# Correlation of neighbouring places of one channel. 0 is Nagel's independence; with 0.3 more tensors of 12 of 22
+# trained models come within 0.5 .. 3 times the range that data shows, and fewer of 2 (measured against 8 to 64 images).
 ALIKE = 0.3
 
 

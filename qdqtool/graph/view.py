@@ -163,11 +163,9 @@ class GraphView:
             node = self.producer.get(name)
             if node is None or name not in self._constants:
                 return None
-            if node.op == "Identity":
-                name = node.inputs[0]
-                continue
-            stored: list[onnx.TensorProto] = [item.t for item in node.proto.attribute if item.name == "value"]
-            return stored[0] if node.op == "Constant" and stored else None
+            if node.op != "Identity":
+                return constant_tensor(node)
+            name = node.inputs[0]
 
     def bodies(self) -> Iterator[GraphView]:
         """Views of the bodies of control flow, at any depth, each with its scope."""
@@ -325,6 +323,15 @@ def attribute(node: Node, name: str, default: object = None) -> object:
             value = onnx.helper.get_attribute_value(item)
             return value.decode(errors="replace") if isinstance(value, bytes) else value
     return default
+
+
+def constant_tensor(node: Node) -> onnx.TensorProto | None:
+    """The TensorProto of a Constant node; None for other nodes, and where it holds numbers, text or a sparse tensor."""
+    for item in node.proto.attribute:
+        if node.op == "Constant" and item.name == "value":
+            tensor: onnx.TensorProto = item.t
+            return tensor
+    return None
 
 
 def constant_value(proto: onnx.NodeProto, folder: Path | None) -> npt.NDArray[np.generic] | None:

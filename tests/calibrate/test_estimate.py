@@ -268,7 +268,8 @@ PICK = "float[1,2,1,1] one = {1, 0}, float[1,2,1,1] two = {0, 1}, int64[2] halve
 )
 def test_channels_are_followed(body: str, wanted: float) -> None:
     more = """, int64[1] i0 = {0}, int64[1] i1 = {1}, int64[1] i2 = {2}, int64[2] swap = {1, 0},
-        int64[3] flat = {1, 2, 64}, int64[4] back = {0, 2, 8, 8}, int64[8] pads = {0,0,1,1,0,0,1,1}, float[4] scales = {1,1,2,2}"""
+        int64[3] flat = {1, 2, 64}, int64[4] back = {0, 2, 8, 8}, int64[8] pads = {0,0,1,1,0,0,1,1},
+        float[4] scales = {1,1,2,2}"""
     table = estimate(f"{BN} {body}", f"{STATISTICS}, {PICK}{more}")
     assert amax(table, "OUT") == pytest.approx(wanted, rel=1e-4)
 

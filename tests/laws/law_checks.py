@@ -107,7 +107,7 @@ def _as_sets(plan: Plan) -> dict[str, set[Any]]:
     return {
         "points": set(plan.points),
         "refusals": set(plan.refusals),
-        "heads": {(h.key, h.label, h.evidence, frozenset(h.outputs)) for h in plan.heads},
+        "heads": {(h.key, h.label, frozenset(h.outputs)) for h in plan.heads},
         "float nodes": set(plan.float_nodes),
         "groups": {(g.rule, tuple(n.key for n in g.nodes), g.output) for g in plan.groups},
     }
@@ -144,8 +144,8 @@ def check_no_new_complaint(before: onnx.ModelProto | Path, after: onnx.ModelProt
 # ---------------------------------------------------------------------- L10
 
 
-def session_of(model: onnx.ModelProto | Path, outputs: Iterable[str] = ()) -> Any:
-    """The reference executor; `outputs` are given out beside the model's own."""
+def session_of(model: onnx.ModelProto | Path, outputs: Iterable[str] = (), folder: Path | None = None) -> Any:
+    """The reference executor; `outputs` are given out beside the model's own, `folder` holds its external data."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -153,6 +153,8 @@ def session_of(model: onnx.ModelProto | Path, outputs: Iterable[str] = ()) -> An
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     source: Any = str(model) if isinstance(model, Path) else model
     if isinstance(source, onnx.ModelProto):
         shown = onnx.ModelProto()
@@ -189,23 +191,24 @@ def as_identity(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def check_nothing_but_rounding(
-    plain: onnx.ModelProto, quantised: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]] | None = None
+    plain: onnx.ModelProto, quantised: onnx.ModelProto, folder: Path | None = None, seed: int = 0
 ) -> int:
     """L10: without its rounding the Q/DQ model computes the plain one's bits, and each pair rounds by half a step.
 
     Returns:
         How many pairs on activations were looked at.
     """
-    session = session_of(plain)
-    feeds = feeds or inputs_for(session)
-    expected, got = session.run(None, feeds), session_of(as_identity(quantised)).run(None, feeds)
+    session = session_of(plain, folder=folder)
+    feeds = inputs_for(session, seed=seed)
+    expected = session.run(None, feeds)
+    got = session_of(as_identity(quantised), folder=folder).run(None, feeds)
     for value, one, other in zip(session.get_outputs(), expected, got, strict=True):
         same_bits = one == other if isinstance(one, list) else one.tobytes() == other.tobytes()
         assert same_bits, f"{value.name} differs where nothing is rounded"
-    return _check_half_steps(quantised, feeds)
+    return _check_half_steps(quantised, feeds, folder)
 
 
-def _check_half_steps(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> int:
+def _check_half_steps(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]], folder: Path | None) -> int:
     """|dq(q(x)) - x| <= scale / 2 where -128.5 <= x / scale <= 127.5, with one unit in the last place of x to spare."""
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     behind = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == PAIR[1]}
@@ -217,7 +220,7 @@ def _check_half_steps(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any
         if node.op_type == PAIR[0] and node.input[0] not in stored and stored[node.input[1]].ndim == 0
     ]
     wanted = [name for name in dict.fromkeys(n for site in sites for n in site[:2]) if name not in given_out | taken]
-    session = session_of(model, wanted)
+    session = session_of(model, wanted, folder)
     values = dict(zip((o.name for o in session.get_outputs()), session.run(None, dict(feeds)), strict=True))
     values.update(feeds)
     for tensor, rounded, scale in sites:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Net:
     style: Style
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[TensorProto] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
+    outputs: dict[str, int] = field(default_factory=dict)
     current: str = "x"
     channels: int = 4
     size: int = 16
@@ -66,6 +66,11 @@ class Net:
         tensor = onnx.numpy_helper.from_array(np.asarray(value, kind), f"w{len(self.weights)}")
         self.weights.append(tensor)
         return tensor.name
+
+    def give_out(self, name: str, rank: int = 4) -> None:
+        """Make a tensor an output of the graph."""
+        if name != "x":
+            self.outputs[name] = rank
 
     def normal(self, *shape: int) -> str:
         return self.store(self.values.normal(size=shape) * 0.3)
@@ -247,34 +252,32 @@ def mixed_in(net: Net, kind: str) -> None:
 
 
 def given_out(net: Net, kind: str) -> None:
-    net.outputs.append(net.current)
+    net.give_out(net.current)
 
 
 def left_over(net: Net, kind: str) -> None:
     """A branch that ends in an output of its own."""
-    net.outputs.append(act(net, conv(net, net.current, 4), kind, 4))
+    net.give_out(act(net, conv(net, net.current, 4), kind, 4))
 
 
 def box_head(net: Net) -> None:
-    c = net.channels
     scores = net.op("Sigmoid", [conv(net, net.current, 2)])
     boxes = net.op("Mul", [net.op("Exp", [conv(net, net.current, 4)]), net.store(0.1)])
     flat = [
         net.op("Reshape", [net.op("Transpose", [x], perm=[0, 2, 3, 1]), net.ints(1, -1, n)])
         for x, n in ((boxes, 4), (scores, 2))
     ]
-    net.outputs.append(net.op("Concat", flat, axis=2))
-    net.channels = c
+    net.give_out(net.op("Concat", flat, axis=2), 3)
 
 
 def class_head(net: Net) -> None:
     flat = net.op("Flatten", [net.op("GlobalAveragePool", [net.current])], axis=1)
     weight, bias = net.normal(5, net.channels), net.normal(5)
-    net.outputs.append(net.op("Softmax", [net.op("Gemm", [flat, weight, bias], transB=1)], axis=1))
+    net.give_out(net.op("Softmax", [net.op("Gemm", [flat, weight, bias], transB=1)], axis=1), 2)
 
 
 def map_head(net: Net) -> None:
-    net.outputs.append(conv(net, net.current, 3, 1))
+    net.give_out(conv(net, net.current, 3, 1))
 
 
 BLOCKS = (
@@ -295,9 +298,14 @@ styles = st.builds(
 
 
 @st.composite
-def networks(draw: st.DrawFn, opsets: Sequence[int] = OPSETS) -> onnx.ModelProto:
-    """A network of up to eight blocks and one or two heads, in some style; checker and runtime accept it."""
-    style = draw(styles.filter(lambda s: s.opset in opsets))
+def networks(draw: st.DrawFn, *, tidy: bool = False) -> onnx.ModelProto:
+    """A network of up to eight blocks and one or two heads, in some style.
+
+    Tidy ones have sorted nodes without equal names: what onnx.checker and onnxruntime take without a complaint.
+    """
+    style = draw(styles)
+    if tidy:
+        style = replace(style, mixed=False, names="all" if style.names == "same" else style.names)
     blocks = draw(st.lists(st.tuples(st.sampled_from(BLOCKS), st.sampled_from(ACTS)), min_size=1, max_size=8))
     heads = draw(st.lists(st.sampled_from(HEADS), min_size=1, max_size=2))
     return build(style, blocks, heads)
@@ -324,7 +332,7 @@ def _written(net: Net) -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 16])]
     if style.listed:
         inputs += [helper.make_tensor_value_info(w.name, w.data_type, list(w.dims)) for w in weights]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in dict.fromkeys(net.outputs)]
-    graph = helper.make_graph(nodes, "random", inputs, [o for o in outputs if o.name != "x"], weights)
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * rank) for n, rank in net.outputs.items()]
+    graph = helper.make_graph(nodes, "random", inputs, outputs, weights)
     ir = 3 if style.listed and style.opset < 13 else 7
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", style.opset)], ir_version=ir)

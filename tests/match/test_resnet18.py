@@ -76,7 +76,7 @@ def built(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, o
     for mode in ("fp", "qat-residual-qgap"):
         script = shared / "trt" / "engines" / "build_onnx.py"
         command = [sys.executable, str(script), "resnet18", mode, str(folder / f"{mode}.onnx"), "--width", "0.25"]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603
+        subprocess.run(command, check=True, capture_output=True)
     return {path.stem: onnx.load(path) for path in folder.iterdir()}
 
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cache held against the tensors of a model: what it names in vain, what it lacks. Not how a model is read.
+
+TensorRT skips names that it does not find without a word, and runs tensors without a scale in float.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qdqtool.cache.text import Cache
+
+# Names that TensorRT's parser makes up, which no model has: of layers without a name, of broadcasts it inserts.
+_MADE_UP = re.compile(r"\(Unnamed Layer\* \d+\)|^ONNXTRT_")
+_OUTPUT = "_output"  # the parser's name of a constant `c` is `c_output`
+_ALIKE = 0.85  # difflib ratio from which a name counts as a near miss
+_MAX_COMPARED, _MAX_LENGTH = 20_000, 160  # about a second of difflib at most
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a cache and a model fit; names in the order of the cache and of the model.
+
+    Attributes:
+        matched: float tensors of the model that have a scale.
+        constant: other tensors of the model that have one: constants, integers, tensors inside bodies.
+        made_up: names that TensorRT makes up while it reads a model; its next version may make up others.
+        unknown: names that neither the model nor TensorRT has.
+        missing: float tensors of the model without a scale.
+        unusable: names whose entries of zero or infinity carry no scale; they count as missing.
+        near: unknown name -> the missing one it resembles most, where one comes close.
+        colons: names that the readers of onnxruntime and MIGraphX cut at their first `:`.
+    """
+
+    matched: tuple[str, ...]
+    constant: tuple[str, ...]
+    made_up: tuple[str, ...]
+    unknown: tuple[str, ...]
+    missing: tuple[str, ...]
+    unusable: tuple[str, ...]
+    near: Mapping[str, str]
+    colons: tuple[str, ...]
+
+    @property
+    def coverage(self) -> float:
+        """Percent of the model's float tensors that have a scale; 100 where it has none."""
+        total = len(self.matched) + len(self.missing)
+        return 100.0 * len(self.matched) / total if total else 100.0
+
+    def passes(self, fail_under: float | None = None) -> bool:
+        """Whether every name is known and, if asked for, the coverage in percent is reached."""
+        return not self.unknown and (fail_under is None or self.coverage >= fail_under)
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts first, then the names."""
+        groups = ("matched", "constant", "made_up", "unknown", "missing", "unusable", "colons")
+        counts = {name: len(getattr(self, name)) for name in groups}
+        names = {name: list(getattr(self, name)) for name in groups[1:]}
+        counts["near_misses"] = len(self.near)
+        return {"counts": counts, "coverage": self.coverage, **names, "near_misses": dict(self.near)}
+
+
+def check(cache: Cache, floats: Iterable[str], others: Iterable[str] = ()) -> Check:
+    """Compare the names of a cache with those of a model.
+
+    Args:
+        cache: the cache.
+        floats: names of the model's float tensors that are computed: its inputs and the outputs of its nodes.
+        others: every other name in the model: initialisers, constants, integer tensors, tensors inside bodies.
+    """
+    wanted, known = dict.fromkeys(floats), set(others)
+    groups: dict[str, list[str]] = {"matched": [], "constant": [], "made_up": [], "unknown": []}
+    for name in cache.entries:
+        groups[_kind(name, wanted, known)].append(name)
+    missing = [name for name in wanted if name not in cache.entries]
+    unusable = tuple(name for name, *_ in cache.dropped if name in wanted)
+    near = dict(near_misses(groups["unknown"], missing))
+    kinds = {kind: tuple(names) for kind, names in groups.items()}
+    return Check(**kinds, missing=tuple(missing), unusable=unusable, near=near, colons=cache.colon_names)
+
+
+def near_misses(unknown: Sequence[str], missing: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of an unknown name and the missing one that it resembles.
+
+    First names that differ only in case, punctuation or a `:0` (one look-up each); then, by difflib, those that are
+    alike to 85 %, for as many names as about 20,000 comparisons allow.
+    """
+    bare: dict[str, str] = {}
+    for name in reversed(missing):
+        bare[_bare(name)] = name
+    left = _MAX_COMPARED
+    for name in unknown:
+        if found := bare.get(_bare(name)):
+            yield name, found
+        elif left >= len(missing) and len(name) <= _MAX_LENGTH:
+            alike = [other for other in missing if abs(len(other) - len(name)) <= 0.35 * len(name)]
+            left -= len(alike)
+            if best := difflib.get_close_matches(name, alike, 1, _ALIKE):
+                yield name, best[0]
+
+
+def _kind(name: str, wanted: Mapping[str, None], known: set[str]) -> str:
+    if name in wanted:
+        return "matched"
+    if name in known:
+        return "constant"
+    made_up = _MADE_UP.search(name) or (name.endswith(_OUTPUT) and name.removesuffix(_OUTPUT) in known)
+    return "made_up" if made_up else "unknown"
+
+
+def _bare(name: str) -> str:
+    """The letters and digits of a name, without the `:0` of TensorFlow."""
+    return re.sub(r"[^0-9a-z]+", "", re.sub(r":\d+$", "", name.casefold()))

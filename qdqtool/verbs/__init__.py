@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public verbs, each from one noun to another. What they share is in `opening.py`."""
+
+from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+from qdqtool.verbs.opening import load_table, stored_table
+from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
+
+__all__ = [
+    "InsertOptions",
+    "InsertResult",
+    "PeelOptions",
+    "PeelResult",
+    "insert",
+    "load_table",
+    "peel",
+    "plan",
+    "stored_table",
+]
