@@ -66,10 +66,10 @@ def merge(caches: Sequence[tuple[str, Cache]], on_conflict: OnConflict = "error"
 
 
 def _pick(values: Sequence[np.float32], on_conflict: OnConflict) -> int:
-    """Which of a tensor's scales stays; the first of equal ones."""
+    """Which of a tensor's scales stays; the first of equally large ones."""
     if on_conflict == "max":
         return max(range(len(values)), key=lambda i: (values[i], -i))
-    return values.index(values[-1]) if on_conflict == "last" else 0
+    return len(values) - 1 if on_conflict == "last" else 0
 
 
 def _dropped(caches: Sequence[Cache], entries: dict[str, np.float32]) -> tuple[Dropped, ...]:

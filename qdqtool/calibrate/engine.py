@@ -14,7 +14,14 @@ import onnx
 from qdqtool.calibrate.backends.ort import OrtActivations
 from qdqtool.calibrate.feed import Batch, Data, Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.calibrate.histogram import Histogram
-from qdqtool.calibrate.methods import Method, choose_amax, needs_entropy_histogram, parse_method, scale_from_amax
+from qdqtool.calibrate.methods import (
+    Method,
+    choose_amax,
+    needs_entropy_histogram,
+    parse_method,
+    predicted_sqnr,
+    scale_from_amax,
+)
 from qdqtool.calibrate.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
@@ -32,12 +39,14 @@ class CalibrationOptions:
         provider: what onnxruntime runs on: cpu, cuda or tensorrt.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
         where: what messages call the model.
+        beside: another method, whose predicted loss the table tells beside the chosen one's; not `entropy`.
     """
 
     method: str = "mse"
     provider: str = "cpu"
     progress: bool | None = None
     where: str = "model"
+    beside: str = ""
 
 
 def calibrate(
@@ -95,7 +104,7 @@ def calibrate_scales(
     options = options or CalibrationOptions()
     method = parse_method(options.method)
     activations = OrtActivations(proto, folder, wanted, options.provider, options.where)
-    histograms, samples = _observe(activations, feed, method, options)
+    histograms, samples, spectra = _observe(activations, feed, method, options)
     unscaled = {
         name: f"behind {operator}, which onnxruntime cannot run" for name, operator in activations.behind.items()
     }
@@ -110,6 +119,8 @@ def calibrate_scales(
         if name not in unscaled
     }
     facts: dict[str, Any] = {"method": str(method), "samples": samples}
+    if options.beside:
+        facts["predicted"] = _predicted(parse_method(options.beside), scales, spectra)
     if isinstance(feed, Feed):
         facts["data"] = feed.description
     return ScaleTable(scales, unscaled, facts)
@@ -117,14 +128,17 @@ def calibrate_scales(
 
 def _observe(
     activations: OrtActivations, feed: Iterable[Batch], method: Method, options: CalibrationOptions
-) -> tuple[dict[str, AnyHistogram], int]:
-    """One histogram per tensor, and the number of samples seen."""
+) -> tuple[dict[str, AnyHistogram], int, dict[str, Histogram]]:
+    """One histogram per tensor, the number of samples, and mergeable histograms where a loss is to be predicted."""
     kind = EntropyHistogram if needs_entropy_histogram(method) else Histogram
     histograms: dict[str, AnyHistogram] = {name: kind() for name in activations.names}
+    spectra = {name: Histogram() for name in activations.names} if options.beside else {}
     samples = 0
     for batch in _shown(feed, options):
         for name, array in activations.run(batch):
             histograms[name].add(array)
+            if spectra:
+                spectra[name].add(array)
             if histograms[name].has_nan:
                 raise QdqError(
                     name, f"holds NaN (batch from sample {samples} on)", "mend the model or leave the sample out"
@@ -132,7 +146,23 @@ def _observe(
         samples += feed.count(batch) if isinstance(feed, Feed) else _leading(batch)
     if not samples:
         raise QdqError("data", "gives no samples", "calibration needs data")
-    return histograms, samples
+    return histograms, samples, spectra
+
+
+def _predicted(beside: Method, scales: dict[str, Scale], spectra: dict[str, Histogram]) -> dict[str, Any]:
+    """Signal to noise, in dB, that rounding to int8 leaves each tensor: [with its scale, with the other method's]."""
+    decibel = {
+        name: [
+            _finite(predicted_sqnr(spectra[name], float(scale.bits) * 127)),
+            _finite(predicted_sqnr(spectra[name], choose_amax(beside, spectra[name]))),
+        ]
+        for name, scale in scales.items()
+    }
+    return {"beside": str(beside), "decibel": decibel}
+
+
+def _finite(decibel: float) -> float:
+    return round(min(decibel, 999.0), 2)
 
 
 def _leading(batch: Batch) -> int:

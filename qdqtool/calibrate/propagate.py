@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from qdqtool.calibrate import elementwise, linear, relayout
+from qdqtool.calibrate.known import Known, integer
 from qdqtool.calibrate.moments import (
     INF,
     MOST,
     Array,
     Moments,
     collapsed,
-    constant,
     function_of,
     gaussian,
     guess,
@@ -24,71 +23,9 @@ from qdqtool.calibrate.moments import (
     padded,
     within,
 )
-from qdqtool.calibrate.shapes import Shape, shapes_of
-from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.view import Node, attribute
 
 Found = Moments | list[Moments] | None
-
-
-class Known:
-    """What has been found so far about the tensors of one graph: changes while the graph is walked."""
-
-    def __init__(self, view: GraphView) -> None:
-        self.view = view
-        self.shapes = shapes_of(view)
-        self.moments: dict[str, Moments] = {}
-
-    def of(self, node: Node, index: int) -> Moments:
-        """The moments of one input; a guess where nothing is known."""
-        name = node.inputs[index] if index < len(node.inputs) else ""
-        found = self.moments.get(self.view.root(name))
-        if found is None:
-            value = self.numbers(name)
-            found = guess() if value is None else constant(value)
-        return found
-
-    def numbers(self, name: str) -> npt.NDArray[np.generic] | None:
-        """The value of a numeric constant, or None."""
-        if not name or not self.view.is_constant(self.view.root(name)):
-            return None
-        pair = next((pair for pair in self.view.pairs.get(name, ()) if pair.quantize is None), None)
-        value = self.view.array(name) if pair is None else self._dequantized(pair.dequantize)
-        if value is None or value.dtype.kind in "biuf":
-            return value
-        return None if value.dtype.kind in "OSUc" else value.astype(np.float32)
-
-    def _dequantized(self, node: Node) -> npt.NDArray[np.generic] | None:
-        """(q - zero point) * scale of an integer constant, one scale or one per place of the axis."""
-        values = [self.numbers(name) for name in node.inputs if name]
-        if any(value is None for value in values) or not values:
-            return None
-        q, *others = (np.asarray(value, np.float32) for value in values)
-        axis, wide = _int(node, "axis", 1), [np.ones((), np.float32), np.zeros((), np.float32)]
-        for place, value in enumerate(others[:2]):
-            fits = value.size == 1 or (value.ndim == 1 and -q.ndim <= axis < q.ndim and value.size == q.shape[axis])
-            if not fits:
-                return None
-            shape = [-1 if n == axis % max(q.ndim, 1) else 1 for n in range(q.ndim)]
-            wide[place] = value.reshape(()) if value.size == 1 else value.reshape(shape)
-        return np.asarray((q - wide[1]) * wide[0])
-
-    def constant_input(self, node: Node, index: int) -> npt.NDArray[np.generic] | None:
-        """The value of a constant input, or None."""
-        return self.numbers(node.inputs[index]) if index < len(node.inputs) else None
-
-    def vector(self, node: Node, index: int, default: float) -> Array:
-        """A constant input as float64; a 0-d default where it is absent or computed."""
-        value = self.constant_input(node, index)
-        return np.asarray(default if value is None else value, np.float64)
-
-    def shape(self, name: str) -> Shape | None:
-        """The shape of a tensor as far as it is known."""
-        return self.shapes.get(self.view.root(name))
-
-    def rank(self, name: str) -> int | None:
-        """The number of axes of a tensor, if known."""
-        shape = self.shape(name)
-        return None if shape is None else len(shape)
 
 
 Rule = Callable[[Known, Node], Found]
@@ -149,11 +86,6 @@ def _ints(value: object) -> list[int] | None:
     return None
 
 
-def _int(node: Node, name: str, default: int) -> int:
-    value = attribute(node, name, default)
-    return int(value) if isinstance(value, int) else default
-
-
 def _axes(known: Known, node: Node, index: int = 1) -> list[int] | None:
     given = _ints(attribute(node, "axes"))
     return _ints(known.constant_input(node, index)) if given is None else given
@@ -169,7 +101,7 @@ def _alike(known: Known, node: Node) -> Found:
 
 def _conv(known: Known, node: Node) -> Found:
     weight = known.constant_input(node, 1)
-    groups = _int(node, "group", 1)
+    groups = integer(node, "group", 1)
     if weight is None or weight.ndim < 3 or 0 in weight.shape or groups < 1:
         return None
     linear.sound(weight, node.inputs[1])
@@ -187,7 +119,7 @@ def _gemm(known: Known, node: Node) -> Found:
     if weight is None or weight.ndim != 2:
         return _matmul(known, node)
     linear.sound(weight, node.inputs[1])
-    turned = weight.T if _int(node, "transB", 0) else weight
+    turned = weight.T if integer(node, "transB", 0) else weight
     alpha, beta = elementwise.real(node, "alpha", 1.0), elementwise.real(node, "beta", 1.0)
     product = linear.matrix_product(known.of(node, 0), turned, weight_left=False)
     bias = beta * known.vector(node, 2, 0.0)
@@ -208,7 +140,7 @@ def _matmul(known: Known, node: Node) -> Found:
 def batch_norm_statistics(known: Known, node: Node) -> tuple[Array, Array, Array, Array] | None:
     """Scale, bias, mean and variance of a BatchNormalization in inference, float64 [channels]; None where computed."""
     arrays = [known.constant_input(node, index) for index in (1, 2, 3, 4)]
-    if node.op != "BatchNormalization" or _int(node, "training_mode", 0):
+    if node.op != "BatchNormalization" or integer(node, "training_mode", 0):
         return None
     if any(array is None or array.ndim != 1 for array in arrays):
         return None
@@ -241,7 +173,7 @@ def _layer_norm(known: Known, node: Node) -> Found:
 
 def _softmax(known: Known, node: Node) -> Found:
     shape = known.shape(node.inputs[0])
-    axis = _int(node, "axis", -1)
+    axis = integer(node, "axis", -1)
     length = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
     share = 1 / (length or 64)
     found = gaussian(share, share**2, 0.0, 1.0, known=True)
@@ -253,7 +185,7 @@ def _softmax(known: Known, node: Node) -> Found:
 
 def _reduce(known: Known, node: Node) -> Found:
     x, shape = known.of(node, 0), known.shape(node.inputs[0])
-    axes, keep = _axes(known, node), bool(_int(node, "keepdims", 1))
+    axes, keep = _axes(known, node), bool(integer(node, "keepdims", 1))
     if node.op in ("ReduceMax", "ReduceMin"):
         kept = linear.averaged(x, axes, shape, keep)
         return within([x], kept)
@@ -284,7 +216,7 @@ def _transpose(known: Known, node: Node) -> Found:
 
 def _concat(known: Known, node: Node) -> Found:
     parts = [known.of(node, index) for index in range(len(node.inputs))]
-    return relayout.concat(parts, _int(node, "axis", 1), [known.shape(name) for name in node.inputs])
+    return relayout.concat(parts, integer(node, "axis", 1), [known.shape(name) for name in node.inputs])
 
 
 def _slice(known: Known, node: Node) -> Found:
@@ -302,7 +234,7 @@ def _slice(known: Known, node: Node) -> Found:
 
 
 def _split(known: Known, node: Node) -> Found:
-    axis, rank = _int(node, "axis", 0), known.rank(node.inputs[0])
+    axis, rank = integer(node, "axis", 0), known.rank(node.inputs[0])
     shapes = [known.shape(name) for name in node.outputs]
     sizes = [shape[axis] if shape and -len(shape) <= axis < len(shape) else None for shape in shapes]
     x = padded(known.of(node, 0), rank or 0)
@@ -311,7 +243,7 @@ def _split(known: Known, node: Node) -> Found:
 
 def _gather(known: Known, node: Node) -> Found:
     index = known.constant_input(node, 1)
-    axis = _int(node, "axis", 0)
+    axis = integer(node, "axis", 0)
     x = known.of(node, 0)
     if index is None:
         return within([x], collapsed(x))

@@ -20,6 +20,7 @@ VERBS = {
     "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
     "calibrate": "run data through a model and write the scale of every tensor",
     "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
+    "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
     "cache": "show a calibration cache, or carry it to another TensorRT version",
 }
 

@@ -100,7 +100,7 @@ class GraphView:
         self.graph = graph
         self.folder = folder
         self.scope = scope
-        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self.initializers: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
         sparse = {tensor.values.name for tensor in graph.sparse_initializer}
         self.inputs = [value.name for value in graph.input if value.name not in self.initializers]
         self.outputs = [value.name for value in graph.output]

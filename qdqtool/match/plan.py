@@ -13,7 +13,7 @@ from typing import Literal
 from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import weight_index
+from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.match.groups import Group, find_groups
 from qdqtool.match.trie import Trie
 from qdqtool.rulebook import load_rules
@@ -208,6 +208,6 @@ def _body_refusals(view: GraphView) -> list[Refusal]:
                 f"{body.scope}/{node.name}", "control-flow", "TensorRT's INT8 stops at the bodies of If, Loop and Scan"
             )
             for node in body.nodes
-            if weight_index(body, node) is not None
+            if is_product(node)  # its weight may be an initialiser of the graph around the body
         ]
     return refusals

@@ -14,8 +14,9 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.calibrate.estimate import estimate_scales
+from qdqtool.calibrate.known import Known
 from qdqtool.calibrate.linear import ALIKE
-from qdqtool.calibrate.propagate import Known, propagate
+from qdqtool.calibrate.propagate import propagate
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView

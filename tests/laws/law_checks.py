@@ -208,16 +208,23 @@ def check_nothing_but_rounding(
     return _check_half_steps(quantised, feeds, folder)
 
 
+def _is_external(tensor: TensorProto) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
 def _check_half_steps(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]], folder: Path | None) -> int:
     """|dq(q(x)) - x| <= scale / 2 where -128.5 <= x / scale <= 127.5, with one unit in the last place of x to spare."""
-    stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if not _is_external(t)}
+    constant = {t.name for t in model.graph.initializer} | {
+        node.output[0] for node in model.graph.node if node.op_type == "Constant"
+    }
     behind = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == PAIR[1]}
     given_out = {value.name for value in model.graph.output}
     taken = {value.name for value in model.graph.input}
     sites = [
         (node.input[0], behind[node.output[0]], stored[node.input[1]])
         for node in model.graph.node
-        if node.op_type == PAIR[0] and node.input[0] not in stored and stored[node.input[1]].ndim == 0
+        if node.op_type == PAIR[0] and node.input[0] not in constant and stored[node.input[1]].ndim == 0
     ]
     wanted = [name for name in dict.fromkeys(n for site in sites for n in site[:2]) if name not in given_out | taken]
     session = session_of(model, wanted, folder)
@@ -259,7 +266,7 @@ def pairs_inside_groups(model: onnx.ModelProto) -> list[str]:
 
 def wrong_pairs(model: onnx.ModelProto) -> list[str]:
     """Pairs that are not symmetric int8 with finite positive scales, pairs on a bias, and Shape behind a pair."""
-    stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type != TensorProto.STRING}
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer if not _is_external(t)}
     rounded = {node.output[0] for node in model.graph.node if node.op_type == PAIR[1]}
     wrong = []
     for node in model.graph.node:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laws of design.md on random networks of opset 9 to 17: unnamed nodes, shared weights, no order, and all that."""
+"""The laws of design.md on random networks of opset 9 to 17: unnamed nodes, shared weights, no order, and all that.
+
+QDQTOOL_EXAMPLES=1000 looks longer."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import law_checks as laws
@@ -20,8 +23,8 @@ from qdqtool.scales import ScaleTable
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 NOWHERE = Path()
 slow_start = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-many = settings(max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=slow_start)
-few = settings(many, max_examples=15)
+many = settings(max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "40")), deadline=None, derandomize=True, database=None, suppress_health_check=slow_start)
+few = settings(many, max_examples=10)
 
 
 def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:
@@ -33,7 +36,7 @@ def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.__name__)
 def test_the_generator_makes_networks_that_runtimes_take_and_insert_quantises(block: object, opset: int) -> None:
     style = Style(opset, "all", listed=False, constants=False, mixed=False, seed=opset)
-    model = build(style, [(BLOCKS[0], "Relu"), (block, "Relu")], HEADS[2:])
+    model = build(style, [(BLOCKS[0], "Relu"), (block, "Relu")], HEADS[1:2])
     assert laws.checker_complaint(model) == "" and laws.runtime_complaint(model) == ""
     assert len(verbs.plan(model).activations) >= 2
 

@@ -151,4 +151,4 @@ def test_reads_are_ordered_by_name_and_input() -> None:
     plan = plan_of(DETECTOR)
     point = next(p for p in plan.points if p.tensor == "f")
     assert point.reads == (Read("boxes", 0), Read("marks", 0), Read("s", 0))
-    assert readers_of(plan, "f") == set(point.reads) and point.group == "stem"
+    assert readers_of(plan, "f") == {("boxes", 0), ("marks", 0), ("s", 0)} and point.group == "stem"
