@@ -16,28 +16,34 @@ if TYPE_CHECKING:
     from qdqtool.match.plan import Plan, PlanOptions
     from qdqtool.scales import Scale, ScaleTable
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import InsertOptions, InsertResult, PeelOptions, PeelResult, insert, load_table, peel, plan
+    from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+    from qdqtool.verbs.opening import load_table
+    from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
+    from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
 
 # name -> the room it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
 _HOMES = {
     "Cache": "cache.text",
     "CalibrationOptions": "calibrate.engine",
     "FeedOptions": "calibrate.feed",
-    "InsertOptions": "verbs",
-    "InsertResult": "verbs",
-    "PeelOptions": "verbs",
-    "PeelResult": "verbs",
+    "InsertOptions": "verbs.insert",
+    "InsertResult": "verbs.insert",
+    "PeelOptions": "verbs.peel",
+    "PeelResult": "verbs.peel",
     "Plan": "match.plan",
     "PlanOptions": "match.plan",
+    "PtqOptions": "verbs.ptq",
+    "PtqResult": "verbs.ptq",
     "QdqError": "errors",
     "Scale": "scales",
     "ScaleTable": "scales",
     "TrtVersion": "trtversion",
     "calibrate": "calibrate.engine",
-    "insert": "verbs",
-    "load_table": "verbs",
-    "peel": "verbs",
-    "plan": "verbs",
+    "insert": "verbs.insert",
+    "load_table": "verbs.opening",
+    "peel": "verbs.peel",
+    "plan": "verbs.insert",
+    "ptq": "verbs.ptq",
     "read_cache": "cache.text",
     "retarget": "cache.retarget",
     "write_cache": "cache.text",
@@ -53,6 +59,8 @@ __all__ = [
     "PeelResult",
     "Plan",
     "PlanOptions",
+    "PtqOptions",
+    "PtqResult",
     "QdqError",
     "Scale",
     "ScaleTable",
@@ -62,6 +70,7 @@ __all__ = [
     "load_table",
     "peel",
     "plan",
+    "ptq",
     "read_cache",
     "retarget",
     "write_cache",

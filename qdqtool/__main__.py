@@ -6,8 +6,8 @@ import sys
 
 from qdqtool.cli.main import main
 
-# An index of a large graph is millions of small objects that all live to the end: looking for garbage among them at every
-# 700 new ones takes a quarter of the time.
+# An index of a large graph is millions of small objects that all live to the end: looking for garbage among them at
+# every 700 new ones takes up to a quarter of the time.
 _NEW_OBJECTS = 100_000
 
 

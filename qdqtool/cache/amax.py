@@ -84,11 +84,8 @@ def _number(name: str, value: Any, where: object) -> float:
     if amax != amax or isinstance(value, bool):
         raise QdqError(where, f"the range of {name!r} is not a number", "calibrate again")
     if amax < 0:
-        reason = (
-            f"the range of {name!r} is negative ({amax!r}); onnxruntime's writer keeps the larger of lowest and highest,"
-            " not of their absolute values"
-        )
-        raise QdqError(where, reason, "convert the calibration.json beside it, which holds both ends")
+        reason = f"the range of {name!r} is negative ({amax!r}), as onnxruntime's writer keeps the larger of both ends"
+        raise QdqError(where, reason, "convert the calibration.json beside it, which holds both of them")
     return amax
 
 

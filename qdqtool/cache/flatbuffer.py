@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """onnxruntime's calibration table as a FlatBuffer: pairs of text out of bytes and back. Not what the text means.
 
-The schema (onnxruntime, `cal_table.fbs`):  table KeyValue { key:string; value:string; }  table TrtTable { dict:[KeyValue]; }
-FlatBuffers: little-endian; an offset counts from the place it stands at; a table starts with the way back to its list of
-field offsets. So small a schema needs no package, and every offset of a foreign file is checked before it is followed.
+The schema (onnxruntime, `cal_table.fbs`):
+
+    table KeyValue { key:string; value:string; }    table TrtTable { dict:[KeyValue]; }
+
+FlatBuffers: little-endian; an offset counts from the place it stands at; a table starts with the way back to its list
+of field offsets. So small a schema needs no package, and every offset of a foreign file is checked before it is used.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from qdqtool.errors import QdqError
 
-# Root offset 20; field list of TrtTable (6 bytes long, table 8 bytes, field at 4) and padding; that of KeyValue (8 bytes
-# long, table 12 bytes, fields at 4 and 8); TrtTable at 20: 16 back to its list, vector 4 further.
-_HEAD = struct.pack("<I HHHH HHHH iI".replace(" ", ""), 20, 0, 6, 8, 4, 8, 12, 4, 8, 14, 4)
+# Root offset 20; padding; the field list of TrtTable (6 bytes, table of 8, field at 4); that of KeyValue (8 bytes, table
+# of 12, fields at 4 and 8); TrtTable at 20: 14 back to its list, vector 4 further.
+_HEAD = struct.pack("<IHHHHHHHHiI", 20, 0, 6, 8, 4, 8, 12, 4, 8, 14, 4)
 _PAIRS_LIST, _PAIR_BYTES = 12, 12
 
 
@@ -54,10 +57,20 @@ def read_pairs(data: bytes, where: object) -> list[tuple[str, str]]:
         if 4 * count > len(data):
             raise ValueError(f"{count} entries")
         tables = [place + _unsigned(data, place) for place in range(vector + 4, vector + 4 + 4 * count, 4)]
-        return [(_text(data, table, 0), _text(data, table, 1)) for table in tables]
+        return list(_texts(data, tables))
     except (ValueError, struct.error) as error:
         todo = "give the calibration.flatbuffers that onnxruntime wrote, or another kind of cache"
         raise QdqError(where, f"is not a calibration table of onnxruntime ({error})", todo) from None
+
+
+def _texts(data: bytes, tables: Sequence[int]) -> Iterator[tuple[str, str]]:
+    left = 16 * len(data)  # texts may be shared, but not so often that a small file fills the memory
+    for table in tables:
+        key, value = _text(data, table, 0), _text(data, table, 1)
+        left -= len(key) + len(value)
+        if left < 0:
+            raise ValueError("its texts overlap")
+        yield key, value
 
 
 def _string(text: str) -> bytes:

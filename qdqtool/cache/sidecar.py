@@ -43,7 +43,7 @@ class Sidecar:
         options: what the verb was asked for.
         tensors: name -> `{"origin": ..., "method": ..., "bits": ...}`; `bits` are the eight hexadecimal digits that the
             scale had before a tie changed them.
-        sources: (file name, SHA-256, verb) facts of the caches this one was made from.
+        sources: `{"file": ..., "sha256": ..., "header": ...}` of each cache that this one was made from.
     """
 
     verb: str

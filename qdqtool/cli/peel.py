@@ -7,16 +7,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.data import add_data_arguments, feed_options_from
 from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
+    from qdqtool.calibrate.engine import CalibrationOptions
     from qdqtool.verbs import PeelResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which stays as it is")
-    parser.add_argument("--target", choices=("gpu",), required=True, help="whose cache is written")
+    parser.add_argument("--target", choices=("gpu", "dla"), required=True, help="whose cache is written")
     parser.add_argument("--trt-version", metavar="V", required=True, help="such as 7100, 8.5.2, jp4.6, drive6.0.9")
     parser.add_argument(
         "--source", metavar="M", help="the model that Q/DQ were inserted into: it is given back as it was"
@@ -25,6 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-conflict", choices=("error", "max"), default="error", help="where one tensor has several scales"
     )
     parser.add_argument("--allow-estimated", action="store_true", help="write scales that no data was seen for")
+    parser.add_argument(
+        "--fill", choices=("ptq", "propagate", "none"), default="ptq", help="dla: where missing scales come from"
+    )
+    parser.add_argument(
+        "--no-ties", action="store_true", help="dla: leave tensors of one range with scales of their own"
+    )
+    parser.add_argument("--force-ptq", action="store_true", help="dla: drop the Q/DQ's scales, calibrate every tensor")
+    parser.add_argument("--method", metavar="M", help="dla: how data becomes scales (default: as insert did)")
+    add_data_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="the clean model (default: MODEL with .peeled.onnx for its ending)"
@@ -43,6 +55,12 @@ def run(args: argparse.Namespace) -> int:
         on_conflict=args.on_conflict,
         allow_estimated=args.allow_estimated,
         source=args.source,
+        fill=args.fill,
+        ties=not args.no_ties,
+        force_ptq=args.force_ptq,
+        data=args.data,
+        calibration=_calibration(args),
+        feed=feed_options_from(args),
     )
     cache = args.cache or Path(args.model).with_suffix(".cache")
     result = verbs.peel(args.model, options, output=args.output, cache=cache)
@@ -51,8 +69,22 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result, str(cache)))
     else:
-        print_lines(_summary(result, str(cache)), args)
+        print_lines(_summary(result, str(cache), args.target), args)
     return 0
+
+
+def _calibration(args: argparse.Namespace) -> CalibrationOptions | None:
+    """The method and provider, where the user chose one; the verb knows better defaults."""
+    for option, given in (("--data", args.data), ("--method", args.method), ("--force-ptq", args.force_ptq)):
+        if args.target == "gpu" and given:
+            raise QdqError(
+                option, "is for --target dla: a cache for the GPU holds the Q/DQ's own scales", "leave it out"
+            )
+    if args.method is None:
+        return None
+    from qdqtool.calibrate.engine import CalibrationOptions
+
+    return CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
 
 
 def _facts(result: PeelResult, cache: str) -> dict[str, object]:
@@ -64,19 +96,30 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
         "header": result.cache.header,
         "scales": scales,
         "float_outputs": list(result.float_outputs),
+        "origins": result.origins,
+        "ties": result.ties,
+        "unscaled": result.table.unscaled,
     }
 
 
-def _summary(result: PeelResult, cache: str) -> list[str]:
-    equal = sum(scale.origin == "equal" for scale in result.table.scales.values())
+def _summary(result: PeelResult, cache: str, target: str) -> list[str]:
     scales = counted(len(result.table), "scale")
+    equal = result.origins.get("equal", 0)
     lines = [
         f"wrote {result.model}",
         f"wrote {cache}: {result.cache.header}, {scales}, {equal} of them from neighbours of the same values",
     ]
+    if target == "dla":
+        origins = ", ".join(f"{number} {origin}" for origin, number in sorted(result.origins.items()))
+        lines.append(f"by origin: {origins}; {len(result.ties)} tied to a larger one")
+    if result.table.unscaled:
+        shown = ", ".join(f"{name} ({reason})" for name, reason in list(result.table.unscaled.items())[:6])
+        more = f" and {len(result.table.unscaled) - 6} more" if len(result.table.unscaled) > 6 else ""
+        lines.append(f"without a scale: {shown}{more}")
     if result.float_outputs:
         shown = ", ".join(result.float_outputs[:6])
         more = f" and {len(result.float_outputs) - 6} more" if result.float_outputs[6:] else ""
         lines.append(f"outputs of INT8 groups that stay float: {shown}{more}")
-    lines.append(f"next: trtexec --onnx={result.model} --int8 --fp16 --calib={cache}")
+    dla = " --useDLACore=0 --allowGPUFallback" if target == "dla" else ""
+    lines.append(f"next: trtexec --onnx={result.model} --int8 --fp16 --calib={cache}{dla}")
     return lines

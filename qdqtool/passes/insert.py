@@ -15,6 +15,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
+from qdqtool.graph.weighted import weight_rank
 from qdqtool.match.plan import Plan, Point
 from qdqtool.scales import Scale
 
@@ -50,6 +51,8 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     """
     chosen = _choose(view, plan, scales, given=given)
     weights = {point: _weight_scale(view, point, scales) for point in plan.weights if not _present(view, point)}
+    if given:
+        _refuse_other_weights(view, plan, scales)
     writer = _Writer(view)
     added, kept = [], []
     for point in plan.points:
@@ -84,15 +87,19 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
 
 
 def _present(view: GraphView, point: Point) -> list[Pair]:
-    """The pairs that stand on a point already; of a weight those with the same axis."""
+    """The pairs that stand on a point already; of a weight those that its readers use, or that have its axis."""
     pairs = view.pairs.get(point.tensor, [])
     if point.role == "activation" or not pairs:
         return pairs
-    return pairs if len(pairs) == 1 else [p for p in pairs if _axis_of(view, p) == point.axis] or pairs
+    read = {view.producer[read.node].inputs[read.index] for read in point.reads}
+    return [p for p in pairs if p.dequantize.outputs[0] in read] or [p for p in pairs if _same_axis(view, p, point)]
 
 
-def _axis_of(view: GraphView, pair: Pair) -> int | None:
-    return pair_scale(view, pair).axis
+def _same_axis(view: GraphView, pair: Pair, point: Point) -> bool:
+    axis, rank = pair_scale(view, pair).axis, weight_rank(view, point.tensor)
+    if axis is None or point.axis is None or rank is None:
+        return axis == point.axis
+    return axis % rank == point.axis % rank
 
 
 def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> dict[str, Scale]:
@@ -113,15 +120,25 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
         for name in members:
             scale = largest if name not in own or own[name].same_bits(largest) else _tied(largest)
             if name in standing:
-                if given and name in own and not standing[name].same_bits(scale):
-                    raise QdqError(
-                        name,
-                        f"its Q/DQ has the scale {standing[name].hex()}, the table says {scale.hex()}",
-                        "--requantize replaces the pairs",
-                    )
+                if given and own and not standing[name].same_bits(scale):
+                    raise _conflict(name, standing[name], scale)
                 scale = standing[name]
             chosen[name] = scale
     return chosen
+
+
+def _refuse_other_weights(view: GraphView, plan: Plan, scales: Mapping[str, Scale]) -> None:
+    for point in plan.weights:
+        own, pairs = scales.get(point.tensor), _present(view, point)
+        if own is not None and pairs:
+            standing = pair_scale(view, pairs[0])
+            if standing.bits.tobytes() != own.bits.tobytes():
+                raise _conflict(point.tensor, standing, own)
+
+
+def _conflict(name: str, standing: Scale, own: Scale) -> QdqError:
+    reason = f"its Q/DQ has the scale {standing.hex()}, the table says {own.hex()}"
+    return QdqError(name, reason, "--requantize replaces the pairs")
 
 
 def _largest(scales: Mapping[str, Scale]) -> Scale:

@@ -4,15 +4,19 @@
 from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
 from qdqtool.verbs.opening import load_table, stored_table
 from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
+from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
 
 __all__ = [
     "InsertOptions",
     "InsertResult",
     "PeelOptions",
     "PeelResult",
+    "PtqOptions",
+    "PtqResult",
     "insert",
     "load_table",
     "peel",
     "plan",
+    "ptq",
     "stored_table",
 ]

@@ -3,27 +3,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import onnx
 
-from qdqtool.cache.text import Cache, write_cache
+from qdqtool.cache.sidecar import check_place, tensor_facts, write_sidecar
+from qdqtool.cache.text import Cache, format_cache, write_cache
 from qdqtool.errors import QdqError
 from qdqtool.files import refuse_overwrite
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
-from qdqtool.match.spread import Coverage, check_coverage, spread_scales
+from qdqtool.match.spread import check_coverage, spread_scales
 from qdqtool.passes.peel import OnConflict, Peeled, peel_pairs
 from qdqtool.passes.restore import restore_source
-from qdqtool.rulebook import load_rules
-from qdqtool.scales import ScaleTable
-from qdqtool.trtversion import TrtVersion, require_caches
-from qdqtool.verbs.opening import output_path, restore_header, source_path
+from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.trtversion import TrtVersion, require_caches, require_dla
+from qdqtool.verbs.fill import fill_every_tensor
+from qdqtool.verbs.opening import output_path, restore_header, source_path, stored_table
+
+if TYPE_CHECKING:
+    from qdqtool.calibrate.engine import CalibrationOptions
+    from qdqtool.calibrate.feed import Data, Feed, FeedOptions
+
+Fill = Literal["ptq", "propagate", "none"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,18 @@ class PeelOptions:
     """How Q/DQ are taken out.
 
     Attributes:
-        target: whose cache is written; "gpu".
         trt_version: whose cache is written.
+        target: "gpu": the points and what holds the same values; "dla": every float tensor.
         on_conflict: what to do where one tensor has several scales.
         allow_estimated: write scales that no data was seen for.
         source: the model that Q/DQ were inserted into, to be given back as it was.
+        fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
+            table in the metadata, then from data; "propagate" also inside fused groups; "none" lets some stay without.
+        ties: for "dla", whether tensors of one range take the largest scale among them.
+        force_ptq: for "dla", drop the Q/DQ's scales and calibrate every tensor of the clean model.
+        data: what `fill` and `force_ptq` calibrate on.
+        calibration: method and provider for that.
+        feed: how data is read.
     """
 
     trt_version: TrtVersion
@@ -43,6 +58,12 @@ class PeelOptions:
     on_conflict: OnConflict = "error"
     allow_estimated: bool = False
     source: ModelSource | None = None
+    fill: Fill = "ptq"
+    ties: bool = True
+    force_ptq: bool = False
+    data: Data | Feed | None = None
+    calibration: CalibrationOptions | None = None
+    feed: FeedOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -52,8 +73,10 @@ class PeelResult:
     Attributes:
         model: a path, ModelProto or gs.Graph.
         cache: what TensorRT reads.
-        table: the same scales with their origin.
-        float_outputs: outputs of INT8 groups without a scale: they stay in float.
+        table: the same scales with their origin; for "dla" also what has none, and why.
+        float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
+        ties: for "dla", tensor -> the one whose scale it took.
+        origins: how many scales come from where, ties not counted.
         notes: warnings, a sentence each.
     """
 
@@ -61,7 +84,20 @@ class PeelResult:
     cache: Cache
     table: ScaleTable
     float_outputs: tuple[str, ...]
+    ties: dict[str, str]
+    origins: dict[str, int]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Covered:
+    """What goes into the cache, and what is said of it."""
+
+    scales: dict[str, Scale]
+    own: dict[str, Scale] = field(default_factory=dict)
+    ties: dict[str, str] = field(default_factory=dict)
+    float_outputs: tuple[str, ...] = ()
+    unscaled: dict[str, str] = field(default_factory=dict)
 
 
 def peel(
@@ -77,87 +113,148 @@ def peel(
         model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         options: see `PeelOptions`.
         output: file for the clean model; for a path the default is `<name>.peeled.onnx` beside it.
-        cache: file for the cache; for a path the default is `<name>.cache` beside it.
+        cache: file for the cache; for a path the default is `<name>.cache` beside it. What stands in it and why goes
+            into `<cache>.json`.
 
     Raises:
-        QdqError: a version without caches, estimated scales that were not allowed, and what `peel_pairs`,
-        `check_coverage`
-            and `restore_source` refuse. Nothing is written then.
+        QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
+            `peel_pairs` and `restore_source` refuse. Nothing is written then.
     """
     require_caches(options.trt_version)
+    if options.target == "dla":
+        require_dla(options.trt_version)
     opened = open_model(model)
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
-    proto = opened.proto
-    before = GraphView(proto.graph, opened.folder)
-    if not before.pairs:
-        raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
-    peeled = peel_pairs(before, on_conflict=options.on_conflict)
-    _refuse_estimated(opened, peeled, options)
-    restore_header(proto)
+    _check_places(opened, options, target, cache_path)
+    peeled, table = _take_out(opened, options)
+    notes = _warnings(opened, options)
+    clean = _clean_model(opened, options, notes)
+    view = GraphView(clean.proto.graph, clean.folder)
     rules = load_rules(options.target, options.trt_version)
-    coverage = spread_scales(peeled.view, rules, peeled.scales)
-    decided = make_plan(peeled.view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(peeled))
-    float_outputs = check_coverage(peeled.view, decided.groups, coverage, peeled.int8_nodes)
-    notes = _peel_notes(proto, decided, coverage, options)
-    proto, folder, coverage = _with_source(proto, opened, coverage, options, notes)
-    result_cache = Cache.of(
-        options.trt_version, {name: np.float32(scale.bits) for name, scale in coverage.scales.items()}
-    )
-    origin = source_path(options.source)
-    for path in (target, cache_path):
-        if path is not None:
-            refuse_overwrite(path, [p for p in (opened.path, origin) if p is not None])
-    given = give_back(proto, replace(opened, folder=folder), target)
+    decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
+    covered = _cover(clean, view, rules, decided, _here(view, peeled, clean), peeled, table, options)
+    notes += _more_points(decided, covered.scales, options)
+    made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
+    format_cache(made)  # refuses names that a cache cannot hold, before anything is written
+    given = give_back(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target)
     if cache_path is not None:
-        write_cache(result_cache, cache_path)
-    return PeelResult(given, result_cache, ScaleTable(coverage.scales), tuple(float_outputs), tuple(notes))
+        write_cache(made, cache_path)
+        write_sidecar(cache_path, _facts(opened, made, covered, options))
+    origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
+    result_table = ScaleTable(covered.scales, covered.unscaled)
+    return PeelResult(given, made, result_table, covered.float_outputs, covered.ties, origins, tuple(notes))
 
 
-def _refuse_estimated(opened: Opened, peeled: Peeled, options: PeelOptions) -> None:
-    if peeled.estimated and not options.allow_estimated:
+def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> None:
+    """Refuse places that would do harm before anything is done."""
+    inputs = [path for path in (opened.path, source_path(options.source)) if path is not None]
+    for path in (target, cache):
+        if path is not None:
+            refuse_overwrite(path, inputs)
+            if not path.absolute().parent.is_dir():
+                raise QdqError(path, "its folder does not exist", "make it, or name another file")
+    if cache is not None:
+        check_place(cache, inputs)
+        if target is not None:
+            refuse_overwrite(cache, [target])
+            if cache.absolute() == target.absolute():
+                raise QdqError(cache, "is named for the model and for the cache", "name two files")
+
+
+def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]:
+    """The pairs' scales, and the table that calibration left in the metadata; the model is plain from here on."""
+    view = GraphView(opened.proto.graph, opened.folder)
+    if not view.pairs:
+        raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
+    peeled = peel_pairs(view, on_conflict=options.on_conflict)
+    if peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         reason = f"{part} were estimated without data, such as that of {peeled.estimated[0]}"
         raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them all the same")
+    table = stored_table(opened.proto) or ScaleTable()
+    restore_header(opened.proto)
+    return peeled, table
 
 
-def _float_nodes(peeled: Peeled) -> frozenset[str]:
+def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Opened:
+    """The peeled model, or the source with the weights that changed since, where one is given."""
+    if options.source is None:
+        return opened
+    source = open_model(options.source)
+    changed = restore_source(source.proto, source.folder, opened.proto, opened.folder)
+    if changed:
+        notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
+    return source
+
+
+def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
+    """The points' scales, all of whose tensors the clean model has."""
+    for name in (*peeled.scales, *peeled.int8_nodes):
+        if name not in view.producer and name not in view.inputs:
+            todo = "give the model that Q/DQ were inserted into"
+            raise QdqError(name, f"has a scale, but {clean.name} has no such tensor", todo)
+    return peeled.scales
+
+
+def _cover(
+    clean: Opened,
+    view: GraphView,
+    rules: RuleBook,
+    decided: Plan,
+    points: dict[str, Scale],
+    peeled: Peeled,
+    table: ScaleTable,
+    options: PeelOptions,
+) -> _Covered:
+    if options.target == "gpu":
+        coverage = spread_scales(view, rules, points)
+        outputs = check_coverage(view, decided.groups, coverage, peeled.int8_nodes)
+        return _Covered(coverage.scales, float_outputs=tuple(outputs))
+    complete = fill_every_tensor(clean, view, rules, decided, points, table, options)
+    unscaled = {name: complete.exempt.get(name, "no scale was found") for name in complete.left}
+    return _Covered(complete.scales, complete.own, complete.ties, (), unscaled)
+
+
+def _float_nodes(view: GraphView, peeled: Peeled) -> frozenset[str]:
     int8 = set(peeled.int8_nodes)
-    return frozenset(node.key for node in peeled.view.nodes if node.key not in int8)
+    return frozenset(node.key for node in view.nodes if node.key not in int8)
 
 
-def _peel_notes(proto: onnx.ModelProto, decided: Plan, coverage: Coverage, options: PeelOptions) -> list[str]:
+def _warnings(opened: Opened, options: PeelOptions) -> list[str]:
     version = options.trt_version
     notes = [version.warning] if version.warning else []
-    opset, highest = opset_of(proto) or 0, version.max_opset
+    opset, highest = opset_of(opened.proto) or 0, version.max_opset
     if options.source is None and highest is not None and opset > highest:
         todo = "give the file it was made from with --source"
         notes.append(f"the model has opset {opset}, TensorRT {version.text} reads up to {highest}: {todo}")
-    more = [point.tensor for point in decided.activations if point.tensor not in coverage.scales]
-    if more:
-        todo = f"insert --trt-version {version.header_number}"
-        notes.append(f"TensorRT {version.text} takes INT8 at {len(more)} more tensors, such as {more[0]}: {todo}")
     return notes
 
 
-def _with_source(
-    proto: onnx.ModelProto, opened: Opened, coverage: Coverage, options: PeelOptions, notes: list[str]
-) -> tuple[onnx.ModelProto, Path | None, Coverage]:
-    """The source model with the weights that changed, where one is given; the cache then names its tensors only."""
-    if options.source is None:
-        return proto, opened.folder, coverage
-    source = open_model(options.source)
-    changed = restore_source(source.proto, source.folder, proto, opened.folder)
-    if changed:
-        notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
-    view = GraphView(source.proto.graph, source.folder)
-    names = {*view.producer, *view.inputs}
-    lost = [name for name in coverage.scales if name not in names]
-    points = [name for name in lost if name not in coverage.spread]
-    if points:
-        raise QdqError(
-            points[0],
-            f"has a scale, but {source.name} has no such tensor",
-            "give the model that Q/DQ were inserted into",
-        )
-    kept = {name: scale for name, scale in coverage.scales.items() if name in names}
-    return source.proto, source.folder, Coverage(kept, coverage.spread)
+def _more_points(decided: Plan, scales: dict[str, Scale], options: PeelOptions) -> list[str]:
+    more = [point.tensor for point in decided.activations if point.tensor not in scales]
+    if not more:
+        return []
+    version, todo = options.trt_version, f"insert --trt-version {options.trt_version.header_number}"
+    return [f"TensorRT {version.text} takes INT8 at {len(more)} more tensors, such as {more[0]}: {todo}"]
+
+
+def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions) -> dict[str, Any]:
+    """What stands beside the cache."""
+    asked = {"target": options.target, "trt_version": options.trt_version.text, "on_conflict": options.on_conflict}
+    if options.target == "dla":
+        asked |= {"fill": options.fill, "ties": str(options.ties), "force_ptq": str(options.force_ptq)}
+    before = {name: np.float32(scale.bits) for name, scale in covered.own.items()}
+    return {
+        "verb": "peel",
+        "header": cache.header,
+        "model": {"sha256": opened.sha256},
+        "options": asked,
+        "tensors": tensor_facts(covered.scales, before),
+    }
+
+
+def _count(origins: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for origin in origins:
+        counts[origin] = counts.get(origin, 0) + 1
+    return counts

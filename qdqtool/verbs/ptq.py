@@ -64,7 +64,7 @@ class PtqResult:
     path: Path | None
 
     def predicted(self) -> dict[str, Any] | None:
-        """Medians over all tensors of the predicted signal to noise in dB, with the method chosen and with the other."""
+        """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
         facts = self.table.facts.get("predicted")
         if not facts or not facts["decibel"]:
             return None

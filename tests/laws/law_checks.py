@@ -164,16 +164,20 @@ def session_of(model: onnx.ModelProto | Path, outputs: Iterable[str] = (), folde
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def inputs_for(session: Any, sizes: Mapping[int, int] | None = None, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """Seeded values for every input: normal floats, and 0 or 1 for integers (ids, types and masks alike)."""
-    sizes = sizes or {0: 1, 2: 64, 3: 64}
+def inputs_for(session: Any, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    """Seeded values for every input: normal floats, 0 or 1 for integers (ids, types and masks alike), 0.5 for a number.
+
+    What the model leaves open is small: one sample, maps of 64 by 64, series of 512 values, texts of 8 words.
+    """
     values = np.random.default_rng(seed)
     feeds: dict[str, np.ndarray[Any, Any]] = {}
     for item in session.get_inputs():
-        shape = [n if isinstance(n, int) else sizes.get(axis, 8) for axis, n in enumerate(item.shape)]
-        kind = _KINDS[item.type]
-        whole = values.integers(0, 2, shape) if np.dtype(kind).kind in "iub" else values.standard_normal(shape)
-        feeds[item.name] = np.asarray(whole).astype(kind)
+        kind, rank = np.dtype(_KINDS[item.type]), len(item.shape)
+        series = 512 if kind.kind == "f" else 8
+        free = (1, series if rank == 2 else 1, 64, 64, 8, 8)
+        shape = [size if isinstance(size, int) else free[axis] for axis, size in enumerate(item.shape)]
+        whole = values.integers(0, 2, shape) if kind.kind in "iub" else values.standard_normal(shape)
+        feeds[item.name] = np.asarray(0.5 if kind.kind == "f" and not shape else whole).astype(kind)
     return feeds
 
 

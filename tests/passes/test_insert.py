@@ -200,7 +200,7 @@ def test_inserting_twice_gives_the_same_bytes() -> None:
     inserted(model, scales=scales)
     once = bytes_of(model)
     for given in (False, True):
-        done, plan = inserted(model, scales={name: scale for name, scale in scales.items() if name not in "ef"} if given else {}, given=given)
+        done, plan = inserted(model, scales=scales if given else {}, given=given)
         assert bytes_of(model) == once
         assert done.added == () and done.kept == plan.points
 
@@ -236,6 +236,14 @@ def test_a_given_scale_that_differs_from_the_one_that_stands_is_a_conflict() -> 
     assert bytes_of(model) == before
 
 
+def test_a_given_scale_of_a_weight_that_differs_from_the_one_that_stands_is_a_conflict() -> None:
+    model = model_of(SOME)
+    with pytest.raises(QdqError, match="^w2: its Q/DQ has the scale 3f000000, the table says 3f400000"):
+        inserted(model, scales={"x": Scale.of(0.1), "w2": Scale.of(0.75)}, given=True)
+    done, _ = inserted(model, scales={"x": Scale.of(0.1), "w2": Scale.of(0.5)}, given=True)
+    assert "w2" in {point.tensor for point in done.kept}
+
+
 @pytest.mark.parametrize(("value", "given"), [(0.25, True), (0.5, False)], ids=["the same", "not chosen by the user"])
 def test_no_conflict(value: float, given: bool) -> None:
     done, _ = inserted(model_of(SOME), scales={"x": Scale.of(0.1), "c": Scale.of(value)}, given=given)
@@ -245,15 +253,41 @@ def test_no_conflict(value: float, given: bool) -> None:
 def test_a_missing_pair_of_a_tie_takes_the_scale_that_stands() -> None:
     text = """g (float[1,4,8,8] x) => (float[N] z) <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3, float s = {0.25}, int8 o = {0}> {
      c = Conv(x, w1) cq = QuantizeLinear(c, s, o) cd = DequantizeLinear(cq, s, o) d = Conv(x, w2) k = Concat<axis=1>(cd, d) z = Conv(k, w3) }"""
-    done, _ = inserted(model_of(text), scales={"x": Scale.of(0.1), "d": Scale.of(0.75)})
+    scales = {"x": Scale.of(0.1), "d": Scale.of(0.75)}
+    done, _ = inserted(model_of(text), scales=scales)
     assert float(done.scales["d"].bits) == float(done.scales["c"].bits) == 0.25
+    with pytest.raises(QdqError, match="^c: its Q/DQ has the scale 3e800000, the table says 3f400000"):
+        inserted(model_of(text), scales=scales, given=True)
 
 
 # ---------------------------------------------------------------- shapes of files
 
 
+TWO_AXES = "g (float[2,2] x) => (float[2,2] z, float[2,2] y) <float[2,2] w = {1,2,3,4}> { y = Gemm<transB=1>(x, w) z = MatMul(x, w) }"
+
+
+def test_a_weight_read_along_two_axes_has_a_pair_for_each_however_often_it_is_inserted() -> None:
+    model = model_of(TWO_AXES)
+    inserted(model)
+    once = bytes_of(model)
+    view = GraphView(model.graph)
+    read = {node.key: node.inputs[1] for node in view.nodes}
+    axes = {pair.dequantize.key: pair_scale(view, pair).axis for pair in view.pairs["w"]}
+    assert {key: axes[name] for key, name in read.items()} == {"y": 0, "z": 1}
+    inserted(model)
+    assert bytes_of(model) == once
+
+
+def test_a_reader_does_not_join_a_pair_along_another_axis() -> None:
+    model = model_of(TWO_AXES.replace("y = Gemm", "wq = QuantizeLinear<axis=0>(w, s, o) wd = DequantizeLinear<axis=0>(wq, s, o) y = Gemm").replace("(x, w) z", "(x, wd) z").replace("> {", ", float[2] s = {1,2}, int8[2] o = {0,0}> {"))
+    done, _ = inserted(model)
+    assert [(point.tensor, point.axis) for point in done.added] == [("x", None), ("w", -1)]
+    view = GraphView(model.graph)
+    assert sorted(str(pair_scale(view, pair).axis) for pair in view.pairs["w"]) == ["0", "1"]
+
+
 def test_new_names_make_way_for_old_ones() -> None:
-    text = """g (float[1,2,4,4] x) => (float[N] z, float[N] x_DQ) <float[2,2,1,1] w, float[2,2,1,1] x_scale, float qdqtool_zero_point = {3}> { x_DQ = Relu(x) x_Q = Conv(x, x_scale) [w_Q] z = Conv(x_Q, w) }"""
+    text = """g (float[1,2,4,4] x) => (float[N,M,H,W] z, float[N,M,H,W] x_DQ) <float[2,2,1,1] w, float[2,2,1,1] x_scale, float qdqtool_zero_point = {3}> { x_DQ = Relu(x) x_Q = Conv(x, x_scale) [w_Q] z = Conv(x_Q, w) }"""
     model = model_of(text)
     inserted(model)
     onnx.checker.check_model(model, full_check=True)
@@ -264,7 +298,7 @@ def test_new_names_make_way_for_old_ones() -> None:
 
 WRAPPED = {
     "a weight listed as an input": ("z = Conv(x, w)", "w"),
-    "a Constant node": ("k = Constant<value = float[1,2,1,1] {1, 3}>() z = Conv(x, k)", "k"),
+    "a Constant node": ("k = Constant<value = float[2,2,1,1] {1,3,5,4}>() z = Conv(x, k)", "k"),
     "an Identity": ("k = Identity(w) z = Conv(x, k)", "k"),
     "a transposed constant": ("k = Transpose<perm=[1,0,2,3]>(w) z = Conv(x, k)", "k"),
 }
@@ -272,12 +306,12 @@ WRAPPED = {
 
 @pytest.mark.parametrize(("body", "name"), WRAPPED.values(), ids=WRAPPED)
 def test_wrapped_weights(body: str, name: str) -> None:
-    model = model_of(f"g (float[1,2,4,4] x) => (float[N] z) <float[2,2,1,1] w = {{1,2,3,4}}> {{ {body} }}")
-    if "listed" in WRAPPED and name == "w":
+    model = model_of(f"g (float[1,2,4,4] x) => (float[N,M,H,W] z) <float[2,2,1,1] w = {{1,2,3,4}}> {{ {body} }}")
+    if name == "w":
         model.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [2, 2, 1, 1]))
     inserted(model)
     view = GraphView(model.graph)
-    expected = {"w": [2, 4], "k": [3] if "Constant" in body else [3, 4] if "Transpose" in body else [2, 4]}[name]
+    expected = {"w": [2, 4], "k": [3, 5] if "Constant" in body else [3, 4] if "Transpose" in body else [2, 4]}[name]
     assert pair_scale(view, view.pairs[name][0]).bits.tolist() == [float(np.float32(v) / np.float32(127)) for v in expected]
     onnx.checker.check_model(model, full_check=True)
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches from file to file, each written with its sidecar: merge, convert, retarget. Not what becomes of the scales."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from qdqtool.cache.amax import inexact_as_float32
+from qdqtool.cache.convert import Source, Target, read_any, render, with_version
+from qdqtool.cache.merge import Merged, OnConflict, merge
+from qdqtool.cache.retarget import cautions, retarget
+from qdqtool.cache.sanitise import renamed, sanitised
+from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, source_fact, write_sidecar
+from qdqtool.cache.text import Cache, format_cache, read_cache
+from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.trtversion import TrtVersion, require_caches
+
+Path = str | os.PathLike[str]
+
+_AS_FLOAT32 = ("ort-flatbuffers", "ort-json", "polygraphy-script")
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """How to convert.
+
+    Attributes:
+        target: the format to write.
+        source: the format of the input; None guesses by content.
+        trt_version: the version for the header; None keeps that of the input.
+        sanitize_names: whether names with a `:` get others; the model must then take the same.
+        model_names: every tensor name of that model, so that no new name is one of them.
+    """
+
+    target: Target
+    source: Source | None = None
+    trt_version: TrtVersion | None = None
+    sanitize_names: bool = False
+    model_names: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A cache that was written.
+
+    Attributes:
+        cache: what is in it.
+        before: the first line of the input; empty where its format has none.
+        source: the format of the input.
+        renamed: old name -> new name.
+        notes: what the user should know, one line each.
+    """
+
+    cache: Cache
+    before: str = ""
+    source: Source = "trt"
+    renamed: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def retarget_file(path: Path, version: TrtVersion, output: Path) -> Stored:
+    """Write the scales of a cache under the header of another TensorRT; origins go along with them.
+
+    Raises:
+        QdqError: as `read_cache`, `retarget` and `write`; nothing is written then.
+    """
+    require_caches(version)
+    source = read_cache(path)
+    cache = retarget(source, version, path)
+    notes = cautions(source, version)
+    described, stale = carried([path], dict.fromkeys(cache.entries, 0))
+    facts = {"verb": "cache retarget", "header": cache.header, "options": {"trt_version": version.text}}
+    write(format_cache(cache).encode(), output, {**facts, **described}, [path])
+    return Stored(cache, source.header, notes=(*notes, *stale))
+
+
+def merge_files(paths: Sequence[Path], output: Path, on_conflict: OnConflict = "error") -> tuple[Merged, Stored]:
+    """Write several caches as one; each tensor's origin comes from the cache whose scale it has.
+
+    Raises:
+        QdqError: as `read_cache`, `merge` and `write`; nothing is written then.
+    """
+    merged = merge([(str(path), read_cache(path)) for path in paths], on_conflict)
+    described, stale = carried(paths, merged.chosen)
+    facts = {"verb": "cache merge", "header": merged.cache.header, "options": {"on_conflict": on_conflict}}
+    write(format_cache(merged.cache).encode(), output, {**facts, **described}, paths)
+    dropped = len(merged.cache.dropped)
+    lost = (f"{dropped} without a usable scale in any of them left out",) if dropped else ()
+    return merged, Stored(merged.cache, notes=(*lost, *stale))
+
+
+def convert_file(path: Path, output: Path, options: ConvertOptions) -> Stored:
+    """Write a cache in another format.
+
+    Raises:
+        QdqError: as `read_any`, `with_version`, `render` and `write`; nothing is written then.
+    """
+    source, kind = read_any(path, options.source)
+    cache = with_version(source, options.trt_version, options.target, path)
+    names = sanitised([*cache.entries, *options.model_names]) if options.sanitize_names else {}
+    described, stale = carried([path], dict.fromkeys(cache.entries, 0))
+    if described.get("tensors"):
+        described["tensors"] = {names.get(name, name): fact for name, fact in described["tensors"].items()}
+    cache = renamed(cache, names)
+    facts: dict[str, Any] = {"verb": "cache convert", "header": cache.header}
+    facts["options"] = {"to": options.target, "from": kind, "renamed": names or None}
+    write(render(cache, options.target), output, {**facts, **described}, [path])
+    return Stored(cache, source.header, kind, names, (*_notes(source, cache, options, names), *stale))
+
+
+def carried(paths: Sequence[Path], chosen: Mapping[str, int]) -> tuple[dict[str, Any], list[str]]:
+    """What the sidecars of caches say that holds for a cache made from them.
+
+    Args:
+        paths: the caches.
+        chosen: tensor name -> index of the cache that its scale is from.
+
+    Returns:
+        `tensors`, `sources`, and `model` and `data` where all that say something say the same; a line for every
+        sidecar that describes another state of its cache and was not heard.
+    """
+    read = [read_sidecar(path) for path in paths]
+    stale = [
+        f"{sidecar_path(path)} describes another state of the cache; its facts are left out"
+        for path, sidecar in zip(paths, read, strict=True)
+        if sidecar is not None and not sidecar.fresh
+    ]
+    heard = [sidecar if sidecar is not None and sidecar.fresh else None for sidecar in read]
+    tensors = {
+        name: sidecar.tensors[name]
+        for name, index in chosen.items()
+        if (sidecar := heard[index]) is not None and name in sidecar.tensors
+    }
+    facts: dict[str, Any] = {"tensors": tensors, "sources": [source_fact(path) for path in paths]}
+    for key in ("model", "data"):
+        said = [part for sidecar in heard if sidecar is not None and (part := getattr(sidecar, key))]
+        if said and all(part == said[0] for part in said):
+            facts[key] = said[0]
+    return facts, stale
+
+
+def write(data: bytes, output: Path, facts: Mapping[str, Any], inputs: Sequence[Path]) -> None:
+    """Write a cache and its sidecar; every refusal comes before the first byte.
+
+    Raises:
+        QdqError: either would overwrite an input, an input's sidecar or a stranger's file, or cannot be written.
+    """
+    refuse_overwrite(output, [*inputs, *map(sidecar_path, inputs)])
+    check_place(output, inputs)
+    with replacing(output) as file:
+        file.write(data)
+    write_sidecar(output, facts)
+
+
+def _notes(source: Cache, cache: Cache, options: ConvertOptions, names: Mapping[str, str]) -> tuple[str, ...]:
+    notes = []
+    if options.trt_version is not None and source.header:
+        notes.extend(cautions(source, options.trt_version))
+    elif source.dropped:
+        notes.append(f"{_entries(len(source.dropped))} of zero or infinity left out")
+    if options.target == "trt" and not source.header:
+        notes.append("the header says EntropyCalibration2, since the input does not say how it was calibrated")
+    if options.target == "trt" and cache.colon_names:
+        count = len(cache.colon_names)
+        notes.append(f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off")
+    if names:
+        notes.append(f"{len(names)} names changed; the model must take the same names")
+    if options.target in _AS_FLOAT32 and (inexact := inexact_as_float32(cache)):
+        counts = f"{len(inexact)} of {_entries(len(cache.entries))}"
+        notes.append(f"{counts} come out one unit in the last place away where amax is kept as float32")
+    return tuple(notes)
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"

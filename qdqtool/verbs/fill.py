@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scale for every float tensor of a clean model, as the DLA wants: what is exact first, then what was calibrated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
+from qdqtool.graph.types import float_tensors
+from qdqtool.graph.view import GraphView
+from qdqtool.match.complete import Complete, complete_scales
+from qdqtool.match.plan import Plan
+from qdqtool.rulebook import RuleBook
+from qdqtool.scales import Scale, ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.peel import PeelOptions
+
+_SHOWN = 6
+
+
+def fill_every_tensor(
+    clean: Opened,
+    view: GraphView,
+    rules: RuleBook,
+    decided: Plan,
+    points: dict[str, Scale],
+    table: ScaleTable,
+    options: PeelOptions,
+) -> Complete:
+    """Find a scale for every float tensor of the clean model.
+
+    Args:
+        clean: the model that is written.
+        view: its graph.
+        rules: of the target and version.
+        decided: its fused groups.
+        points: scales that Q/DQ carried.
+        table: what was calibrated when they were inserted.
+        options: see `PeelOptions`.
+
+    Raises:
+        QdqError: tensors left without a scale where `fill` does not allow it, named; no data where it is needed.
+    """
+    tensors = [name for name in float_tensors(clean.proto) if not view.is_constant(name)]
+    if options.force_ptq:
+        points, table = {}, _calibrated(clean, tensors, ScaleTable(), options, "entropy")
+    groups = decided.groups if options.fill == "propagate" else ()
+    complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
+    missing = [name for name in complete.left if name not in complete.exempt]
+    if missing and options.fill == "ptq" and options.data is not None and not options.force_ptq:
+        table = _calibrated(clean, missing, table, options, str(table.facts.get("method", "mse")))
+        complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
+        missing = [name for name in complete.left if name not in complete.exempt]
+    if missing and options.fill != "none":
+        shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
+        todo = "give --data, or --fill none to write the cache without them"
+        raise QdqError(clean.name, f"{len(missing)} of {len(tensors)} tensors have no scale: {shown}", todo)
+    return complete
+
+
+def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:
+    """The table with scales of the wanted tensors from the clean model and the user's data."""
+    from qdqtool.calibrate.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibrate.feed import Feed, inputs_of, open_feed
+
+    if options.data is None:
+        raise QdqError(clean.name, "--force-ptq calibrates every tensor, and there is no data", "give --data")
+    data = options.data
+    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(clean.proto.graph), options.feed)
+    how = replace(options.calibration or CalibrationOptions(method=method), where=clean.name)
+    found = calibrate_scales(clean.proto, clean.folder, feed, how, wanted=wanted)
+    return ScaleTable({**table.scales, **found.scales}, {**table.unscaled, **found.unscaled}, found.facts)

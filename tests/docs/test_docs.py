@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation is run: commands, Python, rules, options, links and lists of README.md and docs/*.md are checked.
+
+```console blocks are run line by line in a copy of models/; the lines below a `$ qdqtool ...` must come out of it, in
+order; a command that must fail ends in `# exit N`. ```python blocks are run there, or stored where they begin with
+`# file: NAME`, as ```toml blocks are, which must also load as rules. In other blocks commands are parsed, not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import shlex
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.calibrate.methods import NAMES, parse_method
+from qdqtool.calibrate.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
+from qdqtool.cli import main as cli
+from qdqtool.match import constraints
+from qdqtool.match.plan import FloatHeads
+from qdqtool.rulebook import HeadRules, load_rules
+from qdqtool.scales import Origin
+from qdqtool.trtversion import parse as parse_version
+
+PROJECT = Path(__file__).resolve().parents[2]
+DOCS = sorted((PROJECT / "docs").glob("*.md"))
+PAGES = [PROJECT / "README.md", *DOCS]
+VERB_PAGES = {verb: PROJECT / "docs" / f"{verb}.md" for verb in cli.VERBS}
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, the line it begins at."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _FENCE.finditer(text)]
+
+
+def prose_of(page: Path) -> str:
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def words_of(page: Path) -> set[str]:
+    """What stands between backticks in the text, blocks left out."""
+    return set(re.findall(r"`([^`\n]+)`", prose_of(page)))
+
+
+def first_cells(page: Path, header: str) -> list[str]:
+    """The words between backticks in the first column of the table whose first row begins with `header`."""
+    lines = prose_of(page).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {header} |"))
+    words: list[str] = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        words += re.findall(r"`([^`]+)`", re.split(r"(?<!\\)\|", line)[1])
+    return words
+
+
+def rows_of(page: Path, header: str) -> dict[str, str]:
+    """First word between backticks in a row of the table -> the whole row."""
+    rows = [line for line in prose_of(page).splitlines() if line.startswith("| `")]
+    return {word: row for word in first_cells(page, header) for row in rows if f"`{word}`" in row.split(" | ")[0]}
+
+
+class _Caught(Exception):
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parser = parser
+
+
+def parsers_of(verb: str) -> list[argparse.ArgumentParser]:
+    """The parser that the command line makes for a verb, and those of its actions."""
+
+    def catch(self: argparse.ArgumentParser, *_: object) -> None:
+        raise _Caught(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli.Parser, "parse_known_args", catch)
+        with pytest.raises(_Caught) as caught:
+            cli._dispatch([verb])
+    parser = caught.value.parser
+    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return [parser, *(one for action in below for one in action.choices.values())]
+
+
+def options_of(verb: str) -> dict[str, argparse.Action]:
+    """Option -> what argparse knows of it, hidden ones and help left out."""
+    actions = [action for parser in parsers_of(verb) for action in parser._actions]
+    shown = [a for a in actions if a.help != argparse.SUPPRESS and not isinstance(a, argparse._HelpAction)]
+    return {name: action for action in shown for name in action.option_strings}
+
+
+# ---------------------------------------------------------------------------------------------------- what is run
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the bundled models to work in, with the names that the README uses."""
+    for file in (PROJECT / "models").iterdir():
+        if file.suffix in (".onnx", ".npz") and "test" not in file.stem:
+            shutil.copy(file, tmp_path)
+    shutil.copy(tmp_path / "digits_detector.onnx", tmp_path / "detector.onnx")
+    shutil.copy(tmp_path / "digits_calib.npz", tmp_path / "calibration.npz")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("qdqtool_data_")]:
+        del sys.modules[name]
+
+
+def commands_of(text: str) -> list[tuple[str, list[str]]]:
+    """Each command of a console block with the lines that must come out of it."""
+    commands: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            commands.append((line[2:], []))
+        elif line.strip():
+            assert commands, f"output before a command: {line}"
+            commands[-1][1].append(line.rstrip())
+    return commands
+
+
+def run_command(where: str, command: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(command, comments=True)
+    assert words[0] == "qdqtool", f"{where}: only qdqtool is run here: {command}"
+    wanted = re.search(r"# exit (\d+)$", command)
+    capsys.readouterr()
+    code = cli.main(words[1:])
+    captured = capsys.readouterr()
+    assert code == (int(wanted[1]) if wanted else 0), f"{where}: {command}\n{captured.err}"
+    lines = iter([line.rstrip() for line in (captured.out + captured.err).splitlines()])
+    for line in expected:
+        assert line in lines, f"{where}: {command}\ndoes not print (here): {line}\nbut:\n{captured.out}{captured.err}"
+
+
+def run_python(where: str, text: str) -> None:
+    name = re.match(r"# file: (\S+)\n", text)
+    if name:
+        Path(name[1]).write_text(text, encoding="utf-8")
+        return
+    try:
+        exec(compile(text, where, "exec"), {"__name__": "docs"})  # noqa: S102
+    except Exception:
+        pytest.fail(f"{where}\n{traceback.format_exc()}")
+
+
+def load_toml(text: str, line: int) -> None:
+    name = re.match(r"# file: (\S+)\n", text)
+    path = Path(name[1] if name else f"rules_{line}.toml")
+    path.write_text(text, encoding="utf-8")
+    rules = load_rules("gpu", parse_version("8.6.1"), path)
+    own = re.findall(r'^name = "(.+)"$', text, re.M)
+    assert all(rules.rule(rule).why in text for rule in own)
+    for key, first in re.findall(r'^(\w+) = \["([\w:-]+)"', text.partition("[heads]")[2], re.M):
+        assert first in getattr(rules.heads, key)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_run(page: Path, bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    before = {file.name: file.read_bytes() for file in bench.iterdir()}
+    for block in blocks_of(page):
+        where = f"{page.name}:{block.line}"
+        if block.kind == "console":
+            for command, expected in commands_of(block.text):
+                run_command(where, command, expected, capsys)
+        elif block.kind == "python":
+            run_python(where, block.text)
+        elif block.kind == "toml":
+            load_toml(block.text, block.line)
+    changed = [name for name, data in before.items() if (bench / name).read_bytes() != data]
+    assert changed == [], "an example changed its input"
+    assert not list(bench.glob(".qdqtool*"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_that_are_not_run_parse(page: Path) -> None:
+    for block in blocks_of(page):
+        if block.kind in ("console", "python", "toml"):
+            continue
+        for line in re.findall(r"^qdqtool .+$", block.text, re.M):
+            words = shlex.split(line, comments=True)
+            parser = parsers_of(words[1])[0]
+            _, unknown = parser.parse_known_args(words[2:])
+            assert unknown == [], f"{page.name}:{block.line}: {line}"
+
+
+def test_every_page_runs_a_command_and_python() -> None:
+    for page in DOCS:
+        kinds = {block.kind for block in blocks_of(page)}
+        assert "python" in kinds or page.stem == "rules", f"{page.name} shows no Python"
+        assert "console" in kinds or page.stem == "scripting", f"{page.name} shows no command"
+
+
+def test_the_runner_notices(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AssertionError, match="does not print"):
+        run_command("here", "qdqtool insert tiny_classifier.onnx --dry-run", ["no such line"], capsys)
+    with pytest.raises(AssertionError, match="tiny_clasifier"):
+        run_command("here", "qdqtool insert tiny_clasifier.onnx", [], capsys)
+    with pytest.raises(AssertionError, match="--dry"):
+        run_command("here", "qdqtool insert tiny_classifier.onnx --dry", [], capsys)
+    with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
+        run_python("here", "1 / 0\n")
+
+
+# ---------------------------------------------------------------------------------------------------- options, words
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_option_has_its_row_and_every_row_its_option(verb: str) -> None:
+    known, page = options_of(verb), VERB_PAGES[verb]
+    documented = [word for word in first_cells(page, "option") if word.startswith("-")]
+    assert sorted(documented) == sorted(known)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_choice_and_default_is_told(verb: str) -> None:
+    rows = rows_of(VERB_PAGES[verb], "option")
+    for name, action in options_of(verb).items():
+        for choice in action.choices or ():
+            assert f"`{choice}`" in rows[name], f"{verb} {name} takes {choice}"
+        if action.required:
+            assert "required" in rows[name], f"{verb} {name} is required"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_in_the_text_exist(page: Path) -> None:
+    known = {name for verb in cli.VERBS for name in options_of(verb)} | {"-h"}
+    text = "\n".join(line for line in prose_of(page).splitlines() if not {"trtexec", "polygraphy"} & set(_words(line)))
+    for code in re.findall(r"`([^`\n]+)`", text):
+        paragraph = _paragraph(text, code)
+        for option in _OPTION.findall(code):
+            assert option in known or "trtexec" in paragraph, f"{page.name}: {code} names {option}"
+
+
+def _words(line: str) -> list[str]:
+    return re.findall(r"\w+", line)
+
+
+def _paragraph(text: str, code: str) -> str:
+    return next(part for part in text.split("\n\n") if f"`{code}`" in part)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_resolve(page: Path) -> None:
+    for target in _LINK.findall(prose_of(page)):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            assert (page.parent / path).is_file(), f"{page.name}: {target}"
+            assert not anchor, f"{page.name}: {target}: headings are not checked, link the page"
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    names = [word for word in words_of(PROJECT / "README.md") if re.fullmatch(r"[\w.]+/[\w./]*", word)]
+    assert names
+    assert [name for name in names if not (PROJECT / name).exists()] == []
+
+
+def test_the_readme_table_is_the_list_of_verbs() -> None:
+    table = [cell for cell in first_cells(PROJECT / "README.md", "verb")]
+    assert list(dict.fromkeys(cell.split()[0] for cell in table)) == list(cli.VERBS)
+    for cell in table:
+        verb, _, action = cell.partition(" ")
+        names = [parser.prog.rpartition(" ")[2] for parser in parsers_of(verb)[1:]]
+        assert (action in names) if names else not action
+    shown = {cell.partition(" ")[2] for cell in table if cell.startswith("cache ")}
+    assert shown == {parser.prog.rpartition(" ")[2] for parser in parsers_of("cache")[1:]}
+
+
+def test_the_overview_names_every_verb_and_every_verb_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["-h"]) == 0
+    overview = capsys.readouterr().out
+    for verb, page in VERB_PAGES.items():
+        assert f"  {verb} " in overview
+        assert page.read_text(encoding="utf-8").startswith(f"# {verb}: ")
+        assert importlib.import_module(f"qdqtool.cli.{verb}").__doc__
+
+
+def test_methods_are_those_there_are() -> None:
+    told = first_cells(VERB_PAGES["calibrate"], "method")
+    assert sorted(name.partition("=")[0] for name in told) == sorted(NAMES)
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{name}" in readme for name in NAMES)
+
+
+def test_preprocess_keys_values_and_presets_are_those_there_are() -> None:
+    page = VERB_PAGES["calibrate"]
+    assert sorted(first_cells(page, "key")[: len(fields(Preprocess)) * 3]) != []
+    keys, rows = [field.name for field in fields(Preprocess)], prose_of(page).splitlines()
+    for key in keys:
+        row = next(line for line in rows if line.startswith("| `") and f"`{key}`" in line.split(" | ")[0])
+        for value in {"layout": Layout, "color": Color, "resize": Resize, "interpolation": Interpolation}.get(key, ()):  # type: ignore[call-overload]
+            raise AssertionError(value)
+        literal: Any = {"layout": Layout, "color": Color, "resize": Resize, "interpolation": Interpolation}.get(key)
+        assert all(f"`{value}`" in row for value in get_args(literal))
+    told = rows_of(page, "preset")
+    assert sorted(told) == sorted(PRESETS)
+    for name, row in told.items():
+        spelled = re.findall(r"`([^`]+)`", row.split(" | ")[1])[0]
+        assert parse_preprocess(spelled) == PRESETS[name]
+
+
+def test_defaults_of_preprocessing_are_told() -> None:
+    page, plain = prose_of(VERB_PAGES["calibrate"]), Preprocess()
+    row = {line.split("`")[1]: line for line in page.splitlines() if re.match(r"\| `(color|resize|pad|interp)", line)}
+    assert f"| `{plain.color}` |" in row["color"]
+    assert f"| `{plain.resize}` |" in row["resize"]
+    assert f"| {plain.pad} |" in row["pad"]
+    assert f"| `{plain.interpolation}` |" in row["interpolation"]
+
+
+def test_origins_are_those_there_are() -> None:
+    row = next(line for line in prose_of(VERB_PAGES["calibrate"]).splitlines() if line.startswith("| `origin`"))
+    assert set(re.findall(r"`(\w+)`", row)) == {"origin", *get_args(Origin)}
+
+
+def test_constraints_are_those_there_are() -> None:
+    assert sorted(first_cells(PROJECT / "docs" / "rules.md", "constraint")) == sorted(constraints._CONSTRAINTS)
+
+
+def test_head_words_labels_and_policies_are_those_there_are() -> None:
+    page = PROJECT / "docs" / "heads.md"
+    assert sorted(first_cells(page, "key")) == sorted(field.name for field in fields(HeadRules))
+    assert sorted(first_cells(page, "label")) == ["mixed", "regression", "score"]
+    policies = [word.split()[1] for word in first_cells(page, "option") if word.startswith("--float-heads")]
+    assert sorted(policies) == sorted(get_args(FloatHeads))
+
+
+def test_versions_in_the_text_parse() -> None:
+    page = VERB_PAGES["cache"]
+    line = next(line for line in prose_of(page).split("\n\n") if line.startswith("Versions are written"))
+    versions = re.findall(r"`([\w.-]*\d[\w.-]*)`", line)
+    assert len(versions) >= 9
+    assert {parse_version(version).header_number for version in versions} >= {8502, 7100, 7103, 8001}
+
+
+def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def document(*words: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert cli.main([*words, "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    insert = document("insert", "tiny_classifier.onnx", "--data", "digits8_calib.npz", "-o", "q.onnx")
+    documents = {
+        "insert": [insert, insert["points"][0], insert["heads"][0], insert["groups"][0]],
+        "calibrate": [document("calibrate", "tiny_classifier.onnx", "--data", "digits8_calib.npz")],
+        "peel": [document("peel", "q.onnx", "--target", "gpu", "--trt-version", "8502", "--cache", "q.cache")],
+        "cache": [document("cache", "show", "q.cache"), document("cache", "retarget", "q.cache", "--trt-version", "7103")],
+    }
+    for verb, found in documents.items():
+        missing = [key for one in found for key in one if key not in words_of(VERB_PAGES[verb])]
+        assert missing == [], f"docs/{verb}.md does not name {missing}"
+
+
+# ---------------------------------------------------------------------------------------------------- one scale
+
+
+def test_one_scale_travels_bit_for_bit(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """README, "How one scale travels": data, table, pair, cache, another version; every point, to the bit."""
+    pytest.importorskip("onnxruntime")
+
+    def run(*words: str) -> None:
+        assert cli.main(list(words)) == 0, capsys.readouterr().err
+
+    run("calibrate", "digits_detector.onnx", "--data", "digits_calib.npz", "--method", "max", "-o", "s.json")
+    table = json.loads(Path("s.json").read_text(encoding="utf-8"))["tensors"]
+    amax = np.abs(np.load("digits_calib.npz")["images"]).max()  # what the data says, without any code of ours
+    assert int(table["images"]["scale"], 16) == int((np.float32(amax) / np.float32(127)).view(np.uint32))
+    assert table["images"]["samples"] == 64
+
+    run("insert", "digits_detector.onnx", "--scales", "s.json", "--trt-version", "7100", "-o", "q.onnx")
+    model = onnx.load("q.onnx")
+    initialisers = {tensor.name: tensor for tensor in model.graph.initializer}
+    quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    placed = {node.input[0]: node for node in quantizers if node.input[0] not in initialisers}
+    assert len(placed) > 8
+    bits = {name: onnx.numpy_helper.to_array(initialisers[node.input[1]]).tobytes() for name, node in placed.items()}
+    equal = {name for name, node in placed.items() if _trace(node)["qdqtool.origin"] == "equal"}  # around the Concat
+    for name in placed.keys() - equal:
+        assert bits[name] == np.uint32(int(table[name]["scale"], 16)).tobytes()
+        assert placed[name].output[0] == f"{name}_Q"
+        assert _trace(placed[name])["qdqtool.origin"] == "ptq"
+        assert _trace(placed[name])["qdqtool.rule"]
+    for name in equal:  # the larger one of another tensor of the table
+        assert bits[name] in {np.uint32(int(entry["scale"], 16)).tobytes() for entry in table.values()}
+
+    run("peel", "q.onnx", "--target", "gpu", "--trt-version", "7100", "-o", "p.onnx", "--cache", "c7100.cache")
+    lines = Path("c7100.cache").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "TRT-7100-EntropyCalibration2"
+    for name, value in bits.items():
+        assert f"{name}: {int(np.frombuffer(value, np.uint32)[0]):08x}" in lines
+
+    run("cache", "retarget", "c7100.cache", "--trt-version", "8502", "-o", "c8502.cache")
+    carried = Path("c8502.cache").read_text(encoding="utf-8").splitlines()
+    assert carried[0] == "TRT-8502-EntropyCalibration2"
+    assert carried[1:] == lines[1:]
+    assert Path("p.onnx").read_bytes() == Path("digits_detector.onnx").read_bytes()
+
+
+def _trace(node: onnx.NodeProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in node.metadata_props}
+
+
+def test_the_readme_chain_names_what_there_is() -> None:
+    """Every `room.file` and trace of the drawing exists, and the same four bytes stand in it everywhere."""
+    (chain,) = (b.text for b in blocks_of(PROJECT / "README.md") if b.text.startswith("batch -> onnxruntime"))
+    for room in re.findall(r"^ -> ([a-z]+\.[a-z]+) ", chain, re.M):
+        importlib.import_module(f"qdqtool.{room}")
+    assert set(re.findall(r"3[0-9a-f]{7}", chain)) == {"3cff9724"}
+    assert len(re.findall(r"TRT-(\d+)-EntropyCalibration2", chain)) == 2
+    for key in re.findall(r"qdqtool\.\w+", chain):
+        assert key in ("qdqtool.rule", "qdqtool.origin")
