@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qdqtool.match.plan import Plan, PlanOptions
     from qdqtool.scales import Scale, ScaleTable
     from qdqtool.trtversion import TrtVersion
+    from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
     from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
     from qdqtool.verbs.opening import load_table
     from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
@@ -26,6 +27,8 @@ _HOMES = {
     "Cache": "cache.text",
     "CalibrationOptions": "calibrate.engine",
     "FeedOptions": "calibrate.feed",
+    "GraftOptions": "verbs.graft",
+    "GraftResult": "verbs.graft",
     "InsertOptions": "verbs.insert",
     "InsertResult": "verbs.insert",
     "PeelOptions": "verbs.peel",
@@ -39,6 +42,7 @@ _HOMES = {
     "ScaleTable": "scales",
     "TrtVersion": "trtversion",
     "calibrate": "calibrate.engine",
+    "graft": "verbs.graft",
     "insert": "verbs.insert",
     "load_table": "verbs.opening",
     "peel": "verbs.peel",
@@ -53,6 +57,8 @@ __all__ = [
     "Cache",
     "CalibrationOptions",
     "FeedOptions",
+    "GraftOptions",
+    "GraftResult",
     "InsertOptions",
     "InsertResult",
     "PeelOptions",
@@ -66,6 +72,7 @@ __all__ = [
     "ScaleTable",
     "TrtVersion",
     "calibrate",
+    "graft",
     "insert",
     "load_table",
     "peel",

@@ -209,12 +209,46 @@ def _read(path: Path) -> dict[str, Any]:
         "tie",
         "composite",
     }
-    for key in document.keys() - known:
+    for key in sorted(document.keys() - known):
         near = difflib.get_close_matches(key, known, 1)
         raise QdqError(
             path, f"unknown table {key!r}" + (f", did you mean {near[0]!r}" if near else ""), "see rules/gpu.toml"
         )
+    for key, value in document.items():
+        _check_kind(path, key, value)
     return document
+
+
+def _check_kind(path: Path, key: str, value: Any) -> None:
+    """Refuse a table, a rule's `ops` or a word that is of another kind of TOML value than its place asks for."""
+    if key in ("schema", "extends", "target"):
+        return
+    if key == "sets":
+        fits = isinstance(value, dict) and all(map(_is_words, value.values()))
+    elif key == "heads":
+        numbered = ("features", "scores")
+        fits = isinstance(value, dict) and all(
+            isinstance(item, dict) and all(type(number) is int for number in item.values())
+            if name in numbered
+            else _is_words(item)
+            for name, item in value.items()
+        )
+    else:
+        fits = isinstance(value, list) and all(isinstance(rule, dict) and _is_rule(rule) for rule in value)
+    if not fits:
+        raise QdqError(path, f"{key!r} holds a value of the wrong kind", "see rules/gpu.toml for the form")
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def _is_rule(rule: Mapping[str, Any]) -> bool:
+    """Whether lists are lists of words and everything else is text, numbers only where a rule asks for one."""
+    plain = (rule[key] for key in rule.keys() - {"ops", "text", "axis", "amax"})
+    return all(isinstance(value, str) for value in plain) and all(
+        _is_words(rule.get(key, [])) for key in ("ops", "text")
+    )
 
 
 def _assemble(

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Graphs as ONNX text for tests: weights by shape alone, and short ways to what was decided about them."""
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from qdqtool.errors import QdqError
 
-# Root offset 20; padding; the field list of TrtTable (6 bytes, table of 8, field at 4); that of KeyValue (8 bytes, table
-# of 12, fields at 4 and 8); TrtTable at 20: 14 back to its list, vector 4 further.
+# Root offset 20; padding; the field list of TrtTable (6 bytes, table of 8, field at 4); that of KeyValue (8 bytes,
+# table of 12, fields at 4 and 8); TrtTable at 20: 14 back to its list, vector 4 further.
 _HEAD = struct.pack("<IHHHHHHHHiI", 20, 0, 6, 8, 4, 8, 12, 4, 8, 14, 4)
 _PAIRS_LIST, _PAIR_BYTES = 12, 12
 

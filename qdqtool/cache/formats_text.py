@@ -45,7 +45,8 @@ def postprocess(network):
             found.add(tensor.name)
     lost = [name for name in RANGES if name not in found]
     if lost:
-        sys.stderr.write("%%d of %%d ranges name no tensor of the network, such as %%s\\n" %% (len(lost), len(RANGES), lost[0]))
+        words = (len(lost), len(RANGES), lost[0])
+        sys.stderr.write("%%d of %%d ranges name no tensor of the network, such as %%s\\n" %% words)
 '''
 
 

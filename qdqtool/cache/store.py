@@ -156,7 +156,7 @@ def write(data: bytes, output: Path, facts: Mapping[str, Any], inputs: Sequence[
 
 
 def _notes(source: Cache, cache: Cache, options: ConvertOptions, names: Mapping[str, str]) -> tuple[str, ...]:
-    notes = []
+    notes: list[str] = []
     if options.trt_version is not None and source.header:
         notes.extend(cautions(source, options.trt_version))
     elif source.dropped:

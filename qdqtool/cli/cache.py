@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool cache`: show a calibration cache, carry it to another version. Words to calls and back, no more."""
+"""`qdqtool cache`: what it takes, and `show`. The other actions are in `cache_compare.py` and `cache_write.py`."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -12,30 +13,99 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qdqtool.cache.text import Cache
 
+_CACHE = "the calibration cache, which stays as it is"
+_VERSION = "8502, 8.5.2, jp5.1.2, drive6.0.9 ..."
+# As cache.convert.TARGETS and SOURCES, which would import numpy here.
+TARGETS = ("trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json")
+SOURCES = ("trt", "ort-flatbuffers", "ort-json", "ort-text", "tao-json", "csv", "json")
+
+_Actions = argparse._SubParsersAction  # argparse gives its type no public name
+
+# action -> module and function that do it
+_HOMES = {
+    "check": ("cache_compare", "check"),
+    "diff": ("cache_compare", "diff"),
+    "retarget": ("cache_write", "retarget"),
+    "merge": ("cache_write", "merge"),
+    "convert": ("cache_write", "convert"),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the two actions and their options."""
-    actions = parser.add_subparsers(dest="action", metavar="show|retarget", required=True)
+    """Declare the actions and their options."""
+    metavar = "show|check|retarget|diff|merge|convert"
+    actions = parser.add_subparsers(dest="action", metavar=metavar, required=True)
     show = _action(actions, "show", "print the header, every scale and what is wrong with the rest")
     show.add_argument("cache", metavar="CACHE", help="the calibration cache")
-    carry = _action(actions, "retarget", "write the same scales under the header of another TensorRT")
-    carry.add_argument("cache", metavar="CACHE", help="the calibration cache, which stays as it is")
-    carry.add_argument("--trt-version", metavar="V", required=True, help="8502, 8.5.2, jp5.1.2, drive6.0.9 ...")
-    carry.add_argument("-o", "--output", metavar="OUT", help="default: CACHE with .trt8502.cache for its ending")
+    _add_check(actions)
+    _add_retarget(actions)
+    _add_diff(actions)
+    _add_merge(actions)
+    _add_convert(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what was parsed.
 
     Returns:
-        0; faults are raised as QdqError.
+        0, or 1 where a check that was asked for failed; faults are raised as QdqError.
     """
-    return _show(args) if args.action == "show" else _retarget(args)
+    if args.action == "show":
+        return _show(args)
+    module, function = _HOMES[args.action]
+    return int(getattr(importlib.import_module(f"qdqtool.cli.{module}"), function)(args))
 
 
-def _action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
-) -> argparse.ArgumentParser:
+def _add_check(actions: _Actions[argparse.ArgumentParser]) -> None:
+    check = _action(actions, "check", "compare the names in a cache with the tensors of a model")
+    check.add_argument("cache", metavar="CACHE", help="the calibration cache")
+    check.add_argument("model", metavar="MODEL", help="the ONNX model it belongs to")
+    check.add_argument(
+        "--fail-under", type=_percent, metavar="P", help="exit 1 where less than P %% of the float tensors have a scale"
+    )
+
+
+def _add_retarget(actions: _Actions[argparse.ArgumentParser]) -> None:
+    carry = _action(actions, "retarget", "write the same scales under the header of another TensorRT")
+    carry.add_argument("cache", metavar="CACHE", help=_CACHE)
+    carry.add_argument("--trt-version", metavar="V", required=True, help=_VERSION)
+    carry.add_argument("-o", "--output", metavar="OUT", help="default: CACHE with .trt8502.cache for its ending")
+
+
+def _add_diff(actions: _Actions[argparse.ArgumentParser]) -> None:
+    diff = _action(actions, "diff", "say what two caches have alone and where their scales differ")
+    diff.add_argument("first", metavar="A", help="a calibration cache")
+    diff.add_argument("second", metavar="B", help="another one")
+    diff.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")
+
+
+def _add_merge(actions: _Actions[argparse.ArgumentParser]) -> None:
+    merge = _action(actions, "merge", "put the scales of several caches into one")
+    merge.add_argument("caches", metavar="CACHE", nargs="+", help="caches of one version, which stay as they are")
+    merge.add_argument("-o", "--output", metavar="OUT", required=True, help="the cache to write")
+    merge.add_argument(
+        "--on-conflict",
+        choices=("error", "first", "last", "max"),
+        default="error",
+        help="which scale stays where a tensor has several (default: none, which is an error)",
+    )
+
+
+def _add_convert(actions: _Actions[argparse.ArgumentParser]) -> None:
+    convert = _action(actions, "convert", "write the same scales in the format of another tool")
+    convert.add_argument("cache", metavar="CACHE", help=_CACHE)
+    convert.add_argument("--to", choices=TARGETS, required=True, metavar="|".join(TARGETS), help="the format to write")
+    convert.add_argument(
+        "--from", dest="source", choices=SOURCES, metavar="FORMAT", help="the format of CACHE (default: by its content)"
+    )
+    convert.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write")
+    convert.add_argument("--trt-version", metavar="V", help=f"for the header: {_VERSION}")
+    convert.add_argument(
+        "--sanitize-names", action="store_true", help="put _ for the : in names; the model must take the same names"
+    )
+
+
+def _action(actions: _Actions[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print JSON")
     # As main declares them before the action; SUPPRESS keeps an absent one from undoing that.
@@ -44,39 +114,24 @@ def _action(
     return parser
 
 
+def _percent(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{word} is not a percentage from 0 to 100")
+    return value
+
+
 def _show(args: argparse.Namespace) -> int:
     from qdqtool.cache.text import read_cache
 
     cache = read_cache(args.cache)
     if args.json:
-        _print(json.dumps({"file": str(args.cache), **cache.to_json()}, indent=1))
+        say(json.dumps({"file": str(args.cache), **cache.to_json()}, indent=1))
     else:
-        _print("\n".join(_table(cache)))
-    return 0
-
-
-def _retarget(args: argparse.Namespace) -> int:
-    from qdqtool.cache.retarget import cautions, default_output, retarget
-    from qdqtool.cache.text import read_cache, write_cache
-    from qdqtool.files import refuse_overwrite
-    from qdqtool.trtversion import parse, require_caches
-
-    version = parse(args.trt_version)
-    require_caches(version)
-    source = read_cache(args.cache)
-    output = args.output or default_output(args.cache, version)
-    refuse_overwrite(output, [args.cache])
-    cache = retarget(source, version, args.cache)
-    write_cache(cache, output)
-    warnings = cautions(source, version)
-    if not args.quiet:
-        sys.stderr.writelines(f"qdqtool: warning: {line}\n" for line in warnings)
-    if args.json:
-        facts = {"file": str(output), "from": source.header, "header": cache.header, "platforms": version.platforms}
-        counts = {"entries": len(cache.entries), "dropped": len(cache.dropped), "warnings": warnings}
-        _print(json.dumps({**facts, **counts}, indent=1))
-    elif not args.quiet:
-        _print(f"{output}: {source.header} -> {cache.header}, {len(cache.entries)} scales unchanged")
+        say("\n".join(_table(cache)))
     return 0
 
 
@@ -90,24 +145,28 @@ def _table(cache: Cache) -> Iterator[str]:
     yield f"entries    {len(facts['entries'])}"
     yield f"dropped    {len(facts['dropped'])}"
     if facts["names_with_colon"]:
-        count = len(facts["names_with_colon"])
-        yield f"colons     {count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off"
-    names = [_printable(name) for name in facts["entries"]]
+        yield f"colons     {cut_names(len(facts['names_with_colon']))}"
+    names = [printable(name) for name in facts["entries"]]
     width = max(map(len, ["tensor", *names]))
     yield ""
     yield f"{'tensor':<{width}}  {'scale':>12}  {'amax':>12}  bits"
     for name, entry in zip(names, facts["entries"].values(), strict=True):
         yield f"{name:<{width}}  {entry['value']:>12.6g}  {entry['amax']:>12.6g}  {entry['scale']}"
     for entry in facts["dropped"]:
-        yield f"dropped    {_printable(entry['name'])}: {entry['scale']} is {entry['reason']}"
+        yield f"dropped    {printable(entry['name'])}: {entry['scale']} is {entry['reason']}"
 
 
-def _printable(name: str) -> str:
+def cut_names(count: int) -> str:
+    """What happens to so many names with a `:`."""
+    return f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off"
+
+
+def printable(name: str) -> str:
     """A name without what a terminal would act on."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
-def _print(text: str) -> None:
+def say(text: str) -> None:
     """Write to stdout what its encoding can say, the rest escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")

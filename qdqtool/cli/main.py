@@ -21,6 +21,7 @@ VERBS = {
     "calibrate": "run data through a model and write the scale of every tensor",
     "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
     "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
+    "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
     "cache": "show a calibration cache, or carry it to another TensorRT version",
 }
 

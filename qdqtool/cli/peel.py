@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
         calibration=_calibration(args),
         feed=feed_options_from(args),
     )
-    cache = args.cache or Path(args.model).with_suffix(".cache")
+    model = Path(args.model)
+    cache = args.cache or model.parent / f"{model.stem}.cache"
     result = verbs.peel(args.model, options, output=args.output, cache=cache)
     for note in result.notes:
         warn(note, args)

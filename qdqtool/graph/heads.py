@@ -8,14 +8,23 @@ those ways. Source of the definitions: the survey of TAO, modelopt, NNCF and YOL
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from qdqtool.graph.channels import Channels, Part
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.rulebook import HeadRules
 
 Label = Literal["regression", "score", "mixed"]
+# What a value on a way is: as the operator gave it, a probability, or computed on with anchors or a reference.
+_Kind = Literal["raw", "bounded", "decoded"]
+
+# These give sizes, indices or truth values: what they read goes no further as a value.
+_SIZES = frozenset({"Shape", "Size"})
+_CHOICES = frozenset(
+    {"ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "NonZero"}
+)
 
 
 @dataclass(frozen=True)
@@ -26,8 +35,7 @@ class Head:
         key: first output of the node.
         name: what to call it.
         label: bounded tails are a score; anything else, raw logits of a detector among it, is a regression; a tensor
-        that is
-            cut into both is mixed and treated as a regression.
+            that is cut into both is mixed and treated as a regression.
         evidence: what the label rests on.
         outputs: the graph outputs and markers that it leads to.
     """
@@ -39,25 +47,47 @@ class Head:
     outputs: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Way:
+    """A tensor that holds values of a terminal operator: where in it, and what has become of them."""
+
+    tensor: str
+    kind: _Kind = "raw"
+    part: Part = ()
+
+
 @dataclass
 class _Tail:
-    """What was met on the ways from one terminal operator."""
+    """What was met on the ways from one terminal operator: operators, ends by name, and how values end."""
 
-    ops: dict[str, None]
-    ends: dict[str, None]
-    bounded: bool = False
-    unbounded: bool = False
-    decoded: bool = False
+    ops: dict[str, None] = field(default_factory=dict)
+    ends: dict[str, None] = field(default_factory=dict)
+    kinds: set[_Kind] = field(default_factory=set)
     cut: bool = False
-    pooled: bool = False
+    chosen: bool = False
 
 
 def find_heads(view: GraphView, rules: HeadRules) -> list[Head]:
     """Every terminal operator with its label, in file order."""
     terminals = _terminals(view, rules)
-    tails = [_tail(view, node, rules) for node in terminals]
+    walk = _Walk(view, rules)
     alone = len(terminals) == 1
-    return [_head(view, node, tail, rules, alone=alone) for node, tail in zip(terminals, tails, strict=True)]
+    return [_head(walk, node, alone=alone) for node in terminals]
+
+
+def _plain(op: str) -> str:
+    """An operator's name without its domain."""
+    return op.rpartition("::")[2]
+
+
+def _value_inputs(node: Node, rules: HeadRules) -> list[str]:
+    """The inputs by which values reach a node's outputs: none of a size or choice, the features of a marker."""
+    op = _plain(node.op)
+    if node.op in _SIZES or node.op in _CHOICES:
+        return []
+    if op in rules.markers:
+        return [node.inputs[rules.features[op]]] if op in rules.features else []
+    return [name for name in node.inputs if name]
 
 
 def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
@@ -67,8 +97,9 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
     seen: set[str] = set()
     stack = [view.root(name) for name in view.outputs]
     for node in view.nodes:
-        if node.op in rules.markers:
-            stack.extend(view.root(n) for i, n in enumerate(node.inputs) if n and rules.features.get(node.op) != i)
+        op = _plain(node.op)
+        if op in rules.markers:
+            stack.extend(view.root(n) for i, n in enumerate(node.inputs) if n and rules.features.get(op) != i)
     while stack:
         name = stack.pop()
         maker = view.maker(name)
@@ -77,86 +108,144 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
         seen.add(name)
         if weight_index(view, maker) is not None:
             found.add(id(maker))
-        else:
+        elif maker.op not in _SIZES:
             stack.extend(view.root(n) for n in maker.inputs if n)
     return [node for node in view.nodes if id(node) in found and id(node) not in behind]
 
 
 def _feeding_weights(view: GraphView, rules: HeadRules) -> set[int]:
-    """Nodes from which a weighted operator is reached without crossing a marker."""
+    """Nodes whose values reach a weighted operator without crossing a marker or a choice."""
     above: set[int] = set()
     stack = [node for node in view.nodes if weight_index(view, node) is not None]
     while stack:
-        node = stack.pop()
-        for name in node.inputs:
-            source = view.maker(name) if name else None
-            if source is not None and id(source) not in above and source.op not in rules.markers:
+        for name in _value_inputs(stack.pop(), rules):
+            source = view.maker(name)
+            if source is not None and id(source) not in above:
                 above.add(id(source))
                 stack.append(source)
     return above
 
 
-def _tail(view: GraphView, start: Node, rules: HeadRules) -> _Tail:
-    """Walk every way from a terminal operator; the state of a way is whether a bounding activation was passed."""
-    tail = _Tail({}, {})
-    seen: set[tuple[str, bool]] = set()
-    stack = [(name, False) for name in start.outputs if name]
-    while stack:
-        name, bounded = stack.pop()
-        if (name, bounded) in seen:
-            continue
-        seen.add((name, bounded))
-        if view.is_output(name):
-            tail.ends[name] = None
-            tail.bounded, tail.unbounded = tail.bounded or bounded, tail.unbounded or not bounded
-        for use in view.readers(name):
-            _step(view, use, rules, tail, stack, bounded=bounded)
-    return tail
+class _Walk:
+    """The ways from terminal operators of one graph."""
+
+    def __init__(self, view: GraphView, rules: HeadRules) -> None:
+        self.view, self.rules = view, rules
+        self.channels = Channels(view)
+        self.outputs: dict[str, str] = {}
+        for name in view.outputs:
+            self.outputs.setdefault(view.root(name), name)
+
+    def tail(self, start: Node) -> _Tail:
+        """Follow the values of an operator to every output and marker."""
+        tail = _Tail()
+        stack = [_Way(name) for name in start.outputs if name]
+        seen = set(stack)
+        while stack:
+            way = stack.pop()
+            if way.tensor in self.outputs:
+                tail.ends[self.outputs[way.tensor]] = None
+                tail.kinds.add(way.kind)
+            if way.tensor in self.view.captured:
+                tail.kinds.add("raw")
+            for use in self.view.readers(way.tensor):
+                fresh = [step for step in self._step(use, way, tail) if step not in seen]
+                seen.update(fresh)
+                stack.extend(fresh)
+        return tail
+
+    def _step(self, use: Use, way: _Way, tail: _Tail) -> list[_Way]:
+        node, op = use.node, _plain(use.node.op)
+        if node.op in _SIZES:
+            return []
+        steps = self.channels.follow(use, way.part)
+        if not steps and node.outputs:
+            return []
+        tail.ops[node.op] = None
+        if node.op in _CHOICES:
+            tail.chosen = True
+            return []
+        if op in self.rules.markers and self.rules.features.get(op) != use.index:
+            tail.ends[node.name] = None
+            tail.kinds.add("bounded" if self.rules.scores.get(op) == use.index else way.kind)
+            return []
+        tail.cut = tail.cut or any(step.cut for step in steps)
+        kind = self._kind(use, way.kind)
+        return [_Way(step.tensor, kind, step.part) for step in steps]
+
+    def _kind(self, use: Use, kind: _Kind) -> _Kind:
+        """What a value is behind one more operator."""
+        node = use.node
+        if kind == "raw" and node.op in self.rules.bounded:
+            return "bounded"
+        if kind == "raw" and node.op == "Add" and self._log_odds(node.inputs[1 - use.index]):
+            return "decoded"
+        if kind == "bounded" and is_product(node):
+            return "decoded"
+        if kind == "bounded" and node.op in self.rules.arithmetic:
+            other = node.inputs[1 - use.index]
+            if self._made_without_weights(other, frozenset()):
+                return "decoded"
+            return kind if self._made_without_weights(other, self.rules.bounded | _CHOICES) else "raw"
+        return kind
+
+    def _made_without_weights(self, name: str, but_for: frozenset[str]) -> bool:
+        """Whether each way back from a tensor meets no weighted operator, or one of `but_for` before it.
+
+        Without them: anchors, strides, a grid made of sizes, an input of the graph. With the bounded operators and
+        choices: a probability or a mask as well.
+        """
+        stack, seen = [name], set[str]()
+        while stack:
+            name = self.view.root(stack.pop())
+            node = self.view.maker(name)
+            if name in seen or node is None or self.view.is_constant(name) or node.op in but_for:
+                continue
+            seen.add(name)
+            if weight_index(self.view, node) is not None or node.op in _CHOICES:
+                return False
+            stack.extend(n for n in node.inputs if n and node.op not in _SIZES)
+        return True
+
+    def _log_odds(self, name: str) -> bool:
+        """Whether a tensor is the inverse of a Sigmoid: log(x / (1 - x)), or the difference of two logarithms."""
+        node = self.view.maker(name)
+        if node is not None and node.op == "Sub":
+            node = self.view.maker(node.inputs[0])
+        return node is not None and node.op == "Log"
 
 
-def _step(
-    view: GraphView, use: Use, rules: HeadRules, tail: _Tail, stack: list[tuple[str, bool]], *, bounded: bool
-) -> None:
-    node = use.node
-    if node.op == "Shape":
-        return
-    tail.ops[node.op] = None
-    if node.op in rules.markers and rules.features.get(node.op) != use.index:
-        tail.ends[node.name] = None
-        score = bounded or rules.scores.get(node.op) == use.index
-        tail.bounded, tail.unbounded = tail.bounded or score, tail.unbounded or not score
-        return
-    tail.cut = tail.cut or node.op in rules.cuts
-    tail.pooled = tail.pooled or node.op in rules.pools
-    if node.op in rules.arithmetic and bounded and _with_constant(view, node):
-        tail.decoded = True
-    if is_product(node) and bounded:
-        tail.decoded = True
-    after = bounded or node.op in rules.bounded
-    stack.extend((name, after) for name in node.outputs if name)
-
-
-def _with_constant(view: GraphView, node: Node) -> bool:
-    """Whether an operand is a constant that was stored, such as anchors, strides or variances."""
-    return len(node.inputs) < 2 or any(view.is_constant(name) for name in node.inputs if name)
-
-
-def _head(view: GraphView, node: Node, tail: _Tail, rules: HeadRules, *, alone: bool) -> Head:
-    label, evidence = _label(view, node, tail, rules, alone=alone)
+def _head(walk: _Walk, node: Node, *, alone: bool) -> Head:
+    tail = walk.tail(node)
+    label, evidence = _label(walk, node, tail, alone=alone)
     return Head(node.key, node.name, label, evidence, tuple(tail.ends))
 
 
-def _label(view: GraphView, node: Node, tail: _Tail, rules: HeadRules, *, alone: bool) -> tuple[Label, str]:
+def _label(walk: _Walk, node: Node, tail: _Tail, *, alone: bool) -> tuple[Label, str]:
     ways = ", ".join(tail.ops) or "the output itself"
-    if alone and not tail.decoded and _one_vector(view, node, tail, rules):
+    if alone and "decoded" not in tail.kinds and _one_vector(walk.view, node, tail, walk.rules):
         return "score", f"the only head, one vector per image: {ways}"
-    if tail.bounded and not tail.unbounded and not tail.decoded:
+    if tail.kinds == {"bounded"}:
+        if not alone and _four_per_query(walk, node, tail):
+            return "regression", f"four bounded numbers for each query, a box: {ways}"
         return "score", f"bounded on every way: {ways}"
-    if tail.bounded and tail.cut:
+    if not tail.kinds and tail.chosen:
+        return "score", f"only compared: {ways}"
+    if "bounded" in tail.kinds and tail.cut:
         return "mixed", f"cut into bounded and other parts: {ways}"
-    if tail.decoded:
+    if "decoded" in tail.kinds:
         return "regression", f"decoded behind a bounded activation: {ways}"
     return "regression", f"unbounded: {ways}"
+
+
+def _four_per_query(walk: _Walk, node: Node, tail: _Tail) -> bool:
+    """Whether a linear layer over a sequence gives boxes as fractions of the image, as DETR's does."""
+    return (
+        node.op == "MatMul"
+        and "Sigmoid" in tail.ops
+        and walk.channels.rank(node.key) != 2
+        and walk.channels.made_by_weight(node) == 4
+    )
 
 
 def _one_vector(view: GraphView, node: Node, tail: _Tail, rules: HeadRules) -> bool:
@@ -164,7 +253,7 @@ def _one_vector(view: GraphView, node: Node, tail: _Tail, rules: HeadRules) -> b
     simple = rules.moves | rules.pools | rules.bounded
     if any(op not in simple for op in tail.ops):
         return False
-    if tail.pooled:
+    if any(op in rules.pools for op in tail.ops):
         return True
     index = weight_index(view, node)
     source = view.maker(node.inputs[1 - index]) if index in (0, 1) else None

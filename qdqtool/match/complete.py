@@ -92,7 +92,9 @@ def _original(points: Mapping[str, Scale], bounded: Mapping[str, Scale], name: s
 def _bounds(view: GraphView, rules: RuleBook) -> dict[str, Scale]:
     """Outputs of operators that cannot leave [-amax, amax]."""
     return {
-        node.outputs[0]: Scale.of(np.float32(rule.amax) / np.float32(127), origin="bound", method=node.op, rule=rule.name)
+        node.outputs[0]: Scale.of(
+            np.float32(rule.amax) / np.float32(127), origin="bound", method=node.op, rule=rule.name
+        )
         for node, rule in nodes_of(view, rules, rules.bounds)
         if isinstance(rule, Bound)
     }

@@ -12,7 +12,9 @@ from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale
 
 
-def tie_scales(view: GraphView, rules: RuleBook, scales: Mapping[str, Scale]) -> tuple[dict[str, Scale], dict[str, str]]:
+def tie_scales(
+    view: GraphView, rules: RuleBook, scales: Mapping[str, Scale]
+) -> tuple[dict[str, Scale], dict[str, str]]:
     """Give tied tensors the largest scale among them.
 
     Tensors that hold the same values and had the same scale before go along with what they are views of.

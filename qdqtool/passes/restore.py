@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.tensors import array_of
+from qdqtool.graph.tensors import array_of, is_external
 
 
 def restore_source(
@@ -29,7 +29,7 @@ def restore_source(
     changed = []
     for tensor in source.graph.initializer:
         other = theirs.get(tensor.name)
-        if other is None or other.SerializeToString(deterministic=True) == tensor.SerializeToString(deterministic=True):
+        if other is None or _same_message(tensor, source_folder, other, folder):
             continue
         if list(other.dims) != list(tensor.dims) or other.data_type != tensor.data_type:
             raise QdqError(
@@ -43,3 +43,12 @@ def restore_source(
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
             changed.append(name)
     return changed
+
+
+def _same_message(
+    tensor: onnx.TensorProto, folder: Path | None, other: onnx.TensorProto, other_folder: Path | None
+) -> bool:
+    """Whether two tensors are stored alike, which spares reading them; external data only where it is the same file."""
+    if is_external(tensor) and folder != other_folder:
+        return False
+    return bool(other.SerializeToString(deterministic=True) == tensor.SerializeToString(deterministic=True))

@@ -93,7 +93,7 @@ def test_retarget(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("word", "number"), [("8502", 8502), ("jp4.6", 8001), ("10.3", 100300), ("drive6.0.9", 8612)])
 def test_retarget_to_a_default_name(source: Path, word: str, number: int) -> None:
     assert main(["cache", "retarget", str(source), "--trt-version", word]) == 0
-    assert files(source.parent) == sorted(["m.cache", f"m.trt{number}.cache"])
+    assert files(source.parent) == sorted(["m.cache", f"m.trt{number}.cache", f"m.trt{number}.cache.json"])
     written = source.with_name(f"m.trt{number}.cache").read_text()
     assert written.startswith(f"TRT-{number}-EntropyCalibration2\n")
 
@@ -173,7 +173,7 @@ def test_refusals_are_one_line_and_write_nothing(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "required: show|retarget"),
+        ([], "required: show|check|retarget|diff|merge|convert"),
         (["shw", "x"], "invalid choice: 'shw'"),
         (["show"], "required: CACHE"),
         (["retarget", "x"], "required: --trt-version"),

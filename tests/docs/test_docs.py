@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import re
 import shlex
@@ -30,7 +31,7 @@ from qdqtool.calibrate.preprocess import PRESETS, Color, Interpolation, Layout, 
 from qdqtool.cli import main as cli
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
-from qdqtool.rulebook import HeadRules, load_rules
+from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, load_rules
 from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
 
@@ -41,6 +42,7 @@ VERB_PAGES = {verb: PROJECT / "docs" / f"{verb}.md" for verb in cli.VERBS}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+_OTHERS = ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions")  # trtexec's
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -67,22 +69,26 @@ def words_of(page: Path) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", prose_of(page)))
 
 
-def first_cells(page: Path, header: str) -> list[str]:
-    """The words between backticks in the first column of the table whose first row begins with `header`."""
+def table_of(page: Path, header: str) -> list[str]:
+    """The rows below the first table head that begins with `header`."""
     lines = prose_of(page).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {header} |"))
-    words: list[str] = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        words += re.findall(r"`([^`]+)`", re.split(r"(?<!\\)\|", line)[1])
-    return words
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {header} |")) + 2
+    return list(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
+
+
+def words_in(row: str) -> list[str]:
+    """What stands between backticks in the first cell of a row."""
+    return re.findall(r"`([^`]+)`", re.split(r"(?<!\\)\|", row)[1])
+
+
+def first_cells(page: Path, header: str) -> list[str]:
+    """What stands between backticks in the first column of a table."""
+    return [word for row in table_of(page, header) for word in words_in(row)]
 
 
 def rows_of(page: Path, header: str) -> dict[str, str]:
-    """First word between backticks in a row of the table -> the whole row."""
-    rows = [line for line in prose_of(page).splitlines() if line.startswith("| `")]
-    return {word: row for word in first_cells(page, header) for row in rows if f"`{word}`" in row.split(" | ")[0]}
+    """Each word of the first column of a table -> its row."""
+    return {word: row for row in table_of(page, header) for word in words_in(row)}
 
 
 class _Caught(Exception):
@@ -247,19 +253,12 @@ def test_every_choice_and_default_is_told(verb: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_options_in_the_text_exist(page: Path) -> None:
     known = {name for verb in cli.VERBS for name in options_of(verb)} | {"-h"}
-    text = "\n".join(line for line in prose_of(page).splitlines() if not {"trtexec", "polygraphy"} & set(_words(line)))
-    for code in re.findall(r"`([^`\n]+)`", text):
-        paragraph = _paragraph(text, code)
-        for option in _OPTION.findall(code):
-            assert option in known or "trtexec" in paragraph, f"{page.name}: {code} names {option}"
-
-
-def _words(line: str) -> list[str]:
-    return re.findall(r"\w+", line)
-
-
-def _paragraph(text: str, code: str) -> str:
-    return next(part for part in text.split("\n\n") if f"`{code}`" in part)
+    for paragraph in prose_of(page).split("\n\n"):
+        others = {option for option in _OTHERS if "trtexec" in paragraph}
+        for code in re.findall(r"`([^`\n]+)`", paragraph):
+            if code.split()[0] not in ("polygraphy", "pip"):
+                unknown = set(_OPTION.findall(code)) - known - others
+                assert not unknown, f"{page.name}: {code}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -306,12 +305,9 @@ def test_methods_are_those_there_are() -> None:
 
 def test_preprocess_keys_values_and_presets_are_those_there_are() -> None:
     page = VERB_PAGES["calibrate"]
-    assert sorted(first_cells(page, "key")[: len(fields(Preprocess)) * 3]) != []
     keys, rows = [field.name for field in fields(Preprocess)], prose_of(page).splitlines()
     for key in keys:
         row = next(line for line in rows if line.startswith("| `") and f"`{key}`" in line.split(" | ")[0])
-        for value in {"layout": Layout, "color": Color, "resize": Resize, "interpolation": Interpolation}.get(key, ()):  # type: ignore[call-overload]
-            raise AssertionError(value)
         literal: Any = {"layout": Layout, "color": Color, "resize": Resize, "interpolation": Interpolation}.get(key)
         assert all(f"`{value}`" in row for value in get_args(literal))
     told = rows_of(page, "preset")
@@ -335,6 +331,18 @@ def test_origins_are_those_there_are() -> None:
     assert set(re.findall(r"`(\w+)`", row)) == {"origin", *get_args(Origin)}
 
 
+def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
+    rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
+    kinds = {"weight" if kind is WeightAxis else kind.__name__.lower(): kind for kind in Rule.__subclasses__()}
+    assert sorted(rows) == sorted(kinds)
+    for name, kind in kinds.items():
+        keys = set(re.findall(r"`(\w+)`", rows[name].split(" | ")[1]))
+        own = {field.name for field in fields(kind)} - {field.name for field in fields(Rule)} - {"steps"}
+        assert keys == own | ({"match"} if kind is Fusion else set() if kind is Composite else {"ops"})
+    common = {field.name for field in fields(Rule)}
+    assert set(first_cells(PROJECT / "docs" / "rules.md", "key")) == common
+
+
 def test_constraints_are_those_there_are() -> None:
     assert sorted(first_cells(PROJECT / "docs" / "rules.md", "constraint")) == sorted(constraints._CONSTRAINTS)
 
@@ -355,6 +363,9 @@ def test_versions_in_the_text_parse() -> None:
     assert {parse_version(version).header_number for version in versions} >= {8502, 7100, 7103, 8001}
 
 
+_8502 = ("--target", "gpu", "--trt-version", "8502")
+
+
 def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
 
@@ -368,8 +379,16 @@ def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> 
     documents = {
         "insert": [insert, insert["points"][0], insert["heads"][0], insert["groups"][0]],
         "calibrate": [document("calibrate", "tiny_classifier.onnx", "--data", "digits8_calib.npz")],
-        "peel": [document("peel", "q.onnx", "--target", "gpu", "--trt-version", "8502", "--cache", "q.cache")],
-        "cache": [document("cache", "show", "q.cache"), document("cache", "retarget", "q.cache", "--trt-version", "7103")],
+        "peel": [document("peel", "q.onnx", *_8502, "--cache", "q.cache")],
+        "ptq": [document("ptq", "tiny_classifier.onnx", "--data", "digits8_calib.npz", *_8502)],
+        "cache": [
+            document("cache", "show", "q.cache"),
+            document("cache", "check", "q.cache", "tiny_classifier.onnx"),
+            document("cache", "diff", "q.cache", "tiny_classifier.cache"),
+            document("cache", "retarget", "q.cache", "--trt-version", "7103"),
+            document("cache", "merge", "q.cache", "tiny_classifier.cache", "--on-conflict", "max", "-o", "m.cache"),
+            document("cache", "convert", "q.cache", "--to", "csv", "-o", "q.csv"),
+        ],
     }
     for verb, found in documents.items():
         missing = [key for one in found for key in one if key not in words_of(VERB_PAGES[verb])]

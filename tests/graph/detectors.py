@@ -51,8 +51,10 @@ def _proposals(net: Net, x: str) -> str:
     _, best = net.many("TopK", flat, net.ints(20), axis=1, outputs=2)
     best = net.op("Squeeze", best, net.ints(0))
     chance = net.op("Sigmoid", net.op("Gather", flat, best, axis=1))
-    anchors = net.random(192, 4)
-    centre = net.op("Add", net.op("Mul", net.cut(deltas, 0, 2, 2), net.cut(anchors, 2, 4, 1)), net.cut(anchors, 0, 2, 1))
+    anchors = net.random(48, 4)
+    centre = net.op(
+        "Add", net.op("Mul", net.cut(deltas, 0, 2, 2), net.cut(anchors, 2, 4, 1)), net.cut(anchors, 0, 2, 1)
+    )
     size = net.op("Exp", net.op("Clip", net.cut(deltas, 2, 4, 2), "", net.const(4.13)))
     boxes = net.op("Gather", net.concat(centre, net.op("Add", centre, size), axis=2), best, axis=1)
     rows = net.op("Squeeze", boxes, net.ints(0))
@@ -107,7 +109,9 @@ def _mlp(net: Net, x: str, out: int, name: str, wide: int = 16) -> str:
 
 
 def _attention(net: Net, x: str, memory: str, name: str) -> str:
-    query, key, value = (net.matmul(y, 16, 16, f"{name}/{part}") for part, y in zip("qkv", (x, memory, memory), strict=True))
+    query, key, value = (
+        net.matmul(y, 16, 16, f"{name}/{part}") for part, y in zip("qkv", (x, memory, memory), strict=True)
+    )
     weights = net.op("MatMul", query, net.op("Transpose", key, perm=[0, 2, 1]))
     weights = net.op("Softmax", net.op("Div", weights, net.const(4.0)), axis=-1)
     return net.op("Add", x, net.matmul(net.op("MatMul", weights, value), 16, 16, f"{name}/out"))

@@ -120,7 +120,9 @@ class Net:
 
     def done(self, *outputs: str, shape: Sequence[int] = ()) -> Detector:
         """The model; types of its outputs by shape inference, which exporters keep of nothing else."""
-        feed = helper.make_tensor_value_info("images", TensorProto.FLOAT, shape or (1, self.width["images"], SIZE, SIZE))
+        feed = helper.make_tensor_value_info(
+            "images", TensorProto.FLOAT, shape or (1, self.width["images"], SIZE, SIZE)
+        )
         given = [onnx.ValueInfoProto(name=name) for name in outputs]
         graph = helper.make_graph(self.nodes, self.title, [feed], given, list(self.weights.values()))
         opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid(name, 1) for name in sorted(self.domains))]

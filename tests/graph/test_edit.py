@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """The editing verbs, each on its own: what it changes, and that nothing else does."""
 
 from __future__ import annotations

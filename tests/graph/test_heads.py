@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Detection heads told apart on small graphs in the shape of the detectors people bring."""
 
 from __future__ import annotations
@@ -96,12 +97,12 @@ def test_the_integral_of_dfl_is_no_head() -> None:
     assert "d" in labels_of(learned), "with learned weights it would be the last weighted operator"
 
 
-def test_a_head_whose_boxes_and_scores_are_joined_and_cut_again_stays_in_float() -> None:
+def test_boxes_and_scores_that_are_joined_and_cut_apart_again_are_told_apart() -> None:
     text = net(
         """f = Conv(x, w) box = Conv(f, wb) cls = Conv(f, ws) k = Concat<axis=1>(box, cls) r = Reshape(k, s) b, c = Split<axis=1>(r, halves) m = Mul(b, stride) p = Sigmoid(c) z = Concat<axis=1>(m, p)""",
         "int64[3] s = {1,8,16}, int64[2] halves = {4,4}, float stride = {8}",
     )
-    assert labels_of(text) == {"box": "mixed", "cls": "mixed"}
+    assert labels_of(text) == {"box": "regression", "cls": "score"}
 
 
 CLASSIFIERS = {
@@ -126,7 +127,11 @@ def test_a_network_of_one_head(body: str, label: str) -> None:
 
 
 def test_raw_logits_beside_another_head_fall_to_the_safe_side() -> None:
-    text = net("c = Conv(x, w) f = Flatten(c) a = Gemm(f, fw) b = Gemm(f, fv)", "float[64,3] fw, float[64,4] fv", "float[N] a, float[N] b")
+    text = net(
+        "c = Conv(x, w) f = Flatten(c) a = Gemm(f, fw) b = Gemm(f, fv)",
+        "float[64,3] fw, float[64,4] fv",
+        "float[N] a, float[N] b",
+    )
     assert labels_of(text) == {"a": "regression", "b": "regression"}
 
 
@@ -136,7 +141,11 @@ def test_an_operator_that_feeds_another_weighted_one_is_no_head_though_it_is_giv
 
 
 def test_features_of_a_second_stage_are_no_head_without_a_first_stage() -> None:
-    text = net("f = Conv(x, w) a = RoiAlign(f, rois, i) c = Flatten(a) z = Gemm(c, fc)", "float[4,3] fc", inputs=f"{IMAGE}, float[5,4] rois, int64[5] i")
+    text = net(
+        "f = Conv(x, w) a = RoiAlign(f, rois, i) c = Flatten(a) z = Gemm(c, fc)",
+        "float[4,3] fc",
+        inputs=f"{IMAGE}, float[5,4] rois, int64[5] i",
+    )
     assert set(labels_of(text)) == {"z"}
 
 
@@ -160,6 +169,9 @@ def test_a_graph_without_weights_has_no_heads() -> None:
 
 
 def test_heads_are_the_same_with_pairs_in_the_graph() -> None:
-    qdq = SSD.replace("loc = Conv(f, wb)", "fq = QuantizeLinear(f, sc, o) fd = DequantizeLinear(fq, sc, o) wq = QuantizeLinear(wb, sc, o) wd = DequantizeLinear(wq, sc, o) loc = Conv(fd, wd)")
+    qdq = SSD.replace(
+        "loc = Conv(f, wb)",
+        "fq = QuantizeLinear(f, sc, o) fd = DequantizeLinear(fq, sc, o) wq = QuantizeLinear(wb, sc, o) wd = DequantizeLinear(wq, sc, o) loc = Conv(fd, wd)",
+    )
     qdq = qdq.replace("int64[3] rows", "float sc = {0.1}, int8 o = {0}, int64[3] rows")
     assert labels_of(qdq) == labels_of(SSD)

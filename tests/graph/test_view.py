@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """The index over a graph: makers, readers, constants, pairs seen through, levels, bodies."""
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def test_pairs_are_seen_through() -> None:
 
 
 def test_the_nodes_of_a_plain_model_and_of_its_qdq_model_are_the_same_at_the_same_level() -> None:
-    plain = view_of("g (float[1,4] x) => (float[1,4] z) <float[4,4] wd> { a = MatMul(x, wd) b = Relu(a) c = Sigmoid(a) z = Mul(b, c) }")
+    plain = view_of(
+        "g (float[1,4] x) => (float[1,4] z) <float[4,4] wd> { a = MatMul(x, wd) b = Relu(a) c = Sigmoid(a) z = Mul(b, c) }"
+    )
     assert [(n.key, n.level) for n in plain.nodes] == [(n.key, n.level) for n in view_of(QDQ).nodes]
 
 
@@ -101,18 +104,32 @@ CONSTANTS = """g (float[1,4] x) => (float[4,1] z) <float[4,1] w, int64[2] s = {4
 def test_what_is_constant() -> None:
     view = view_of(CONSTANTS)
     assert all(view.is_constant(name) for name in "wscfntirku")
-    assert not any(view.is_constant(name) for name in "xhez"), "computed from the input, or by an operator that computes"
+    assert not any(view.is_constant(name) for name in "xhez"), (
+        "computed from the input, or by an operator that computes"
+    )
 
 
 def test_values_of_constants() -> None:
     view = view_of(CONSTANTS)
     weight = view.array("w")
     assert weight is not None and weight.shape == (4, 1)
-    expected = {"c": [[1, 2], [3, 4]], "f": [1.5, 2.5], "n": 7, "k": [1, 2], "r": weight.T.tolist(), "i": weight.tolist()}
+    expected = {
+        "c": [[1, 2], [3, 4]],
+        "f": [1.5, 2.5],
+        "n": 7,
+        "k": [1, 2],
+        "r": weight.T.tolist(),
+        "i": weight.tolist(),
+    }
     for name, value in expected.items():
         found = view.array(name)
         assert found is not None and found.tolist() == value, name
-    assert view.array("t") is None and view.array("x") is None and view.array("h") is None and view.array("nothing") is None
+    assert (
+        view.array("t") is None
+        and view.array("x") is None
+        and view.array("h") is None
+        and view.array("nothing") is None
+    )
     kinds = [np.asarray(view.array(name)).dtype for name in "fnk"]
     assert kinds == [np.float32, np.int64, np.int32]
 
@@ -126,13 +143,19 @@ def test_the_tensor_that_holds_a_constant() -> None:
 
 
 def test_values_of_old_squeeze_with_axes_as_attribute() -> None:
-    view = GraphView(model_of("g (float[1] x) => (float[4] z) <float[1,4] w> { s = Squeeze<axes=[0]>(w) z = Add(x, s) }", opset=11).graph)
+    view = GraphView(
+        model_of(
+            "g (float[1] x) => (float[4] z) <float[1,4] w> { s = Squeeze<axes=[0]>(w) z = Add(x, s) }", opset=11
+        ).graph
+    )
     squeezed = view.array("s")
     assert squeezed is not None and squeezed.shape == (4,)
 
 
 def test_a_weight_behind_a_pair_has_the_value_of_the_weight() -> None:
-    view = view_of("g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float s = {0.5}, int8 o = {0}> { q = QuantizeLinear(w, s, o) d = DequantizeLinear(q, s, o) z = MatMul(x, d) }")
+    view = view_of(
+        "g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float s = {0.5}, int8 o = {0}> { q = QuantizeLinear(w, s, o) d = DequantizeLinear(q, s, o) z = MatMul(x, d) }"
+    )
     assert view.is_constant("d")
     assert np.array_equal(np.asarray(view.array("d")), np.asarray(view.array("w")))
 
@@ -145,7 +168,10 @@ def test_attributes_are_decoded() -> None:
 
 
 def test_a_sparse_constant_has_no_value_here() -> None:
-    assert constant_value(onnx.helper.make_node("Constant", [], ["c"], sparse_value=onnx.SparseTensorProto()), None) is None
+    assert (
+        constant_value(onnx.helper.make_node("Constant", [], ["c"], sparse_value=onnx.SparseTensorProto()), None)
+        is None
+    )
 
 
 # ---------------------------------------------------------------- order
@@ -193,7 +219,12 @@ BODY = """g (float[1,4] x, bool p) => (float[1,4] z) <float[4,4] w> { a = Relu(x
 def test_bodies_at_any_depth_with_their_scope() -> None:
     view = view_of(BODY)
     bodies = {body.scope: [node.key for node in body.nodes] for body in view.bodies()}
-    assert bodies == {"z/then_branch": ["t0", "t1"], "z/else_branch": ["e1"], "z/else_branch/e1/then_branch": ["a2", "u1"], "z/else_branch/e1/else_branch": ["v1"]}
+    assert bodies == {
+        "z/then_branch": ["t0", "t1"],
+        "z/else_branch": ["e1"],
+        "z/else_branch/e1/then_branch": ["a2", "u1"],
+        "z/else_branch/e1/else_branch": ["v1"],
+    }
 
 
 def test_names_that_bodies_capture() -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """What counts as a weighted operator, and which input its weight is."""
 
 from __future__ import annotations
@@ -55,7 +56,12 @@ def test_a_product_with_one_input_is_none() -> None:
 def test_rank_and_type_without_reading_the_weight() -> None:
     view = view_of("g (float[1,4] x) => (float[N] y) <float[4,2,3] w, double[2] d = {1,2}, int8[4] q = {1,2,3,4}, float s = {1}, int8 o = {0}> "
                    "{ t = Transpose<perm=[1,0,2]>(w) i = Identity(d) f = DequantizeLinear(q, s, o) y = MatMul(x, f) }")  # fmt: skip
-    assert (weight_rank(view, "w"), weight_rank(view, "t"), weight_rank(view, "i"), weight_rank(view, "x")) == (3, 3, 1, None)
+    assert (weight_rank(view, "w"), weight_rank(view, "t"), weight_rank(view, "i"), weight_rank(view, "x")) == (
+        3,
+        3,
+        1,
+        None,
+    )
     kinds = [weight_type(view, name) for name in ("w", "t", "i", "f", "x")]
     proto = onnx.TensorProto
     assert kinds == [proto.FLOAT, proto.FLOAT, proto.DOUBLE, proto.FLOAT, proto.UNDEFINED]

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Patterns in ONNX text: how they are read, bound and refused (the spellings of real activations are in test_trie)."""
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def test_the_output_may_be_read_by_anyone() -> None:
 @pytest.mark.parametrize("captured", ["a", "m"])
 def test_a_body_that_reads_an_inner_tensor_stops_it(captured: str) -> None:
     branch = f"t () => (float[4] q) {{ q = Tanh({captured}) }}"
-    text = NET.format("", f"m = Mul(a, two) y = Sub(m, a) o = If<then_branch = {branch}, else_branch = {branch}>(c)").replace("float[4] v)", "float[4] v, bool c)")
+    text = NET.format(
+        "", f"m = Mul(a, two) y = Sub(m, a) o = If<then_branch = {branch}, else_branch = {branch}>(c)"
+    ).replace("float[4] v)", "float[4] v, bool c)")
     assert find_composite(view_of(text), compile_composite(composite(TWICE)), "a") is None
 
 

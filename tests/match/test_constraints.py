@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Every guard that rules name: a node that it lets through and one that it stops."""
 
 from __future__ import annotations
@@ -114,7 +115,11 @@ def test_every_guard_is_tested_both_ways() -> None:
 
 def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
     rules = load_rules("gpu")
-    named = {step.constraint for rule in (*rules.fusions, *rules.readers, *rules.commutes, *rules.weights) for step in rule.steps}
+    named = {
+        step.constraint
+        for rule in (*rules.fusions, *rules.readers, *rules.commutes, *rules.weights)
+        for step in rule.steps
+    }
     assert named - {""} == set(_CONSTRAINTS)
 
 

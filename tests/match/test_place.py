@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Where pairs stand, operator by operator: the tensors that have one, who reads it, which share a scale, and where there is none."""
 
 from __future__ import annotations
@@ -104,14 +105,22 @@ def test_a_concat_ties_its_inputs_and_leaves_others_alone() -> None:
 
 
 def test_a_pyramid_ties_through_nearest_resize_and_pools() -> None:
-    text = net("r = Conv3(x, w1) q = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r) s = Conv3(q, w2) u = Resize<mode=\"nearest\">(s, , sc) k = Concat<axis=1>(r, u) z = Conv(k, p8)", "float[4] sc = {1,1,2,2}")
+    text = net(
+        'r = Conv3(x, w1) q = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r) s = Conv3(q, w2) u = Resize<mode="nearest">(s, , sc) k = Concat<axis=1>(r, u) z = Conv(k, p8)',
+        "float[4] sc = {1,1,2,2}",
+    )
     assert points_of(text) == {"x", "r", "s"}
     assert tied(text) == {frozenset({"r", "s"})}
 
 
 def test_a_pool_in_a_concat_of_pools_has_one_pair_in_front() -> None:
-    pools = " ".join(f"q{i} = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>({'r' if i == 1 else f'q{i - 1}'})" for i in (1, 2, 3))
-    text = net(f"c = Conv3(x, w1) r = Relu(c) {pools} k = Concat<axis=1>(r, q1, q2, q3) z = Conv(k, p16)", "float[4,16,1,1] p16")
+    pools = " ".join(
+        f"q{i} = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>({'r' if i == 1 else f'q{i - 1}'})" for i in (1, 2, 3)
+    )
+    text = net(
+        f"c = Conv3(x, w1) r = Relu(c) {pools} k = Concat<axis=1>(r, q1, q2, q3) z = Conv(k, p16)",
+        "float[4,16,1,1] p16",
+    )
     assert points_of(text) == {"x", "r"}, "spatial pyramid pooling: one scale, before the first pool"
 
 
@@ -133,13 +142,20 @@ def test_no_pair_in_box_decode_nms_or_topk() -> None:
     )
     for heads, points in (("none", {"x", "r"}), ("regression", {"x", "r"}), ("all", {"x"})):
         assert points_of(text, float_heads=heads) == points
-    top = net("r = Conv3(x, w1) f = Reshape(r, s) z, i = TopK(f, n)", "int64[1] n = {3}, int64[2] s = {1,256}", outputs="float[N,M] z, int64[N,M] i")
+    top = net(
+        "r = Conv3(x, w1) f = Reshape(r, s) z, i = TopK(f, n)",
+        "int64[1] n = {3}, int64[2] s = {1,256}",
+        outputs="float[N,M] z, int64[N,M] i",
+    )
     assert points_of(top) == {"x"}
 
 
 # ---------------------------------------------------------------- heads
 
-HEADS = net("r = Conv3(x, w1) boxes = Conv3(r, w2) s = Conv3(r, w3) z = Sigmoid(s)", outputs="float[N,M,H,W] z, float[N,M,H,W] boxes")
+HEADS = net(
+    "r = Conv3(x, w1) boxes = Conv3(r, w2) s = Conv3(r, w3) z = Sigmoid(s)",
+    outputs="float[N,M,H,W] z, float[N,M,H,W] boxes",
+)
 
 
 def test_a_float_head_reads_what_its_int8_sibling_reads_and_keeps_its_weight() -> None:
@@ -157,9 +173,14 @@ def test_there_is_no_point_where_only_float_heads_read() -> None:
 
 
 def test_a_float_head_makes_nothing_in_int8() -> None:
-    text = net("r = Conv3(x, w1) boxes = Conv3(r, w2) m = Mul(boxes, r) z = Conv3(m, w3)", outputs="float[N,M,H,W] z, float[N,M,H,W] boxes")
+    text = net(
+        "r = Conv3(x, w1) boxes = Conv3(r, w2) m = Mul(boxes, r) z = Conv3(m, w3)",
+        outputs="float[N,M,H,W] z, float[N,M,H,W] boxes",
+    )
     assert points_of(text) == {"x", "r", "boxes", "m"}
-    assert points_of(text, heads=("^boxes$",)) == {"x", "m"}, "a product with a float operand runs in float, so nothing reads r in INT8"
+    assert points_of(text, heads=("^boxes$",)) == {"x", "m"}, (
+        "a product with a float operand runs in float, so nothing reads r in INT8"
+    )
 
 
 # ---------------------------------------------------------------- weights
@@ -192,7 +213,10 @@ def test_a_weight_that_several_operators_read_has_one_point() -> None:
 
 def test_a_weight_read_along_two_axes_has_a_point_for_each() -> None:
     plan = plan_of("g (float[1,3,4,4] x) => (float[N] z) <float[3,3,1,1] w> { r = Conv(x, w) z = ConvTranspose(r, w) }")
-    assert [(point.tensor, point.axis, [read.node for read in point.reads]) for point in plan.weights] == [("w", 0, ["r"]), ("w", None, ["z"])]
+    assert [(point.tensor, point.axis, [read.node for read in point.reads]) for point in plan.weights] == [
+        ("w", 0, ["r"]),
+        ("w", None, ["z"]),
+    ]
 
 
 WRAPPED = {
@@ -237,7 +261,17 @@ def test_every_point_names_a_rule_that_exists_and_a_reason() -> None:
 
     rules = load_rules("gpu")
     for body, more, _ in PLACES.values():
-        for point in plan_of(net(body, more, inputs="float[8,8] x" if "MatMul(x" in body else "int64[5] i" if "table" in more else "float[1,4,8,8] x")).points:
+        for point in plan_of(
+            net(
+                body,
+                more,
+                inputs="float[8,8] x"
+                if "MatMul(x" in body
+                else "int64[5] i"
+                if "table" in more
+                else "float[1,4,8,8] x",
+            )
+        ).points:
             assert rules.rule(point.rule).why
             assert point.reason
 

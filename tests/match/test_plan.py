@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """The plan as a whole: what the user decides, what it explains, what it refuses."""
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ def test_which_heads_stay_in_float() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "found"),
-    [("cls_conv", ("s",)), ("^scores$", ("s",)), ("^s$", ("s",)), ("(cls|loc)_conv", ("boxes", "s")), ("^stem$", ("c",)), ("", ("boxes", "c", "marks", "s"))],
+    [
+        ("cls_conv", ("s",)),
+        ("^scores$", ("s",)),
+        ("^s$", ("s",)),
+        ("(cls|loc)_conv", ("boxes", "s")),
+        ("^stem$", ("c",)),
+        ("", ("boxes", "c", "marks", "s")),
+    ],
     ids=["node", "output it leads to", "tensor", "two", "no head at all", "everything"],
 )
 def test_heads_by_pattern(pattern: str, found: tuple[str, ...]) -> None:
@@ -95,7 +103,10 @@ def test_points_and_refusals_do_not_depend_on_the_order_of_nodes(text: str, seed
 def test_the_body_of_an_if_is_left_alone_with_a_refusal_for_each_weighted_operator() -> None:
     plan = plan_of(BODIES)
     assert [p.tensor for p in plan.points] == ["x", "w1"], "what a body reads has no pair: nothing in it is INT8"
-    assert {(r.site, r.rule) for r in plan.refusals} == {("z/then_branch/inner", "control-flow"), ("z/then_branch/t2", "control-flow")}
+    assert {(r.site, r.rule) for r in plan.refusals} == {
+        ("z/then_branch/inner", "control-flow"),
+        ("z/then_branch/t2", "control-flow"),
+    }
 
 
 def test_the_body_of_a_loop_is_left_alone() -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Which branch of a residual Add fuses, which gets the pair: identity, projection, tie, and by version."""
 
 from __future__ import annotations

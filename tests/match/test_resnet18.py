@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """The placement on a plain ResNet-18 against the Q/DQ model of NVIDIA's whose engine runs every layer in INT8.
 
 Both graphs are compared by what each weighted operator, pool and Add reads: names of tensors differ between the exports, names

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Scales carried to every tensor of the same values, and the check that nothing INT8 lacks one."""
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def test_a_constant_in_a_concat_has_none() -> None:
 
 def test_points_keep_their_own_and_the_largest_holds_where_several_reach() -> None:
     coverage = spread("f = Relu(e) k = Concat<axis=1>(e, f) y = Flatten(k)", {"e": 0.1, "f": 0.3})
-    assert {name: float(scale.bits) for name, scale in coverage.scales.items()} == pytest.approx({"e": 0.1, "f": 0.3, "k": 0.3, "y": 0.3})
+    assert {name: float(scale.bits) for name, scale in coverage.scales.items()} == pytest.approx(
+        {"e": 0.1, "f": 0.3, "k": 0.3, "y": 0.3}
+    )
     assert coverage.spread == {"k": "f", "y": "f"}
 
 

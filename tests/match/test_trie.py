@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Which nodes run as one layer, chain by chain, and that each guard of a chain lets through and stops."""
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def test_a_convolution_takes_its_activation_with_it(body: str) -> None:
     plan = plan_of(graph(body))
     assert {node.key for node in plan.groups[0].nodes} == keys(body)
     assert plan.groups[0].output == "y"
-    assert {point.tensor for point in plan.activations} == {"x", "y"}, "a pair in front of each Conv, none inside a group"
+    assert {point.tensor for point in plan.activations} == {"x", "y"}, (
+        "a pair in front of each Conv, none inside a group"
+    )
 
 
 @pytest.mark.parametrize("body", [ACTIVATIONS["silu"], ACTIVATIONS["gelu by erf, half last"]], ids=["silu", "gelu"])
@@ -196,7 +199,9 @@ def test_the_longest_chain_wins_over_the_order_of_the_rules() -> None:
 
 @pytest.mark.parametrize(("version", "nodes"), [(V8_6, "c a d"), (V10, "c a d y"), (None, "c a d y")])
 def test_an_add_behind_a_silu_fuses_from_10_on(version: TrtVersion | None, nodes: str) -> None:
-    text = graph("a = Sigmoid(c) d = Mul(c, a) y = Add(d, x)", "c = Conv<pads=[1,1,1,1]>(x, w2)").replace("[1,3,8,8] x", "[1,4,8,8] x")
+    text = graph("a = Sigmoid(c) d = Mul(c, a) y = Add(d, x)", "c = Conv<pads=[1,1,1,1]>(x, w2)").replace(
+        "[1,3,8,8] x", "[1,4,8,8] x"
+    )
     group = groups_of(text, version)[0]
     assert [node.key for node in group.nodes] == nodes.split()
     assert (group.residual is not None) == ("y" in nodes)
@@ -209,7 +214,10 @@ def test_rules_of_ones_own_make_longer_chains_and_bad_names_in_them_are_told(tmp
     text = graph("a = Erf(c) y = Relu(a)")
     assert [node.key for node in plan_of(text, rules=own).groups[0].nodes] == ["c", "a", "y"]
     assert points_of(text, rules=own) == {"x", "y"}
-    for match, message in (("conf:weight > Erf", "'conf' is no set and no composite"), ("Conv:wait", "no such constraint")):
+    for match, message in (
+        ("conf:weight > Erf", "'conf' is no set and no composite"),
+        ("Conv:wait", "no such constraint"),
+    ):
         own.write_text("schema = 1\n" + rule.format(match))
         with pytest.raises(QdqError, match=message):
             plan_of(text, rules=own)
@@ -221,7 +229,12 @@ RESIDUAL = """g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,3,3] w1, flo
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), text=st.sampled_from([RESIDUAL, graph(ACTIVATIONS["hard-swish, gate"]), graph(ACTIVATIONS["gelu by tanh, half first"])]))
+@given(
+    seed=st.integers(0, 10**6),
+    text=st.sampled_from(
+        [RESIDUAL, graph(ACTIVATIONS["hard-swish, gate"]), graph(ACTIVATIONS["gelu by tanh, half first"])]
+    ),
+)
 def test_groups_and_points_do_not_depend_on_the_order_of_the_node_list(seed: int, text: str) -> None:
     model = model_of(text)
     plan, other = plan_of(model), plan_of(shuffled(model, seed))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Pairs into a graph: only lines are added, each with its trace, scale and place; what is there already stays."""
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ TEXT = """g (float[1,3,8,8] x) => (float[1,5] z) <float[4,3,3,3] w1, float[4] b1
 TEXT = TEXT.replace("float[64,5] fc>", "float[4,8,1,1] w8, float[36,5] fcw>")
 
 
-def inserted(model: onnx.ModelProto, *, scales: Mapping[str, Scale] | None = None, given: bool = False, **options: object) -> tuple[Inserted, Plan]:
+def inserted(
+    model: onnx.ModelProto, *, scales: Mapping[str, Scale] | None = None, given: bool = False, **options: object
+) -> tuple[Inserted, Plan]:
     view = GraphView(model.graph)
     plan = make_plan(view, PlanOptions(float_heads="none", **options))  # type: ignore[arg-type]
     return insert_pairs(view, plan, table_of(plan) if scales is None else scales, given=given), plan
@@ -52,7 +55,9 @@ def test_every_point_is_read_through_its_pair_by_those_it_names_and_by_no_other(
     view = GraphView(model.graph)
     for point in plan.points:
         (pair,) = view.pairs[point.tensor]
-        through = {(u.node.key, u.index) for u in view.readers(point.tensor) if u.node.inputs[u.index] == pair.dequantize.key}
+        through = {
+            (u.node.key, u.index) for u in view.readers(point.tensor) if u.node.inputs[u.index] == pair.dequantize.key
+        }
         assert through == {(read.node, read.index) for read in point.reads}
 
 
@@ -67,9 +72,13 @@ def test_only_lines_are_added() -> None:
         back = onnx.NodeProto.FromString(node.SerializeToString())
         for index, name in enumerate(node.input):
             back.input[index] = name.removesuffix("_DQ")
-        assert back.SerializeToString() == old[node.output[0]].SerializeToString(), "the same bytes but for rerouted inputs"
+        assert back.SerializeToString() == old[node.output[0]].SerializeToString(), (
+            "the same bytes but for rerouted inputs"
+        )
     count = len(before.graph.initializer)
-    assert [t.SerializeToString() for t in model.graph.initializer][:count] == [t.SerializeToString() for t in before.graph.initializer]
+    assert [t.SerializeToString() for t in model.graph.initializer][:count] == [
+        t.SerializeToString() for t in before.graph.initializer
+    ]
     for field in ("input", "output", "value_info"):
         assert list(getattr(model.graph, field)) == list(getattr(before.graph, field))
     assert model.opset_import == before.opset_import and model.metadata_props == before.metadata_props
@@ -167,7 +176,10 @@ def test_a_point_without_a_scale_is_an_error_and_the_graph_stays() -> None:
     model = model_of(TEXT)
     scales = table_of(plan_of(model))
     before = bytes_of(model)
-    for lost, message in ((["r"], "^r: no scale for this point"), (["q", "r"], "^r: no scale for this and 1 more points")):
+    for lost, message in (
+        (["r"], "^r: no scale for this point"),
+        (["q", "r"], "^r: no scale for this and 1 more points"),
+    ):
         with pytest.raises(QdqError, match=message):
             inserted(model, scales={name: scale for name, scale in scales.items() if name not in lost})
         assert bytes_of(model) == before
@@ -222,7 +234,9 @@ def test_pairs_that_are_there_stay_and_missing_ones_and_missing_readers_are_adde
     done, _ = inserted(model, scales={"x": Scale.of(0.1)})
     assert [point.tensor for point in done.kept] == ["c", "w2"]
     assert [point.tensor for point in done.added] == ["x", "w1", "w3"]
-    assert [node.SerializeToString() for node in model.graph.node if node.output[0] in ("cq", "cd", "wq", "wd", "z")] == old
+    assert [
+        node.SerializeToString() for node in model.graph.node if node.output[0] in ("cq", "cd", "wq", "wd", "z")
+    ] == old
     reader = next(node for node in model.graph.node if node.output[0] == "y")
     assert reader.input[0] == "cd", "a reader that missed the pair joins it"
     assert float(done.scales["c"].bits) == 0.25
@@ -231,14 +245,14 @@ def test_pairs_that_are_there_stay_and_missing_ones_and_missing_readers_are_adde
 def test_a_given_scale_that_differs_from_the_one_that_stands_is_a_conflict() -> None:
     model = model_of(SOME)
     before = bytes_of(model)
-    with pytest.raises(QdqError, match="^c: its Q/DQ has the scale 3e800000, the table says 3f000000; --requantize"):
+    with pytest.raises(QdqError, match=r"^c: its Q/DQ has the scale 3e800000, the table says 3f000000; --requantize"):
         inserted(model, scales={"x": Scale.of(0.1), "c": Scale.of(0.5)}, given=True)
     assert bytes_of(model) == before
 
 
 def test_a_given_scale_of_a_weight_that_differs_from_the_one_that_stands_is_a_conflict() -> None:
     model = model_of(SOME)
-    with pytest.raises(QdqError, match="^w2: its Q/DQ has the scale 3f000000, the table says 3f400000"):
+    with pytest.raises(QdqError, match=r"^w2: its Q/DQ has the scale 3f000000, the table says 3f400000"):
         inserted(model, scales={"x": Scale.of(0.1), "w2": Scale.of(0.75)}, given=True)
     done, _ = inserted(model, scales={"x": Scale.of(0.1), "w2": Scale.of(0.5)}, given=True)
     assert "w2" in {point.tensor for point in done.kept}
@@ -256,7 +270,7 @@ def test_a_missing_pair_of_a_tie_takes_the_scale_that_stands() -> None:
     scales = {"x": Scale.of(0.1), "d": Scale.of(0.75)}
     done, _ = inserted(model_of(text), scales=scales)
     assert float(done.scales["d"].bits) == float(done.scales["c"].bits) == 0.25
-    with pytest.raises(QdqError, match="^c: its Q/DQ has the scale 3e800000, the table says 3f400000"):
+    with pytest.raises(QdqError, match=r"^c: its Q/DQ has the scale 3e800000, the table says 3f400000"):
         inserted(model_of(text), scales=scales, given=True)
 
 
@@ -279,7 +293,13 @@ def test_a_weight_read_along_two_axes_has_a_pair_for_each_however_often_it_is_in
 
 
 def test_a_reader_does_not_join_a_pair_along_another_axis() -> None:
-    model = model_of(TWO_AXES.replace("y = Gemm", "wq = QuantizeLinear<axis=0>(w, s, o) wd = DequantizeLinear<axis=0>(wq, s, o) y = Gemm").replace("(x, w) z", "(x, wd) z").replace("> {", ", float[2] s = {1,2}, int8[2] o = {0,0}> {"))
+    model = model_of(
+        TWO_AXES.replace(
+            "y = Gemm", "wq = QuantizeLinear<axis=0>(w, s, o) wd = DequantizeLinear<axis=0>(wq, s, o) y = Gemm"
+        )
+        .replace("(x, w) z", "(x, wd) z")
+        .replace("> {", ", float[2] s = {1,2}, int8[2] o = {0,0}> {")
+    )
     done, _ = inserted(model)
     assert [(point.tensor, point.axis) for point in done.added] == [("x", None), ("w", -1)]
     view = GraphView(model.graph)
@@ -293,7 +313,16 @@ def test_new_names_make_way_for_old_ones() -> None:
     onnx.checker.check_model(model, full_check=True)
     names = [node.output[0] for node in model.graph.node]
     assert len(set(names)) == len(names)
-    assert [n for n in names if n.startswith("x_")] == ["x_Q_1", "x_DQ_1", "x_DQ", "x_scale_Q", "x_scale_DQ", "x_Q", "x_Q_Q", "x_Q_DQ"]
+    assert [n for n in names if n.startswith("x_")] == [
+        "x_Q_1",
+        "x_DQ_1",
+        "x_DQ",
+        "x_scale_Q",
+        "x_scale_DQ",
+        "x_Q",
+        "x_Q_Q",
+        "x_Q_DQ",
+    ]
 
 
 WRAPPED = {
@@ -312,7 +341,9 @@ def test_wrapped_weights(body: str, name: str) -> None:
     inserted(model)
     view = GraphView(model.graph)
     expected = {"w": [2, 4], "k": [3, 5] if "Constant" in body else [3, 4] if "Transpose" in body else [2, 4]}[name]
-    assert pair_scale(view, view.pairs[name][0]).bits.tolist() == [float(np.float32(v) / np.float32(127)) for v in expected]
+    assert pair_scale(view, view.pairs[name][0]).bits.tolist() == [
+        float(np.float32(v) / np.float32(127)) for v in expected
+    ]
     onnx.checker.check_model(model, full_check=True)
 
 
@@ -331,16 +362,28 @@ def test_a_body_and_what_it_reads_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "message"),
-    [("float s = {0}", "not a finite positive"), ("float s = {-1}", "not a finite positive"), ("double s = {1}", "no float32 constant")],
+    [
+        ("float s = {0}", "not a finite positive"),
+        ("float s = {-1}", "not a finite positive"),
+        ("double s = {1}", "no float32 constant"),
+    ],
 )
 def test_a_pair_whose_scale_tensorrt_refuses(scale: str, message: str) -> None:
-    view = GraphView(model_of(f"g (float[4] x) => (float[4] z) <{scale}, int8 o = {{0}}> {{ q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }}").graph)
+    view = GraphView(
+        model_of(
+            f"g (float[4] x) => (float[4] z) <{scale}, int8 o = {{0}}> {{ q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }}"
+        ).graph
+    )
     with pytest.raises(QdqError, match=f"^x: .*{message}"):
         pair_scale(view, view.pairs["x"][0])
 
 
 def test_a_computed_scale_is_refused() -> None:
-    view = GraphView(model_of("g (float[4] x, float s) => (float[4] z) <int8 o = {0}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }").graph)
+    view = GraphView(
+        model_of(
+            "g (float[4] x, float s) => (float[4] z) <int8 o = {0}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }"
+        ).graph
+    )
     with pytest.raises(QdqError, match="no float32 constant"):
         pair_scale(view, view.pairs["x"][0])
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Pairs out of a graph: the same bytes as before they went in, the scales bit for bit, and what is refused."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import onnx
@@ -87,7 +90,7 @@ def test_is_plain() -> None:
 
 # ---------------------------------------------------------------- foreign models
 
-CONSTANTS = "float s = {0.25}, float s2 = {0.5}, int8 o = {0}"
+CONSTANTS = {"s": "float s = {0.25}", "s2": "float s2 = {0.5}", "o": "int8 o = {0}"}
 
 
 def pair(tensor: str, scale: str = "s", zero: str = "o", end: str = "") -> str:
@@ -95,7 +98,10 @@ def pair(tensor: str, scale: str = "s", zero: str = "o", end: str = "") -> str:
 
 
 def foreign(body: str, more: str = "", outputs: str = "", inputs: str = "") -> onnx.ModelProto:
-    return model_of(f"g (float[1,4,2,2] x{inputs}) => (float[N] z{outputs}) <{CONSTANTS}{', ' + more if more else ''}> {{ {body} }}")
+    """A graph in which someone else placed Q/DQ; s, s2 and o are there where they are read."""
+    constants = [text for name, text in CONSTANTS.items() if re.search(rf"\b{name}[,)]", body)]
+    stored = ", ".join([*constants, *([more] if more else [])])
+    return model_of(f"g (float[1,4,2,2] x{inputs}) => (float[N] z{outputs}) <{stored}> {{ {body} }}")
 
 
 def nodes(model: onnx.ModelProto) -> list[tuple[str, tuple[str, ...], str]]:
@@ -103,21 +109,31 @@ def nodes(model: onnx.ModelProto) -> list[tuple[str, tuple[str, ...], str]]:
 
 
 def test_several_pairs_of_one_scale_on_a_tensor_and_chained_ones() -> None:
-    model = foreign(f"{pair('x')} {pair('x', end='2')} e = QuantizeLinear(xd, s, o) f = DequantizeLinear(e, s, o) a = Relu(xd) b = Relu(xd2) c = Relu(f) y = Add(a, b) z = Add(y, c)")
+    model = foreign(
+        f"{pair('x')} {pair('x', end='2')} e = QuantizeLinear(xd, s, o) f = DequantizeLinear(e, s, o) a = Relu(xd) b = Relu(xd2) c = Relu(f) y = Add(a, b) z = Add(y, c)"
+    )
     peeled = peel(model)
     assert nodes(model)[:3] == [("Relu", ("x",), "a"), ("Relu", ("x",), "b"), ("Relu", ("x",), "c")]
     assert list(peeled.scales) == ["x"] and not model.graph.initializer
 
 
 def test_constants_of_pairs_go_but_for_those_that_others_read() -> None:
-    model = foreign(f"k = Constant<value_float = 0.125>() kz = Constant<value = int8 {{0}}>() {pair('x')} a = Relu(xd) {pair('a', 'k', 'kz')} b = Add(ad, s) z = Relu(b)", "float lonely = {1}")
+    model = foreign(
+        f"k = Constant<value_float = 0.125>() kz = Constant<value = int8 {{0}}>() {pair('x')} a = Relu(xd) {pair('a', 'k', 'kz')} b = Add(ad, s) z = Relu(b)",
+        "float lonely = {1}",
+    )
     peel(model)
-    assert [t.name for t in model.graph.initializer] == ["s", "lonely"], "s is read by an Add; what nobody read before stays"
+    assert [t.name for t in model.graph.initializer] == ["s", "lonely"], (
+        "s is read by an Add; what nobody read before stays"
+    )
     assert [node.op_type for node in model.graph.node] == ["Relu", "Add", "Relu"]
 
 
 def test_a_scale_that_a_body_reads_stays() -> None:
-    model = foreign(f"{pair('x')} z = If<then_branch = t () => (float[N] t1) {{ t1 = Add(xd, s) }}, else_branch = e () => (float[N] xd) {{ }}>(p)", inputs=", bool p")
+    model = foreign(
+        f"{pair('x')} z = If<then_branch = t () => (float[N] t1) {{ t1 = Add(xd, s) }}, else_branch = e () => (float[N] xd) {{ }}>(p)",
+        inputs=", bool p",
+    )
     peel(model)
     assert [t.name for t in model.graph.initializer] == ["s"]
     then, other = (a.g for a in model.graph.node[0].attribute)
@@ -140,7 +156,16 @@ def test_integer_weights_become_float() -> None:
     peeled = peel(model)
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     assert set(weights) == {"wd", "v"}
-    assert weights["wd"].dtype == np.float32 and weights["wd"].reshape(-1).tolist() == [0.5, -1, 1.5, -2, 1.25, -1.5, 31.75, -32]
+    assert weights["wd"].dtype == np.float32 and weights["wd"].reshape(-1).tolist() == [
+        0.5,
+        -1,
+        1.5,
+        -2,
+        1.25,
+        -1.5,
+        31.75,
+        -32,
+    ]
     assert weights["v"].reshape(-1).tolist() == [1.0, -2.0]
     assert nodes(model)[0] == ("Conv", ("x", "wd"), "y")
     assert peeled.weights["wd"].axis == 0 and peeled.weights["wd"].bits.tolist() == [0.5, 0.25]
@@ -148,7 +173,9 @@ def test_integer_weights_become_float() -> None:
 
 
 def test_an_integer_weight_along_another_axis_and_from_a_constant_node() -> None:
-    model = model_of("g (float[1,2] x) => (float[N] z) <float[3] ws = {1,2,4}, int8[3] wz = {0,0,0}> { w = Constant<value = int8[2,3] {1,1,1,2,2,2}>() wd = DequantizeLinear<axis=-1>(w, ws, wz) z = MatMul(x, wd) }")
+    model = model_of(
+        "g (float[1,2] x) => (float[N] z) <float[3] ws = {1,2,4}, int8[3] wz = {0,0,0}> { w = Constant<value = int8[2,3] {1,1,1,2,2,2}>() wd = DequantizeLinear<axis=-1>(w, ws, wz) z = MatMul(x, wd) }"
+    )
     peel(model)
     assert [node.op_type for node in model.graph.node] == ["MatMul"]
     assert onnx.numpy_helper.to_array(model.graph.initializer[0]).tolist() == [[1, 2, 4], [2, 4, 8]]
@@ -172,11 +199,18 @@ def test_two_scales_on_one_tensor_are_refused_or_the_larger_is_taken() -> None:
     body = f"{pair('x')} {pair('x', 's2', end='2')} a = Relu(xd) b = Relu(xd2) z = Add(a, b)"
     model = foreign(body)
     before = bytes_of(model)
-    with pytest.raises(QdqError, match="^x: two scales, 3e800000 and 3f000000; --on-conflict max"):
+    with pytest.raises(QdqError, match=r"^x: two scales, 3e800000 and 3f000000; --on-conflict max"):
         peel(model)
     assert bytes_of(model) == before
     assert float(peel(foreign(body), "max").scales["x"].bits) == 0.5
-    turned = body.replace("(x, s2", "(x, S").replace("(x, s,", "(x, s2,").replace("(x, S", "(x, s").replace("(xq2, s2", "(xq2, S").replace("(xq, s,", "(xq, s2,").replace("(xq2, S", "(xq2, s")
+    turned = (
+        body.replace("(x, s2", "(x, S")
+        .replace("(x, s,", "(x, s2,")
+        .replace("(x, S", "(x, s")
+        .replace("(xq2, s2", "(xq2, S")
+        .replace("(xq, s,", "(xq, s2,")
+        .replace("(xq2, S", "(xq2, s")
+    )
     assert float(peel(foreign(turned), "max").scales["x"].bits) == 0.5
 
 
@@ -204,19 +238,28 @@ def test_what_is_refused_leaves_the_graph_as_it_was(body: str, more: str, messag
 
 
 def test_pairs_inside_a_body_are_refused() -> None:
-    model = foreign(f"z = If<then_branch = t () => (float[N] t1) {{ {pair('x')} t1 = Relu(xd) }}, else_branch = e () => (float[N] e1) {{ e1 = Relu(x) }}>(p)", inputs=", bool p")
-    with pytest.raises(QdqError, match="^z/then_branch: Q/DQ inside the body"):
+    model = foreign(
+        f"z = If<then_branch = t () => (float[N] t1) {{ {pair('x')} t1 = Relu(xd) }}, else_branch = e () => (float[N] e1) {{ e1 = Relu(x) }}>(p)",
+        inputs=", bool p",
+    )
+    with pytest.raises(QdqError, match=r"^z/then_branch: Q/DQ inside the body"):
         peel(model)
 
 
 def test_a_scale_of_a_body_that_another_body_hides_is_dropped() -> None:
-    model = foreign(f"{pair('x')} y = Relu(xd) z = If<then_branch = t () => (float[N] t1) {{ s = Exp(y) t1 = Relu(s) }}, else_branch = e () => (float[N] e1) {{ e1 = Relu(y) }}>(p)", inputs=", bool p")
+    model = foreign(
+        f"{pair('x')} y = Relu(xd) z = If<then_branch = t () => (float[N] t1) {{ s = Exp(y) t1 = Relu(s) }}, else_branch = e () => (float[N] e1) {{ e1 = Relu(y) }}>(p)",
+        inputs=", bool p",
+    )
     peel(model)
     assert not model.graph.initializer
 
 
 def test_int16_pairs_are_refused_by_their_type() -> None:
-    model = model_of("g (float[4] x) => (float[4] z) <float s = {1}, int16 o = {0}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }", opset=21)
+    model = model_of(
+        "g (float[4] x) => (float[4] z) <float s = {1}, int16 o = {0}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }",
+        opset=21,
+    )
     with pytest.raises(QdqError, match="int16"):
         peel(model)
 

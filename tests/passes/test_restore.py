@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """Changed weights back into the source model, and nothing but them."""
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def test_initialisers_that_only_one_has_stay() -> None:
 
 @pytest.mark.parametrize("value", [np.zeros(3, np.float32), np.zeros(2, np.float16), np.zeros((1, 2), np.float32)])
 def test_another_shape_or_type_means_another_model(value: np.ndarray) -> None:
-    with pytest.raises(QdqError, match="^b: has another shape or type in the source model"):
+    with pytest.raises(QdqError, match=r"^b: has another shape or type in the source model"):
         restore_source(model_of(TEXT), None, with_weight("b", value), None)
 
 

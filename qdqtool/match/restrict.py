@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan cut down to the tensors that a given set of scales covers. What drops out is told, with what hung on it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import replace
+
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import Plan, Point, Read, Refusal
+
+
+def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
+    """The plan without the activations that have no scale, and without the weights whose operator then reads float.
+
+    Every point keeps its own scale: tensors that the plan would tie are not tied here.
+
+    Args:
+        view: the graph the plan was made for.
+        plan: what would be placed with a scale for every point.
+        available: tensors that have one.
+    """
+    kept: list[Point] = []
+    refusals = list(plan.refusals)
+    for point in plan.activations:
+        if point.tensor in available:
+            kept.append(replace(point, tie=point.tensor))
+        else:
+            refusals.append(Refusal(point.tensor, "no-scale", "there is no scale for it"))
+    here = {point.tensor for point in kept}
+    points = {point.tensor for point in plan.activations}
+    by_key = {node.key: node for node in view.nodes}
+    for point in plan.weights:
+        reads = tuple(read for read in point.reads if _activation_sites(view, by_key[read.node], points) <= here)
+        if reads:
+            kept.append(replace(point, reads=reads))
+        refusals += [
+            Refusal(read.node, "no-scale", "what it reads has no scale, so it runs in float")
+            for read in point.reads
+            if read not in reads
+        ]
+    return replace(plan, points=tuple(kept), refusals=tuple(refusals))
+
+
+def _activation_sites(view: GraphView, node: Node, points: set[str]) -> set[str]:
+    """The points through which the activation of a weighted operator comes, back across what commutes."""
+    index = weight_index(view, node)
+    stack = [] if index is None else [view.root(node.inputs[1 - index])]
+    sites: set[str] = set()
+    while stack:
+        tensor = stack.pop()
+        maker = view.maker(tensor)
+        if tensor in points or maker is None:
+            sites.add(tensor)
+        else:
+            names = maker.inputs if maker.op == "Concat" else maker.inputs[:1]
+            stack.extend(view.root(name) for name in names)
+    return sites
+
+
+def add_points(view: GraphView, plan: Plan, tensors: Iterable[str]) -> Plan:
+    """The plan with a point on more tensors, each read through its pair by every node."""
+    there = {point.tensor for point in plan.points}
+    more = []
+    for tensor in tensors:
+        reads = tuple(sorted(Read(use.node.key, use.index) for use in view.readers(tensor) if use.node.op != "Shape"))
+        if tensor not in there and reads:
+            more.append(Point(tensor, "activation", reads, None, "everywhere", "it has a scale", tensor, ""))
+    return replace(plan, points=(*plan.points, *more))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `graft`: a plain model and a calibration cache to a Q/DQ model, the road from old caches to TensorRT 11."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qdqtool.cache.text import Cache, read_cache
+from qdqtool.errors import QdqError
+from qdqtool.files import refuse_overwrite
+from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.types import float_tensors
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.restrict import add_points, restrict
+from qdqtool.passes.insert import Inserted, insert_pairs
+from qdqtool.scales import Scale
+from qdqtool.verbs.opening import output_path, raise_ir
+
+_NEAR_LIMIT = 400  # names that near misses are looked up for: the search is quadratic
+
+
+@dataclass(frozen=True)
+class GraftOptions:
+    """How a cache goes into a model.
+
+    Attributes:
+        plan: target, version, heads, rules. Heads with a scale are quantised unless `float_heads` says otherwise.
+        everywhere: place every entry, also where the rules want no pair.
+    """
+
+    plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
+    everywhere: bool = False
+
+
+@dataclass(frozen=True)
+class GraftResult:
+    """A Q/DQ model, of the kind that was given, and what became of each entry of the cache.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph.
+        plan: what was placed, and what was left in float for want of a scale.
+        inserted: what was added.
+        unplaced: entry without a point -> why.
+        unknown: entry whose tensor the model lacks -> the nearest names it has.
+        uncovered: float tensors of the model that the cache lacks.
+        notes: sentences on what was lifted.
+    """
+
+    model: Any
+    plan: Plan
+    inserted: Inserted
+    unplaced: dict[str, str]
+    unknown: dict[str, tuple[str, ...]]
+    uncovered: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def graft(
+    model: ModelSource,
+    cache: Cache | str | Path,
+    options: GraftOptions | None = None,
+    *,
+    output: str | Path | None = None,
+) -> GraftResult:
+    """Put the scales of a cache into a model as Q/DQ at the points of the plan, bit for bit.
+
+    Weights get scales of their own, abs-max / 127 per channel: a cache has none for them.
+
+    Args:
+        model: a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        cache: a calibration cache, or its file.
+        options: see `GraftOptions`.
+        output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
+
+    Raises:
+        QdqError: a model with Q/DQ, a cache that has no entry for any point, and what `insert` refuses.
+    """
+    options = options or GraftOptions()
+    opened = open_model(model)
+    target = output_path(opened, output, ".qdq.onnx")
+    if target is not None:
+        inputs = [opened.path, None if isinstance(cache, Cache) else Path(cache)]
+        refuse_overwrite(target, [path for path in inputs if path is not None])
+    entries = (cache if isinstance(cache, Cache) else read_cache(cache)).entries
+    normalised = normalise(opened.proto, opened.folder)
+    proto = normalised.proto
+    raise_ir(proto)
+    view = GraphView(proto.graph, opened.folder)
+    if view.pairs:
+        raise QdqError(opened.name, "has Q/DQ already", "qdqtool peel takes them out")
+    tensors = [name for name in float_tensors(proto) if not view.is_constant(name)]
+    wanted = make_plan(view, options.plan)
+    decided = restrict(view, wanted, entries)
+    if options.everywhere:
+        decided = add_points(view, decided, [name for name in tensors if name in entries])
+    scales = {point.tensor: Scale.of(entries[point.tensor], method="cache") for point in decided.activations}
+    if not scales:
+        reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantised here"
+        raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
+    done = insert_pairs(view, decided, scales, given=True)
+    unplaced = _unplaced(view, decided, entries)
+    known = {*view.producer, *view.inputs, *view.initializers}
+    unknown = _near_misses([name for name in entries if name not in known], tensors)
+    uncovered = tuple(name for name in tensors if name not in entries)
+    given = give_back(proto, opened, target)
+    return GraftResult(given, decided, done, unplaced, unknown, uncovered, normalised.notes)
+
+
+def _unplaced(view: GraphView, decided: Plan, entries: Iterable[str]) -> dict[str, str]:
+    """Why an entry whose tensor the model has was not placed."""
+    placed = {point.tensor for point in decided.points}
+    inside = {
+        name: f"inside the fused group of {group.start.name}"
+        for group in decided.groups
+        for node in group.nodes
+        for name in node.outputs
+        if name != group.output
+    }
+    reasons: dict[str, str] = {}
+    for name in entries:
+        if name in placed or not (name in view.producer or name in view.inputs or name in view.initializers):
+            continue
+        if view.is_constant(name):
+            reasons[name] = "a constant"
+        else:
+            reasons[name] = inside.get(name, "no INT8 operator reads it, or its pair stands across what commutes")
+    return reasons
+
+
+def _near_misses(unknown: list[str], known: list[str]) -> dict[str, tuple[str, ...]]:
+    looked_up = unknown[:_NEAR_LIMIT] if len(known) <= 10 * _NEAR_LIMIT else []
+    near = {name: tuple(difflib.get_close_matches(name, known, 2, 0.8)) for name in looked_up}
+    return {name: near.get(name, ()) for name in unknown}

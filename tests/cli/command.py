@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command run in this process, and what a folder held before and after. No tests here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of
+
+from qdqtool.cli.main import main
+
+NET = """net (float[N,4,8,8] x) => (float[N,3] y) <float[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3] fc>
+{
+ c1 = Conv<pads=[1,1,1,1]>(x, w1, b1)
+ r1 = Relu(c1)
+ c2 = Conv<pads=[1,1,1,1]>(r1, w2)
+ r2 = Relu(c2)
+ g = GlobalAveragePool(r2)
+ f = Flatten(g)
+ y = Gemm(f, fc)
+}"""
+LINE = re.compile(r"qdqtool: error: [^\n]+: [^\n]+\n")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command gave: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
+    """Run `qdqtool WORDS...` and take what it wrote."""
+    capsys.readouterr()
+    code = main([str(word) for word in words])
+    return Said(code, *capsys.readouterr())
+
+
+def refused(said: Said, *parts: str, code: int = 2) -> None:
+    """The command ended with one line on stderr, in the one form, that holds all the parts."""
+    assert said.code == code, said.err
+    assert LINE.fullmatch(said.err), said.err
+    assert said.out == ""
+    for part in parts:
+        assert part in said.err
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder; links and folders by their kind."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        kind = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        found[str(path.relative_to(folder))] = kind
+    return found
+
+
+def write_net(folder: Path, opset: int = 13, **changes: Any) -> Path:
+    """The little network as `folder/m.onnx`, with seeded data for it as `folder/d.npz`."""
+    model = model_of(NET, opset, ir=changes.get("ir", 8))
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    np.savez(folder / "d.npz", x=np.random.default_rng(3).normal(size=(6, 4, 8, 8)).astype(np.float32))
+    return path
+
+
+def pairs_of(path: Path) -> list[str]:
+    """Tensors that a QuantizeLinear of the model reads, constants left out."""
+    graph = onnx.load(path).graph
+    stored = {tensor.name for tensor in graph.initializer}
+    return [n.input[0] for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] not in stored]

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line itself: help, versions, exit codes, the one form of errors, guesses at what was meant."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import refused, run, write_net
+
+import qdqtool
+from qdqtool.cli import main as command_line
+from qdqtool.cli.main import VERBS, main
+from qdqtool.errors import MissingPackageError
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "help"])
+def test_help_names_every_verb(capsys: Capsys, word: str) -> None:
+    said = run(capsys, word)
+    assert (said.code, said.err) == (0, "")
+    for verb, text in VERBS.items():
+        assert verb in said.out and text in said.out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_help(capsys: Capsys, verb: str) -> None:
+    said = run(capsys, verb, "-h")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"usage: qdqtool {verb} ")
+
+
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"cache"}))
+def test_every_verb_on_a_model_speaks_json_and_can_be_quiet(capsys: Capsys, verb: str) -> None:
+    said = run(capsys, verb, "-h")
+    assert all(option in said.out for option in ("--json", "--quiet", "--verbose"))
+
+
+def test_no_words_is_a_usage_error_that_shows_the_help(capsys: Capsys) -> None:
+    said = run(capsys)
+    assert said.code == 2 and "usage: qdqtool" in said.out
+
+
+@pytest.mark.parametrize("word", ["-V", "--version"])
+def test_version(capsys: Capsys, word: str) -> None:
+    said = run(capsys, word)
+    assert (said.code, said.out, said.err) == (0, f"qdqtool {qdqtool.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("inser", "insert"), ("peal", "peel"), ("calibrat", "calibrate"), ("cahce", "cache")]
+)
+def test_a_verb_misspelt(capsys: Capsys, word: str, meant: str) -> None:
+    refused(run(capsys, word, "m.onnx"), f"error: {word}: no such verb, did you mean {meant}; ")
+
+
+def test_a_verb_like_no_other(capsys: Capsys) -> None:
+    said = run(capsys, "xyzzy")
+    refused(said, "xyzzy: no such verb; see qdqtool -h")
+    assert "did you mean" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["insert", "m.onnx", "--scale", "s.json"], "did you mean --scales"),
+        (["insert", "m.onnx", "--float-head=all"], "did you mean --float-heads"),
+        (["insert", "m.onnx", "--zzzzz"], "unknown argument --zzzzz"),
+        (["insert", "m.onnx", "two.onnx"], "unknown argument two.onnx"),
+        (["insert"], "the following arguments are required: MODEL"),
+        (["insert", "m.onnx", "--target", "gpi"], "invalid choice: 'gpi'"),
+        (["insert", "m.onnx", "--float-heads", "some"], "invalid choice: 'some'"),
+        (["insert", "m.onnx", "--batch", "two", "--data", "d"], "--batch"),
+        (["insert", "m.onnx", "--keep-float", "auto"], "--keep-float"),
+        (["peel", "q.onnx", "--target", "gpu"], "--trt-version"),
+        (["peel", "q.onnx", "--target", "gpu", "--trt-versoin", "7100"], "--trt-version"),
+        (["peel", "q.onnx", "--trt-version", "7100"], "--target"),
+        (["calibrate", "m.onnx"], "--data"),
+        (["calibrate", "m.onnx", "--data", "d.npz", "--max-data", "lots"], "--max-data"),
+    ],
+)
+def test_usage_errors_are_one_line_of_the_same_form(capsys: Capsys, words: list[str], part: str) -> None:
+    refused(run(capsys, *words), f"error: {words[0]}: ", part, f"see qdqtool {words[0]} -h")
+
+
+def test_abbreviated_options_are_not_guessed(capsys: Capsys) -> None:
+    refused(run(capsys, "insert", "m.onnx", "--dry"), "unknown argument --dry, did you mean --dry-run")
+
+
+def test_a_missing_package_is_3(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise MissingPackageError("onnxruntime", "is not installed", 'pip install "qdqtool[cpu]"')
+
+    monkeypatch.setattr("qdqtool.verbs.insert", absent)
+    refused(run(capsys, "insert", write_net(tmp_path)), 'pip install "qdqtool[cpu]"', code=3)
+
+
+def test_without_onnxruntime_calibration_says_what_to_install(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = write_net(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for verb in ("calibrate", "insert"):
+        said = run(capsys, verb, model, "--data", tmp_path / "d.npz", "-o", tmp_path / "out")
+        refused(said, 'pip install "qdqtool[cpu]"', code=3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_our_bug_is_70_with_a_traceback(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("qdqtool.verbs.insert", lambda *_, **__: 1 // 0)
+    said = run(capsys, "insert", write_net(tmp_path))
+    assert said.code == 70 and "ZeroDivisionError" in said.err and "this is a bug in qdqtool" in said.err
+
+
+def test_an_interrupt_is_130_without_a_traceback(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("qdqtool.verbs.insert", stopped)
+    said = run(capsys, "insert", write_net(tmp_path))
+    assert (said.code, said.err) == (130, "qdqtool: interrupted\n")
+
+
+def test_verbose_shows_where_a_fault_was_seen(capsys: Capsys, tmp_path: Path) -> None:
+    said = run(capsys, "insert", tmp_path / "no.onnx", "-v")
+    assert said.code == 2 and "Traceback" in said.err
+    assert said.err.endswith(f"qdqtool: error: {tmp_path / 'no.onnx'}: does not exist; check the path\n")
+
+
+def test_control_characters_in_a_name_do_not_break_the_line(capsys: Capsys) -> None:
+    refused(run(capsys, "insert", "no\nsuch\x1b[31m.onnx"), "no such [31m.onnx")
+
+
+def test_a_reader_that_goes_away_is_no_bug(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`qdqtool insert --dry-run | head -1`: silent, and the code a shell gives for SIGPIPE."""
+    model = write_net(tmp_path)
+    script = f"{sys.executable} -m qdqtool insert {model} --dry-run 2>{tmp_path}/err | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in ("0", "141")
+    assert (tmp_path / "err").read_text() == ""
+
+
+class _Closed(io.StringIO):
+    """A pipe whose reader is gone."""
+
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation
+
+
+def test_a_broken_pipe_is_141_even_where_stdout_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", _Closed())
+    assert main(["-h"]) == command_line.EXIT_BROKEN_PIPE
+
+
+# ---------------------------------------------------------------------- as a program
+
+
+def program(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "qdqtool", *words], capture_output=True, text=True, check=False)
+
+
+def test_the_program_gives_codes_and_streams(tmp_path: Path) -> None:
+    model = write_net(tmp_path)
+    good, bad, usage = program("insert", str(model), "-q"), program("insert", "no.onnx"), program("insrt")
+    assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
+    assert (bad.returncode, bad.stdout) == (2, "") and bad.stderr.count("\n") == 1
+    assert (usage.returncode, usage.stdout) == (2, "") and "did you mean insert" in usage.stderr
+
+
+@pytest.mark.parametrize("words", [["-h"], ["--version"], ["insert", "-h"], ["peel", "-h"], ["calibrate", "-h"], ["xx"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    """What makes start-up slow is imported libraries; so those are counted, not time."""
+    code = (
+        "import sys; from qdqtool.cli.main import main; main(sys.argv[1:]); "
+        "heavy = {'onnx', 'numpy', 'onnxruntime', 'tqdm', 'PIL', 'polygraphy', 'onnx_graphsurgeon', 'google'}; "
+        "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

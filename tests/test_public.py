@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import qdqtool`: what is public, and that it costs nothing until it is used."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import qdqtool
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_costs_nothing() -> None:
+    loaded = python("import sys, qdqtool; print(*sorted(m for m in sys.modules if 'onnx' in m or 'numpy' in m))")
+    assert loaded == ""
+
+
+def test_a_name_brings_only_its_room() -> None:
+    loaded = python("import sys, qdqtool; qdqtool.QdqError, qdqtool.TrtVersion; print('onnx' in sys.modules)")
+    assert loaded == "False"
+
+
+def test_no_verb_brings_what_only_extras_have() -> None:
+    heavy = "onnxruntime", "PIL", "polygraphy", "onnx_graphsurgeon", "torch", "tensorrt"
+    code = f"import sys, qdqtool; [getattr(qdqtool, n) for n in qdqtool.__all__]; print(*({heavy!r} & sys.modules.keys()))"
+    assert python(code.replace(repr(heavy), repr(set(heavy)))) == ""
+
+
+@pytest.mark.parametrize("name", qdqtool.__all__)
+def test_every_public_name_is_there_with_a_docstring(name: str) -> None:
+    value = getattr(qdqtool, name)
+    assert value is not None and inspect.getdoc(value)
+    assert name in dir(qdqtool)
+
+
+def test_all_is_sorted_and_every_home_is_in_it() -> None:
+    assert sorted(qdqtool.__all__) == qdqtool.__all__ == sorted(qdqtool._HOMES)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'inser'"):
+        _ = qdqtool.inser
+
+
+def test_the_functions_are_those_of_their_rooms() -> None:
+    from qdqtool import verbs
+
+    assert (qdqtool.insert, qdqtool.peel, qdqtool.plan) == (verbs.insert, verbs.peel, verbs.plan)
+
+
+@pytest.mark.parametrize("name", [n for n in qdqtool.__all__ if inspect.isfunction(getattr(qdqtool, n))])
+def test_public_functions_have_fewer_than_six_parameters_and_no_mutable_default(name: str) -> None:
+    parameters = inspect.signature(getattr(qdqtool, name)).parameters.values()
+    assert len(parameters) < 6
+    assert not any(isinstance(p.default, (list, dict, set)) for p in parameters)
+    assert all(p.kind != p.VAR_KEYWORD and p.annotation is not p.empty for p in parameters)

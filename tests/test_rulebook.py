@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""Rules from files: the schema, versions, extension, and that what ships is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from graphs import V8_6, V10
+
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.rulebook import Fusion, Step, load_rules, rules_folder
+from qdqtool.trtversion import TrtVersion
+
+RULE = 'why = "w"\nsee = "s"\nstatus = "guess"\n'
+FUSION = f'[[fusion]]\nname = "mine"\nmatch = "Conv:weight > Erf? > act|Exp"\n{RULE}'
+
+
+def own(tmp_path: Path, text: str, head: str = 'schema = 1\nextends = "gpu"\n') -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(head + text, encoding="utf-8")
+    return path
+
+
+def test_what_ships_loads_and_every_rule_says_why_and_where_from() -> None:
+    rules = load_rules("gpu")
+    assert rules.target == "gpu" and len(rules.names) == len(set(rules.names))
+    for name in rules.names:
+        rule = rules.rule(name)
+        assert rule.why and rule.see and rule.status in ("documented", "measured", "guess")
+        assert rule.why.endswith("."), "a sentence"
+
+
+def test_sets_of_the_parent_are_there_and_name_what_exists() -> None:
+    import onnx.defs
+
+    rules = load_rules("gpu")
+    composites = {rule.name for rule in rules.composites}
+    for members in rules.sets.values():
+        for member in members:
+            assert member in composites or onnx.defs.has(member), member
+
+
+def test_the_scale_of_a_transposed_convolution_is_a_guess() -> None:
+    rule = load_rules("gpu").rule("conv-transpose-weight")
+    assert rule.status == "guess" and getattr(rule, "axis", 0) is None
+
+
+def test_rules_lie_where_they_are_found() -> None:
+    assert {"common.toml", "gpu.toml", "heads.toml"} <= {path.name for path in rules_folder().iterdir()}
+
+
+def test_rules_that_are_missing_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("qdqtool.rulebook.__file__", str(tmp_path / "qdqtool" / "rulebook.py"))
+    with pytest.raises(QdqError, match="the rules are missing from this installation; install qdqtool again"):
+        rules_folder()
+
+
+def test_rules_lie_in_an_installed_package_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "common.toml").touch()
+    monkeypatch.setattr("qdqtool.rulebook.__file__", str(tmp_path / "rulebook.py"))
+    assert rules_folder() == tmp_path / "rules"
+
+
+# ---------------------------------------------------------------- versions
+
+
+@pytest.mark.parametrize(
+    ("version", "there"),
+    [(TrtVersion(7, 1, 3), False), (V8_6, False), (TrtVersion(10, 0, 0), True), (V10, True), (None, True)],
+)
+def test_a_rule_holds_for_its_versions(version: TrtVersion | None, there: bool) -> None:
+    assert ("conv-act-add" in load_rules("gpu", version).names) is there
+
+
+def test_both_ends_of_a_range(tmp_path: Path) -> None:
+    path = own(tmp_path, f'[[fusion]]\nname = "mine"\nmatch = "Conv"\ntrt = ">=8.5,<10"\n{RULE}')
+    there = [version for version in ("8.4.3", "8.5.0", "8.6.1", "9.3.0", "10.0.0")
+             if "mine" in load_rules("gpu", TrtVersion(*map(int, version.split("."))), path).names]  # fmt: skip
+    assert there == ["8.5.0", "8.6.1", "9.3.0"]
+
+
+# ---------------------------------------------------------------- one's own
+
+
+def test_a_file_of_ones_own_comes_first_and_replaces_by_name(tmp_path: Path) -> None:
+    path = own(
+        tmp_path, FUSION + FUSION.replace('"mine"', '"conv"') + '[sets]\nact = ["Relu"]\n[heads]\nmarkers = ["MyNMS"]\n'
+    )
+    rules, before = load_rules("gpu", extra=path), load_rules("gpu")
+    assert [rule.name for rule in rules.fusions][:2] == ["mine", "conv"]
+    assert len(rules.fusions) == len(before.fusions) + 1
+    assert rules.sets["act"] == ("Relu",) and rules.sets["conv"] == before.sets["conv"]
+    assert rules.heads.markers == {"MyNMS"} and rules.heads.cuts == before.heads.cuts
+    assert isinstance(rules.fusions[0], Fusion)
+    assert rules.fusions[0].steps == (
+        Step(("Conv",), "weight", False),
+        Step(("Erf",), "", True),
+        Step(("act", "Exp"), "", False),
+    )
+
+
+def test_a_file_without_extends_extends_the_target(tmp_path: Path) -> None:
+    assert "mine" in load_rules("gpu", extra=own(tmp_path, FUSION, "schema = 1\n")).names
+
+
+def test_every_kind_of_rule_is_read(tmp_path: Path) -> None:
+    text = (
+        f'[[reader]]\nname = "r"\nops = ["Foo:weight|Bar"]\ninputs = "all"\nwhen = "always"\n{RULE}'
+        f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "after"\n{RULE}[[weight]]\nname = "w"\nops = ["Foo"]\naxis = 1\n{RULE}'
+        f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = 1.5\n{RULE}[[tie]]\nname = "t"\nops = ["Foo"]\nmembers = "inputs"\n{RULE}'
+    ).replace("Foo:weight|Bar", "Foo|Bar:weight")
+    rules = load_rules("gpu", extra=own(tmp_path, text))
+    assert (rules.readers[0].steps, rules.readers[0].inputs, rules.readers[0].when) == (
+        (Step(("Foo", "Bar"), "weight", False),),
+        "all",
+        "always",
+    )
+    assert rules.commutes[0].side == "after" and rules.weights[0].axis == 1
+    assert rules.bounds[0].amax == 1.5 and rules.ties[0].members == "inputs"
+
+
+BROKEN = {
+    "not TOML": ("[[fusion", "mine.toml: not TOML"),
+    "another schema": ("", "schema is 2, not 1"),
+    "no schema": ("", "schema is None, not 1"),
+    "another target": ("", "extends 'dla', but the target is 'gpu'; write extends"),
+    "unknown table": ("[[fusions]]\n", "unknown table 'fusions', did you mean 'fusion'"),
+    "no name": (f'[[fusion]]\nmatch = "Conv"\n{RULE}', "a rule without a name"),
+    "unknown key": (FUSION + 'sea = "s"\n', "rule 'mine': unknown key 'sea', did you mean 'see'"),
+    "no reason": (FUSION.replace('why = "w"\n', ""), "rule 'mine': no 'why'"),
+    "no match": (f'[[fusion]]\nname = "mine"\n{RULE}', "rule 'mine': no 'match'"),
+    "status": (FUSION.replace("guess", "rumour"), "rule 'mine': status 'rumour'; write documented, measured or guess"),
+    "step": (FUSION.replace("Erf?", "Erf??"), r"rule 'mine': cannot read ' Erf\?\? '"),
+    "empty step": (FUSION.replace("Erf?", ""), "rule 'mine': cannot read"),
+    "version": (FUSION + 'trt = "8"\n', "rule 'mine': "),
+    "side": (
+        f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "left"\n{RULE}',
+        "rule 'c': side is 'left'; write one of before, after",
+    ),
+    "inputs": (
+        f'[[reader]]\nname = "r"\nops = ["Foo"]\ninputs = "some"\nwhen = "always"\n{RULE}',
+        "rule 'r': inputs is 'some'",
+    ),
+    "when": (
+        f'[[reader]]\nname = "r"\nops = ["Foo"]\ninputs = "all"\nwhen = "never"\n{RULE}',
+        "rule 'r': when is 'never'",
+    ),
+    "axis": (f'[[weight]]\nname = "w"\nops = ["Foo"]\naxis = "first"\n{RULE}', "rule 'w': axis is 'first'"),
+    "axis that is a truth": (f'[[weight]]\nname = "w"\nops = ["Foo"]\naxis = true\n{RULE}', "rule 'w': axis is True"),
+    "bound": (f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = -1\n{RULE}', "rule 'b': amax is -1; write a positive number"),
+    "bound of text": (f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = "1"\n{RULE}', "rule 'b': amax is '1'"),
+    "members": (f'[[tie]]\nname = "t"\nops = ["Foo"]\nmembers = "none"\n{RULE}', "rule 't': members is 'none'"),
+    "heads": ("[heads]\nmarker = []\n", r"unknown key 'marker' in \[heads\]"),
+    "a name that is no text": (
+        f'[[fusion]]\nname = ["a"]\nmatch = "Conv"\n{RULE}',
+        "'fusion' holds a value of the wrong kind",
+    ),
+    "not a list of rules": ('fusion = "Conv"\n', "'fusion' holds a value of the wrong kind"),
+    "not a rule": ("fusion = [3]\n", "'fusion' holds a value of the wrong kind"),
+    "why is no text": (FUSION.replace('"w"', "3"), "'fusion' holds a value of the wrong kind"),
+    "ops are no list": (f'[[commute]]\nname = "c"\nops = 3\nside = "before"\n{RULE}', "'commute' holds a value"),
+    "ops are one word": (f'[[commute]]\nname = "c"\nops = "Foo"\nside = "before"\n{RULE}', "'commute' holds a value"),
+    "a set that is no list": ("[sets]\nact = 3\n", "'sets' holds a value of the wrong kind"),
+    "sets that are none": ("", "'sets' holds a value of the wrong kind"),
+    "a head that is no list": ("[heads]\nmarkers = 3\n", "'heads' holds a value of the wrong kind"),
+    "a place that is no number": ('[heads]\nscores = {TopK = "first"}\n', "'heads' holds a value of the wrong kind"),
+}
+HEADS = {
+    "sets that are none": "schema = 1\nsets = 3\n",
+    "another schema": "schema = 2\n",
+    "no schema": "",
+    "another target": 'schema = 1\nextends = "dla"\n',
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_file_is_refused_with_the_rule_and_key(kind: str, tmp_path: Path) -> None:
+    text, message = BROKEN[kind]
+    path = own(tmp_path, text, HEADS.get(kind, 'schema = 1\nextends = "gpu"\n'))
+    with pytest.raises(QdqError, match=message) as error:
+        load_rules("gpu", extra=path)
+    assert error.value.exit_code == 2
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(QdqError, match="cannot be read"):
+        load_rules("gpu", extra=tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"schema = 1 # \xe4\n")
+    with pytest.raises(QdqError, match="not TOML"):
+        load_rules("gpu", extra=tmp_path / "latin.toml")
+    with pytest.raises(QdqError, match="cannot be read"):
+        load_rules("gqu")
+
+
+def test_a_rule_that_does_not_exist_has_a_near_one() -> None:
+    with pytest.raises(QdqError, match="max-pol: no such rule, did you mean max-pool; see rules/"):
+        load_rules("gpu").rule("max-pol")
+
+
+# ---------------------------------------------------------------- errors.py: the form of every message here
+
+
+def test_an_error_is_one_line_with_place_reason_and_what_to_do() -> None:
+    error = QdqError("a.onnx", "is broken", "export it again")
+    assert str(error) == error.line() == "a.onnx: is broken; export it again"
+    assert (error.where, error.reason, error.todo, error.exit_code) == ("a.onnx", "is broken", "export it again", 2)
+    assert str(QdqError(Path("m"), "bad")) == "m: bad"
+    assert MissingPackageError("x", "y").exit_code == 3 and isinstance(MissingPackageError("x", "y"), QdqError)
+
+
+@pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b", "\x00", "\u2028", "\u2029", "\x85", "\x9b"])
+def test_control_characters_cannot_break_the_line(sign: str) -> None:
+    line = str(QdqError(f"a{sign}b", f"c{sign}d", f"e{sign}f"))
+    assert line == "a b: c d; e f"
+    assert line.splitlines() == [line]
+
+
+def test_letters_of_other_languages_stay() -> None:
+    assert str(QdqError("层/ü", "é")) == "层/ü: é"
