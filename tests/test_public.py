@@ -41,6 +41,12 @@ def test_every_public_name_is_there_with_a_docstring(name: str) -> None:
     assert name in dir(qdqtool)
 
 
+def test_a_room_does_not_hide_the_function_of_its_name() -> None:
+    """The room qdqtool.calibrate becomes an attribute of the package when it is first imported."""
+    code = "import qdqtool, qdqtool.calibrate.engine; print(callable(qdqtool.calibrate), callable(qdqtool.insert))"
+    assert python(code) == "True True"
+
+
 def test_all_is_sorted_and_every_home_is_in_it() -> None:
     assert sorted(qdqtool.__all__) == qdqtool.__all__ == sorted(qdqtool._HOMES)
 

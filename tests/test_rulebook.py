@@ -150,7 +150,10 @@ BROKEN = {
     ),
     "axis": (f'[[weight]]\nname = "w"\nops = ["Foo"]\naxis = "first"\n{RULE}', "rule 'w': axis is 'first'"),
     "axis that is a truth": (f'[[weight]]\nname = "w"\nops = ["Foo"]\naxis = true\n{RULE}', "rule 'w': axis is True"),
-    "bound": (f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = -1\n{RULE}', "rule 'b': amax is -1; write a positive number"),
+    "bound": (
+        f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = -1\n{RULE}',
+        "rule 'b': amax is -1; write a positive number",
+    ),
     "bound of text": (f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = "1"\n{RULE}', "rule 'b': amax is '1'"),
     "members": (f'[[tie]]\nname = "t"\nops = ["Foo"]\nmembers = "none"\n{RULE}', "rule 't': members is 'none'"),
     "heads": ("[heads]\nmarker = []\n", r"unknown key 'marker' in \[heads\]"),

@@ -36,7 +36,10 @@ def scale_of(amax: float) -> np.float32:
 
 def inexact_as_float32(cache: Cache) -> list[str]:
     """Names whose scale a reader that keeps amax as float32 finds one unit in the last place away."""
-    return [name for name, scale in cache.entries.items() if _through_float32(scale) != scale]
+    scales = np.array(list(cache.entries.values()), np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        found = (scales.astype(np.float64) * STEPS).astype(np.float32) / np.float32(STEPS)
+    return [name for name, same in zip(cache.entries, found == scales, strict=True) if not same]
 
 
 def check_float32(cache: Cache) -> None:
@@ -87,8 +90,3 @@ def _number(name: str, value: Any, where: object) -> float:
         reason = f"the range of {name!r} is negative ({amax!r}), as onnxruntime's writer keeps the larger of both ends"
         raise QdqError(where, reason, "convert the calibration.json beside it, which holds both of them")
     return amax
-
-
-def _through_float32(scale: np.float32) -> np.float32:
-    with np.errstate(over="ignore", under="ignore"):
-        return np.float32(np.float32(amax_of(scale)) / np.float32(STEPS))

@@ -94,7 +94,7 @@ def near_misses(unknown: Sequence[str], missing: Sequence[str]) -> Iterator[tupl
         bare[_bare(name)] = name
     left = _MAX_COMPARED
     for name in unknown:
-        if found := bare.get(_bare(name)):
+        if (letters := _bare(name)) and (found := bare.get(letters)):
             yield name, found
         elif left >= len(missing) and len(name) <= _MAX_LENGTH:
             alike = [other for other in missing if abs(len(other) - len(name)) <= 0.35 * len(name)]

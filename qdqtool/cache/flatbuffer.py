@@ -93,6 +93,8 @@ def _text(data: bytes, table: int, field: int) -> str:
 def _field(data: bytes, table: int, number: int) -> int | None:
     """Where the offset in field `number` of a table leads, or None where the table lacks the field."""
     fields = table - _at(data, "<i", table)
+    if fields == table:
+        raise ValueError("a table that is its own list of fields")
     entry = fields + 4 + 2 * number
     offset = _at(data, "<H", entry) if entry + 2 <= fields + _at(data, "<H", fields) else 0
     return table + offset + _unsigned(data, table + offset) if offset else None

@@ -18,7 +18,7 @@ from qdqtool.cache.text import Cache, format_cache, read_cache
 from qdqtool.files import refuse_overwrite, replacing
 from qdqtool.trtversion import TrtVersion, require_caches
 
-Path = str | os.PathLike[str]
+_Path = str | os.PathLike[str]
 
 _AS_FLOAT32 = ("ort-flatbuffers", "ort-json", "polygraphy-script")
 
@@ -61,7 +61,7 @@ class Stored:
     notes: tuple[str, ...] = ()
 
 
-def retarget_file(path: Path, version: TrtVersion, output: Path) -> Stored:
+def retarget_file(path: _Path, version: TrtVersion, output: _Path) -> Stored:
     """Write the scales of a cache under the header of another TensorRT; origins go along with them.
 
     Raises:
@@ -77,7 +77,7 @@ def retarget_file(path: Path, version: TrtVersion, output: Path) -> Stored:
     return Stored(cache, source.header, notes=(*notes, *stale))
 
 
-def merge_files(paths: Sequence[Path], output: Path, on_conflict: OnConflict = "error") -> tuple[Merged, Stored]:
+def merge_files(paths: Sequence[_Path], output: _Path, on_conflict: OnConflict = "error") -> tuple[Merged, Stored]:
     """Write several caches as one; each tensor's origin comes from the cache whose scale it has.
 
     Raises:
@@ -92,7 +92,7 @@ def merge_files(paths: Sequence[Path], output: Path, on_conflict: OnConflict = "
     return merged, Stored(merged.cache, notes=(*lost, *stale))
 
 
-def convert_file(path: Path, output: Path, options: ConvertOptions) -> Stored:
+def convert_file(path: _Path, output: _Path, options: ConvertOptions) -> Stored:
     """Write a cache in another format.
 
     Raises:
@@ -111,7 +111,7 @@ def convert_file(path: Path, output: Path, options: ConvertOptions) -> Stored:
     return Stored(cache, source.header, kind, names, (*_notes(source, cache, options, names), *stale))
 
 
-def carried(paths: Sequence[Path], chosen: Mapping[str, int]) -> tuple[dict[str, Any], list[str]]:
+def carried(paths: Sequence[_Path], chosen: Mapping[str, int]) -> tuple[dict[str, Any], list[str]]:
     """What the sidecars of caches say that holds for a cache made from them.
 
     Args:
@@ -142,7 +142,7 @@ def carried(paths: Sequence[Path], chosen: Mapping[str, int]) -> tuple[dict[str,
     return facts, stale
 
 
-def write(data: bytes, output: Path, facts: Mapping[str, Any], inputs: Sequence[Path]) -> None:
+def write(data: bytes, output: _Path, facts: Mapping[str, Any], inputs: Sequence[_Path]) -> None:
     """Write a cache and its sidecar; every refusal comes before the first byte.
 
     Raises:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool.calibrate.inputs import Array, Input, checked, inputs_of
+from qdqtool.calibrate.json_inputs import JsonInputs
 from qdqtool.calibrate.preprocess import Preprocess
 from qdqtool.calibrate.sources import Source, open_source
 from qdqtool.errors import QdqError
@@ -19,7 +20,7 @@ from qdqtool.errors import QdqError
 __all__ = ["Batch", "Data", "Feed", "FeedOptions", "Input", "inputs_of", "open_feed"]
 
 Batch = dict[str, Array]
-Data = str | os.PathLike[str] | Callable[[], Iterable[Any]] | Iterable[Any]
+Data = str | os.PathLike[str] | JsonInputs | Callable[[], Iterable[Any]] | Iterable[Any]
 
 
 @dataclass(frozen=True)

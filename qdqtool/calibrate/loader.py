@@ -7,11 +7,13 @@ import base64
 import binascii
 import difflib
 import hashlib
+import importlib
 import importlib.util
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,7 @@ from qdqtool.calibrate.arrays import array_of_bytes
 from qdqtool.errors import QdqError
 
 Item = dict[str, npt.NDArray[Any]]
+_LEGACY = "polygraphy_serialized_json_type"  # how older files mark a value: {"__polygraphy_encoded_<type>": this}
 _SCRIPT = re.compile(r"(?s)(?P<path>.*\.py)(?::(?P<function>\w+))?")
 
 
@@ -35,7 +38,8 @@ def split_script(text: str) -> tuple[Path, str] | None:
 def load_script(path: Path, function: str) -> Callable[[], Iterable[Any]]:
     """Run a loader script and return what makes its samples, anew on each call.
 
-    The module gets a name of its own, so that a script called json.py is not mistaken for the library.
+    The module gets a name of its own, so that a script called json.py is not mistaken for the library. While it loads, it
+    finds modules that lie beside it, as with Polygraphy.
 
     Raises:
         QdqError: the script cannot be run or has no such function.
@@ -62,11 +66,23 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and multiprocessing in a script look their module up
     try:
-        spec.loader.exec_module(module)
+        with _importing_from(str(path.resolve().parent)):
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise QdqError(path, f"fails when it is loaded ({_told(error)})", "run it with python, or add -v") from error
     return module
+
+
+@contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    importlib.invalidate_caches()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the script took it out itself
+            sys.path.remove(folder)
 
 
 def items_of(where: object, make: Callable[[], Iterable[Any]]) -> Iterator[Item]:
@@ -109,7 +125,7 @@ def _told(error: Exception) -> str:
 
 
 def read_json(path: Path, max_bytes: int) -> list[Item]:
-    """The samples of a file that Polygraphy's `save_json` wrote: a list of mappings from input name to array.
+    """The samples of a file that Polygraphy's `save_json` wrote: a mapping from input name to array, or a list of them.
 
     Only arrays are read (no pickle, no tensors of other libraries).
 
@@ -126,13 +142,14 @@ def read_json(path: Path, max_bytes: int) -> list[Item]:
         raise QdqError(
             path, f"is not Polygraphy's JSON inputs ({_told(error)})", "write it with --save-inputs"
         ) from error
-    if not isinstance(document, list):
-        raise QdqError(path, "is not a list of samples", "write it with polygraphy run --save-inputs")
-    return list(items_of(path, lambda: document))
+    samples = document if isinstance(document, list) else [document]
+    return list(items_of(path, lambda: samples))
 
 
 def _object(path: Path, value: dict[str, Any]) -> Any:
     kind = value.get("polygraphy_class")
+    if value.get("__polygraphy_encoded_ndarray") == _LEGACY:
+        kind = "ndarray"
     if kind is None:
         return value
     if kind != "ndarray":

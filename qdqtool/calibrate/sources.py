@@ -16,6 +16,7 @@ import numpy.typing as npt
 from qdqtool.calibrate.arrays import StoredArray, open_npy, open_npz
 from qdqtool.calibrate.images import SUFFIXES, ImageReader, fit_reader
 from qdqtool.calibrate.inputs import Input, check_dtype, check_names
+from qdqtool.calibrate.json_inputs import JsonInputs
 from qdqtool.calibrate.loader import items_of, load_script, read_json, split_script
 from qdqtool.calibrate.preprocess import Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
@@ -49,8 +50,8 @@ def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess
     """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
 
     Args:
-        data: a path (text may be ``loader.py:function``), a callable that returns an iterable of ``{name: array}``, or
-            such an iterable itself.
+        data: a path (text may be ``loader.py:function``), `JsonInputs`, a callable that returns an iterable of
+            ``{name: array}``, or such an iterable itself.
         inputs: what the model takes.
         preprocess: for images only.
         max_bytes: the most that an archive may unpack to.
@@ -58,6 +59,8 @@ def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess
     Raises:
         QdqError: no such file, a kind that is not read, or one that does not fit the inputs.
     """
+    if isinstance(data, JsonInputs):
+        return _from_json(data.paths[0] if len(data.paths) == 1 else str(data), data.files(), max_bytes)
     if not isinstance(data, str | os.PathLike):
         return _from_python(data)
     text = os.fspath(data)
@@ -117,7 +120,7 @@ def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> Source:
     raise QdqError(path, "is no kind of data that is read", "give a folder of images, a .npz, .npy, .json or .py")
 
 
-def _from_json(where: Path, paths: Sequence[Path], max_bytes: int) -> Source:
+def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> Source:
     def items() -> Iterator[Item]:
         return itertools.chain.from_iterable(read_json(path, max_bytes) for path in paths)
 

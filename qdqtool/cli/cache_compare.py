@@ -94,7 +94,7 @@ def _check_lines(found: Check, everything: bool) -> Iterator[str]:
     if found.made_up:
         yield f"made up    {counted(len(found.made_up), 'name')} of TensorRT's own making, which no model has"
     if found.unusable:
-        yield f"unusable   {counted(len(found.unusable), 'entry')} of zero or infinity".replace("entrys", "entries")
+        yield f"unusable   {counted(len(found.unusable), 'scale')} of zero or infinity"
     if found.colons:
         yield f"colons     {cut_names(len(found.colons))}"
     yield f"unknown    {counted(len(found.unknown), 'name')} in the cache that the model lacks, {_near(found)}"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from, print_notes
+from qdqtool.cli.data import add_data_arguments, data_paths, feed_options_from, print_notes
 
 if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = Path(args.model)
     output = Path(args.output) if args.output else model.parent / f"{model.stem}.scales.json"
-    refuse_overwrite(output, [args.model, args.data])
+    refuse_overwrite(output, [args.model, *data_paths(args)])
     options = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
     table = calibrate(args.model, args.data, options, feed_options_from(args))
     print_notes(table, args)

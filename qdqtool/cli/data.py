@@ -6,12 +6,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.feed import FeedOptions
     from qdqtool.scales import ScaleTable
 
+_SCRIPT = "as --data F[:FUNCTION], the way Polygraphy says it"
+_JSON = "Polygraphy's inputs: files of JSON and folders of them, one after the other"
 _DATA = "folder of images, .npz, .npy, loader.py[:function] with load_data(), or Polygraphy's .json inputs"
 _PREPROCESS = (
     "for images: imagenet, yolov5, yolov8, yolox, ssd, ultraface and/or key=value,... "
@@ -21,9 +24,12 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Declare --data and what goes with it."""
+    """Declare --data, its two spellings of Polygraphy, and what goes with it."""
     group = parser.add_argument_group("data")
-    group.add_argument("--data", metavar="D", required=required, help=_DATA)
+    one = group.add_mutually_exclusive_group(required=required)
+    one.add_argument("--data", metavar="D", help=_DATA)
+    one.add_argument("--data-loader-script", metavar="F", dest="data", type=_script, help=_SCRIPT)
+    one.add_argument("--load-inputs", metavar="F", dest="data", nargs="+", action=_LoadInputs, help=_JSON)
     group.add_argument("--preprocess", metavar="P", help=_PREPROCESS)
     group.add_argument("--batch", metavar="N", type=int, default=1, help="samples in one run, in order (default 1)")
     group.add_argument("--limit", metavar="N", type=int, help="use the first N samples only")
@@ -47,6 +53,30 @@ def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:
     if not args.quiet:
         notes = table.facts.get("data", {}).get("left_out", [])
         sys.stderr.writelines(f"qdqtool: warning: {args.data}: {note}\n" for note in notes)
+
+
+def data_paths(args: argparse.Namespace) -> list[str | Path]:
+    """The files and folders that the data comes from, so that none of them is overwritten."""
+    if args.data is None:
+        return []
+    return [args.data] if isinstance(args.data, str) else list(args.data.files())
+
+
+class _LoadInputs(argparse.Action):
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        from qdqtool.calibrate.json_inputs import JsonInputs
+
+        namespace.data = JsonInputs(tuple(map(Path, values)))
+
+
+def _script(text: str) -> str:
+    from qdqtool.calibrate.loader import split_script
+
+    if split_script(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FILE.py or FILE.py:FUNCTION")
+    return text
 
 
 def _bytes(text: str) -> int:

@@ -63,9 +63,8 @@ def _facts(result: GraftResult) -> dict[str, object]:
 
 def _summary(result: GraftResult) -> list[str]:
     plan = result.plan
-    lines = [
-        f"placed {counted(len(plan.activations), 'scale')} of the cache, and pairs on {counted(len(plan.weights), 'weight')}"
-    ]
+    scales, weights = counted(len(plan.activations), "scale"), counted(len(plan.weights), "weight")
+    lines = [f"placed {scales} of the cache, and pairs on {weights}"]
     if result.unplaced:
         lines.append(f"{counted(len(result.unplaced), 'entry')} without a point:".replace("entrys", "entries"))
         reasons: dict[str, list[str]] = {}

@@ -7,6 +7,7 @@ import argparse
 import difflib
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -55,7 +56,9 @@ def main(argv: Sequence[str]) -> int:
     """
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
-        return _dispatch(argv)
+        code = _dispatch(argv)
+        sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
+        return code
     except QdqError as error:
         if verbose:
             traceback.print_exc()
@@ -91,10 +94,21 @@ def _dispatch(argv: Sequence[str]) -> int:
     module.add_arguments(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
-    args, unknown = parser.parse_known_args(list(argv[1:]))
+    args, unknown = parser.parse_known_args(_joined(argv[1:]))
     if unknown:
         parser.refuse_unknown(unknown)
     return int(module.run(args))
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """`--input-range -1:1` as one word: argparse takes a value that begins with a minus for an option."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and re.match(r"-\.?\d", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _overview() -> str:

@@ -18,10 +18,10 @@ Part = tuple[tuple[int, int, int], ...]
 
 # Each output value is made of the input values at its own place.
 _IN_PLACE = frozenset(
-    {"Abs", "Add", "And", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "Div", "Dropout", "Elu", "Erf", "Exp",
-     "Floor", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Max", "Min", "Mod", "Mul", "Neg",
-     "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Sqrt",
-     "Sub", "Sum", "Tanh", "Where"}
+    {"Abs", "Add", "And", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "Div", "Dropout", "Elu", "Erf",
+     "Exp", "Floor", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Max", "Min",
+     "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
+     "Softmax", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 )  # fmt: skip
 # What makes one entry of a shape that is put together piece by piece.
 _ONE_LENGTH = frozenset({"Gather", "Unsqueeze", "Reshape"})
@@ -201,7 +201,7 @@ class Channels:
         if dims is not None and axis < len(dims) and dims[axis] > 0:
             return dims[axis]
         node = self.view.maker(name)
-        if node is None or dims is not None and self.view.is_constant(name):
+        if node is None or (dims is not None and self.view.is_constant(name)):
             return None
         if node.op in _IN_PLACE:
             return self._broadcast(node, name, axis)

@@ -9,10 +9,11 @@ those ways. Source of the definitions: the survey of TAO, modelopt, NNCF and YOL
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from qdqtool.graph.channels import Channels, Part
-from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.graph.view import GraphView, Node, Use, captured_names, may_have_bodies, node_bodies
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.rulebook import HeadRules
 
@@ -37,7 +38,7 @@ class Head:
         label: bounded tails are a score; anything else, raw logits of a detector among it, is a regression; a tensor
             that is cut into both is mixed and treated as a regression.
         evidence: what the label rests on.
-        outputs: the graph outputs and markers that it leads to.
+        outputs: the graph outputs and markers that it leads to; where its values are only compared, what does so.
     """
 
     key: str
@@ -58,13 +59,13 @@ class _Way:
 
 @dataclass
 class _Tail:
-    """What was met on the ways from one terminal operator: operators, ends by name, and how values end."""
+    """What was met on the ways from one terminal operator: operators, ends and choices by name, how values end."""
 
     ops: dict[str, None] = field(default_factory=dict)
     ends: dict[str, None] = field(default_factory=dict)
     kinds: set[_Kind] = field(default_factory=set)
     cut: bool = False
-    chosen: bool = False
+    chosen: dict[str, None] = field(default_factory=dict)
 
 
 def find_heads(view: GraphView, rules: HeadRules) -> list[Head]:
@@ -81,13 +82,16 @@ def _plain(op: str) -> str:
 
 
 def _value_inputs(node: Node, rules: HeadRules) -> list[str]:
-    """The inputs by which values reach a node's outputs: none of a size or choice, the features of a marker."""
+    """The inputs by which values reach a node's outputs: none of a size or choice, the features of a marker.
+
+    What the bodies of control flow read from outside is an input too.
+    """
     op = _plain(node.op)
     if node.op in _SIZES or node.op in _CHOICES:
         return []
     if op in rules.markers:
         return [node.inputs[rules.features[op]]] if op in rules.features else []
-    return [name for name in node.inputs if name]
+    return [name for name in (*node.inputs, *sorted(captured_names(node))) if name]
 
 
 def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
@@ -109,7 +113,7 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
         if weight_index(view, maker) is not None:
             found.add(id(maker))
         elif maker.op not in _SIZES:
-            stack.extend(view.root(n) for n in maker.inputs if n)
+            stack.extend(view.root(n) for n in (*maker.inputs, *sorted(captured_names(maker))) if n)
     return [node for node in view.nodes if id(node) in found and id(node) not in behind]
 
 
@@ -132,6 +136,7 @@ class _Walk:
     def __init__(self, view: GraphView, rules: HeadRules) -> None:
         self.view, self.rules = view, rules
         self.channels = Channels(view)
+        self.capturing = [(node, captured_names(node)) for node in view.every if may_have_bodies(node)]
         self.outputs: dict[str, str] = {}
         for name in view.outputs:
             self.outputs.setdefault(view.root(name), name)
@@ -146,13 +151,21 @@ class _Walk:
             if way.tensor in self.outputs:
                 tail.ends[self.outputs[way.tensor]] = None
                 tail.kinds.add(way.kind)
-            if way.tensor in self.view.captured:
-                tail.kinds.add("raw")
-            for use in self.view.readers(way.tensor):
-                fresh = [step for step in self._step(use, way, tail) if step not in seen]
-                seen.update(fresh)
-                stack.extend(fresh)
+            steps = [step for use in self.view.readers(way.tensor) for step in self._step(use, way, tail)]
+            fresh = [step for step in dict.fromkeys(steps + self._through_bodies(way)) if step not in seen]
+            seen.update(fresh)
+            stack.extend(fresh)
         return tail
+
+    def _through_bodies(self, way: _Way) -> list[_Way]:
+        """Control flow that reads a tensor from inside: what only moves values leaves their kind, all else is raw."""
+        ways = []
+        for node, captured in self.capturing if way.tensor in self.view.captured else ():
+            if way.tensor in captured:
+                ops = {proto.op_type for _, body in node_bodies(node) for proto in body.node}
+                kind = way.kind if ops <= self.rules.moves | {"Constant"} else "raw"
+                ways += [_Way(name, kind) for name in node.outputs if name]
+        return ways
 
     def _step(self, use: Use, way: _Way, tail: _Tail) -> list[_Way]:
         node, op = use.node, _plain(use.node.op)
@@ -163,7 +176,7 @@ class _Walk:
             return []
         tail.ops[node.op] = None
         if node.op in _CHOICES:
-            tail.chosen = True
+            tail.chosen[node.name] = None
             return []
         if op in self.rules.markers and self.rules.features.get(op) != use.index:
             tail.ends[node.name] = None
@@ -183,29 +196,32 @@ class _Walk:
         if kind == "bounded" and is_product(node):
             return "decoded"
         if kind == "bounded" and node.op in self.rules.arithmetic:
-            other = node.inputs[1 - use.index]
-            if self._made_without_weights(other, frozenset()):
+            other = self.view.root(node.inputs[1 - use.index])
+            if other not in self._computed:
                 return "decoded"
-            return kind if self._made_without_weights(other, self.rules.bounded | _CHOICES) else "raw"
+            return "raw" if other in self._unbounded else kind
         return kind
 
-    def _made_without_weights(self, name: str, but_for: frozenset[str]) -> bool:
-        """Whether each way back from a tensor meets no weighted operator, or one of `but_for` before it.
+    @cached_property
+    def _computed(self) -> set[str]:
+        """Tensors that a weight had a part in: no anchors, strides, grids made of sizes, inputs of the graph."""
+        return self._behind_weights(_SIZES)
 
-        Without them: anchors, strides, a grid made of sizes, an input of the graph. With the bounded operators and
-        choices: a probability or a mask as well.
-        """
-        stack, seen = [name], set[str]()
+    @cached_property
+    def _unbounded(self) -> set[str]:
+        """Those of them that are neither a probability nor a mask, nor made of such alone."""
+        return self._behind_weights(_SIZES | _CHOICES | self.rules.bounded)
+
+    def _behind_weights(self, halts: frozenset[str]) -> set[str]:
+        """What is reached from weighted operators without passing an operator of `halts`."""
+        stack = [n for node in self.view.nodes if weight_index(self.view, node) is not None for n in node.outputs if n]
+        reached = set(stack)
         while stack:
-            name = self.view.root(stack.pop())
-            node = self.view.maker(name)
-            if name in seen or node is None or self.view.is_constant(name) or node.op in but_for:
-                continue
-            seen.add(name)
-            if weight_index(self.view, node) is not None or node.op in _CHOICES:
-                return False
-            stack.extend(n for n in node.inputs if n and node.op not in _SIZES)
-        return True
+            for use in self.view.readers(stack.pop()):
+                fresh = [n for n in use.node.outputs if n and n not in reached and use.node.op not in halts]
+                reached.update(fresh)
+                stack.extend(fresh)
+        return reached
 
     def _log_odds(self, name: str) -> bool:
         """Whether a tensor is the inverse of a Sigmoid: log(x / (1 - x)), or the difference of two logarithms."""
@@ -218,7 +234,7 @@ class _Walk:
 def _head(walk: _Walk, node: Node, *, alone: bool) -> Head:
     tail = walk.tail(node)
     label, evidence = _label(walk, node, tail, alone=alone)
-    return Head(node.key, node.name, label, evidence, tuple(tail.ends))
+    return Head(node.key, node.name, label, evidence, tuple(tail.ends or tail.chosen))
 
 
 def _label(walk: _Walk, node: Node, tail: _Tail, *, alone: bool) -> tuple[Label, str]:

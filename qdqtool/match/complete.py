@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scale for every float tensor of a plain graph, as the DLA wants: each from the most exact source that has one.
 
-In this order: the Q/DQ themselves; the same values as a tensor that has one, both ways, to a fix-point; outputs that are
-bounded whatever the data; what was calibrated; and, where that is asked for, what holds inside a fused group only.
+In this order: the Q/DQ themselves; the same values as a tensor that has one, both ways, to a fix-point; outputs that
+are bounded whatever the data; what was calibrated; and, where that is asked for, what holds inside a fused group only.
 """
 
 from __future__ import annotations

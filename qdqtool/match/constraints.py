@@ -103,7 +103,8 @@ def _channel_axis(site: Site) -> int:
 def inference(site: Site) -> bool:
     """Its statistics are computed, as in training."""
     constant = all(site.view.is_constant(name) for name in site.node.inputs[1:])
-    return constant and len([name for name in site.node.outputs if name]) == 1
+    training = attribute(site.node, "training_mode", 0) or len([name for name in site.node.outputs if name]) > 1
+    return constant and not training
 
 
 @constraint

@@ -14,6 +14,7 @@ from qdqtool.match.constraints import Site
 # skip connections do not make the search quadratic.
 _REACH = 512
 _AFFINE = frozenset({"BatchNormalization", "Add", "Mul"})
+_GATES = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Softplus"})
 _ACTIVATIONS = frozenset(
     {"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Mish", "Gelu", "Elu"}
 )
@@ -40,10 +41,11 @@ def _ends_chain(view: GraphView, name: str, add: Node, *, behind_activation: boo
     """Whether `name` is made by a weighted operator, with nothing but what fuses between, and read by the Add alone."""
     reader = add
     while True:
-        if view.is_output(name) or name in view.captured or any(use.node is not reader for use in view.readers(name)):
-            silu = behind_activation and _gate_of(view, name, reader)
-            if not silu:
-                return False
+        if view.is_output(name) or name in view.captured:
+            return False
+        shared = any(use.node is not reader for use in view.readers(name))
+        if shared and not (behind_activation and _gate_of(view, name, reader)):
+            return False
         node = view.maker(name)
         if node is None:
             return False
@@ -59,15 +61,20 @@ def _ends_chain(view: GraphView, name: str, add: Node, *, behind_activation: boo
 
 
 def _gated(view: GraphView, names: list[str]) -> list[str]:
-    """For x * f(x) the one tensor x; else both operands."""
+    """For x * f(x) the one tensor x, where nothing else reads what lies inside of f; else both operands."""
     for name, other in (names, names[::-1]):
-        gate = view.maker(other)
-        while gate is not None and gate.op in ("Sigmoid", "HardSigmoid", "Tanh", "Softplus"):
-            inner = view.root(gate.inputs[0])
-            if inner == name:
+        while _read_once(view, other):
+            gate = view.maker(other)
+            if gate is None or gate.op not in _GATES:
+                break
+            other = view.root(gate.inputs[0])
+            if other == name:
                 return [name]
-            gate = view.maker(inner)
     return names
+
+
+def _read_once(view: GraphView, name: str) -> bool:
+    return len(view.readers(name)) == 1 and not view.is_output(name) and name not in view.captured
 
 
 def _gate_of(view: GraphView, name: str, mul: Node) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that must have one range: classes by the rules of a target and version, each taking its members' largest scale."""
+"""Tensors that must have one range: classes by the rules of a target and version, each taking its largest scale."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from qdqtool.graph.weighted import weight_rank
 from qdqtool.match.plan import Plan, Point
 from qdqtool.scales import Scale
 
+# The name of a scale that no data was seen for: tools that drop metadata keep names.
+ESTIMATED = "_estimated_scale"
 _TINY = np.finfo(np.float32).tiny
 
 
@@ -205,7 +207,8 @@ class _Writer:
         """A new pair behind the tensor, read by the point's readers."""
         editor, name = self.editor, point.tensor
         size = int(scale.bits.size) if scale.bits.ndim else 0
-        scale_name = editor.add_initializer(editor.unique_name(f"{name}_scale"), np.asarray(scale.bits))
+        ending = ESTIMATED if scale.origin == "estimated" else "_scale"
+        scale_name = editor.add_initializer(editor.unique_name(name + ending), np.asarray(scale.bits))
         zero = self._zero_point(size)
         beside, after = self._place(point)
         trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))[: 3 if scale.method else 2]

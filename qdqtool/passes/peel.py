@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, captured_names
 from qdqtool.graph.weighted import weight_index
-from qdqtool.passes.insert import pair_scale
+from qdqtool.passes.insert import ESTIMATED, pair_scale
 from qdqtool.scales import Scale
 
 OnConflict = Literal["error", "max"]
@@ -110,6 +110,7 @@ def _collect(view: GraphView, on_conflict: OnConflict) -> tuple[dict[str, Scale]
         constant = view.is_constant(tensor)
         for pair in pairs:
             _check_symmetric(view, pair)
+            _check_one_scale(view, pair)
             scale = _traced(pair, pair_scale(view, pair))
             table = weights if constant else scales
             if not constant and scale.bits.ndim:
@@ -137,7 +138,8 @@ def _traced(pair: Pair, scale: Scale) -> Scale:
     trace = {
         entry.key.removeprefix(TRACE): entry.value for entry in node.proto.metadata_props if entry.key.startswith(TRACE)
     }
-    origin: Literal["estimated", "qdq"] = "estimated" if trace.get("origin") == "estimated" else "qdq"
+    guessed = trace.get("origin") == "estimated" or node.inputs[1].startswith(pair.tensor + ESTIMATED)
+    origin: Literal["estimated", "qdq"] = "estimated" if guessed else "qdq"
     return Scale(scale.bits, scale.axis, origin, trace.get("method", ""), trace.get("rule", ""))
 
 
@@ -157,6 +159,15 @@ def _check_symmetric(view: GraphView, pair: Pair) -> None:
                 f"quantised with {kind}, where TensorRT's caches know symmetric int8",
                 "quantise it to symmetric int8",
             )
+
+
+def _check_one_scale(view: GraphView, pair: Pair) -> None:
+    if pair.quantize is None or pair.quantize.inputs[1] == pair.dequantize.inputs[1]:
+        return
+    into, back = pair_scale(view, pair), pair_scale(view, Pair(pair.tensor, None, pair.dequantize))
+    if not into.same_bits(back):
+        reason = f"its Q has the scale {into.hex()}, its DQ {back.hex()}: the pair computes"
+        raise QdqError(pair.tensor, reason, "repair the model")
 
 
 def _reads_weight_pair(view: GraphView, node: Node) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import float_tensors
@@ -20,7 +19,7 @@ from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.restrict import add_points, restrict
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.scales import Scale
-from qdqtool.verbs.opening import output_path, raise_ir
+from qdqtool.verbs.opening import check_target, output_path, raise_ir
 
 _NEAR_LIMIT = 400  # names that near misses are looked up for: the search is quadratic
 
@@ -84,9 +83,7 @@ def graft(
     options = options or GraftOptions()
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
-    if target is not None:
-        inputs = [opened.path, None if isinstance(cache, Cache) else Path(cache)]
-        refuse_overwrite(target, [path for path in inputs if path is not None])
+    check_target(target, [opened.path, None if isinstance(cache, Cache) else Path(cache)])
     entries = (cache if isinstance(cache, Cache) else read_cache(cache)).entries
     normalised = normalise(opened.proto, opened.folder)
     proto = normalised.proto

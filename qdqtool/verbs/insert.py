@@ -15,10 +15,11 @@ from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.normalise import normalise
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import ScaleTable
-from qdqtool.verbs.opening import load_table, output_path, raise_ir, store_table
+from qdqtool.verbs.opening import check_target, load_table, output_path, raise_ir, store_table
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.engine import CalibrationOptions
@@ -107,10 +108,16 @@ def insert(
         raise QdqError("insert", "both data and scales are given", "give one of them")
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
+    check_target(target, [opened.path])
     notes: list[str] = []
     proto, view = _prepare(opened, options, notes)
+    table = _known(view, data, scales, options)
+    if options.fold_bn:
+        view, folded = fold_batch_norms(view)
+        notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
     decided = make_plan(view, options.plan)
-    table = _scales(proto, view, decided, opened, data, scales, options)
+    if data is not None:
+        table = _calibrated(proto, opened, decided, data, options)
     done = insert_pairs(view, decided, table.scales, given=scales is not None)
     if data is not None:
         store_table(proto, table)
@@ -127,28 +134,19 @@ def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[
     if options.requantize and view.pairs:
         view = peel_pairs(view, on_conflict="max").view
         clear_metadata(proto)
-    if options.fold_bn:
-        from qdqtool.passes.fold_bn import fold_batch_norms
-
-        view, folded = fold_batch_norms(view)
-        notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
     return proto, view
 
 
-def _scales(
-    proto: onnx.ModelProto,
-    view: GraphView,
-    decided: Plan,
-    opened: Opened,
-    data: Data | Feed | None,
-    scales: ScaleTable | str | Path | None,
-    options: InsertOptions,
+def _known(
+    view: GraphView, data: Data | Feed | None, scales: ScaleTable | str | Path | None, options: InsertOptions
 ) -> ScaleTable:
+    """The scales that need no data: given ones, or estimates from BatchNormalization, before that is folded away."""
     if scales is not None:
         return scales if isinstance(scales, ScaleTable) else load_table(scales)
-    missing = [point.tensor for point in decided.activations if point.tensor not in view.pairs]
     if data is not None:
-        return _calibrated(proto, opened, decided, data, options)
+        return ScaleTable()
+    points = make_plan(view, options.plan).activations
+    missing = [point.tensor for point in points if point.tensor not in view.pairs]
     if not missing:
         return ScaleTable()
     from qdqtool.calibrate.estimate import estimate_scales

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.files import refuse_overwrite
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.io import ModelSource, Opened
 from qdqtool.scales import ScaleTable
@@ -44,6 +46,19 @@ def output_path(opened: Opened, output: str | Path | None, ending: str) -> Path 
     if output is not None:
         return Path(output)
     return None if opened.path is None else opened.path.with_name(opened.path.stem + ending)
+
+
+def check_target(path: Path | None, inputs: Iterable[Path | None]) -> None:
+    """Refuse a place that would do harm, before any work is done.
+
+    Raises:
+        QdqError: the file is an input, or its folder does not exist.
+    """
+    if path is None:
+        return
+    refuse_overwrite(path, [source for source in inputs if source is not None])
+    if not path.absolute().parent.is_dir():
+        raise QdqError(path, "its folder does not exist", "make it, or name another file")
 
 
 def source_path(source: ModelSource | None) -> Path | None:

@@ -13,10 +13,10 @@ import numpy as np
 from qdqtool.cache.sidecar import check_place, tensor_facts, write_sidecar
 from qdqtool.cache.text import Cache, format_cache, write_cache
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.spread import check_coverage, spread_scales
 from qdqtool.passes.peel import OnConflict, Peeled, peel_pairs
@@ -25,7 +25,7 @@ from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
 from qdqtool.verbs.fill import fill_every_tensor
-from qdqtool.verbs.opening import output_path, restore_header, source_path, stored_table
+from qdqtool.verbs.opening import check_target, output_path, restore_header, source_path, stored_table
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.engine import CalibrationOptions
@@ -148,17 +148,12 @@ def peel(
 def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> None:
     """Refuse places that would do harm before anything is done."""
     inputs = [path for path in (opened.path, source_path(options.source)) if path is not None]
-    for path in (target, cache):
-        if path is not None:
-            refuse_overwrite(path, inputs)
-            if not path.absolute().parent.is_dir():
-                raise QdqError(path, "its folder does not exist", "make it, or name another file")
+    check_target(target, inputs)
+    check_target(cache, inputs)
     if cache is not None:
         check_place(cache, inputs)
-        if target is not None:
-            refuse_overwrite(cache, [target])
-            if cache.absolute() == target.absolute():
-                raise QdqError(cache, "is named for the model and for the cache", "name two files")
+        if target is not None and cache.absolute() == target.absolute():
+            raise QdqError(cache, "is named for the model and for the cache", "name two files")
 
 
 def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]:
@@ -188,11 +183,20 @@ def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Open
 
 
 def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
-    """The points' scales, all of whose tensors the clean model has."""
-    for name in (*peeled.scales, *peeled.int8_nodes):
+    """The points' scales, all of whose tensors the clean model has, made by the same weighted operators."""
+    todo = "give the model that Q/DQ were inserted into"
+    for name in peeled.scales:
         if name not in view.producer and name not in view.inputs:
-            todo = "give the model that Q/DQ were inserted into"
             raise QdqError(name, f"has a scale, but {clean.name} has no such tensor", todo)
+    for node in peeled.view.nodes:
+        if weight_index(peeled.view, node) is not None:
+            there = view.producer.get(node.key)
+            if there is None or there.op != node.op:
+                other = "nothing" if there is None else there.op
+                reason = (
+                    f"is made by {node.op}, but by {other} in {clean.name}: the weights were folded or edited since"
+                )
+                raise QdqError(node.key, reason, f"{todo}, or peel without --source")
     return peeled.scales
 
 

@@ -14,14 +14,13 @@ import numpy as np
 from qdqtool.cache.sidecar import check_place, tensor_facts, write_sidecar
 from qdqtool.cache.text import Cache, write_cache
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
-from qdqtool.verbs.opening import output_path
+from qdqtool.verbs.opening import check_target, output_path
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.engine import CalibrationOptions
@@ -104,7 +103,7 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
         raise QdqError(opened.name, "has Q/DQ, which calibration does not go with", "qdqtool peel takes their scales")
     target = output_path(opened, cache, ".cache")
     if target is not None:
-        refuse_overwrite(target, [opened.path] if opened.path else [])
+        check_target(target, [opened.path])
         check_place(target)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
     how = options.calibration or CalibrationOptions(method="entropy")

@@ -7,7 +7,6 @@ import ast
 import csv
 import io
 import json
-import struct
 import sys
 import types
 from pathlib import Path
@@ -18,9 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.cache.amax import amax_of, inexact_as_float32, scale_of
+from qdqtool.cache.amax import amax_of, inexact_as_float32
 from qdqtool.cache.convert import SOURCES, TARGETS, Source, Target, guess, parse, read_any, render, with_version
-from qdqtool.cache.flatbuffer import read_pairs, write_pairs
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
@@ -92,48 +90,9 @@ def test_guesses(data: bytes, source: Source) -> None:
     assert guess(data) == source
 
 
-# ---------------------------------------------------------------- what a float32 reader finds
-
-
 def float32_reader(scale: np.float32) -> np.float32:
     """What onnxruntime's std::stof and TensorRT's division make of the decimal that we write."""
     return np.float32(np.float32(repr(amax_of(scale))) / np.float32(127))
-
-
-@steady
-@given(words)
-def test_amax_is_exact_as_float64(word: int) -> None:
-    amax = amax_of(float32(word))
-    assert struct.unpack("<I", struct.pack("<f", float(repr(amax)) / 127))[0] == word  # TAO Deploy's own arithmetic
-    assert int(scale_of(amax).view(np.uint32)) == word
-
-
-def test_one_scale_in_128_is_out_of_reach_of_a_float32_amax() -> None:
-    significands = np.arange(1 << 23, dtype=np.uint32)
-    scales = (significands | np.uint32(0x3C000000)).view(np.float32)
-    back = (scales.astype(np.float64) * 127).astype(np.float32) / np.float32(127)
-    wrong = np.flatnonzero(back != scales)
-    low = (1 << 23) // 127  # below 128/127 of the power of two, amax has another exponent and room for all
-    expected = np.flatnonzero((significands % 128 == 64) & (significands > low))
-    assert np.array_equal(wrong, expected)
-    off = np.abs(back.view(np.uint32).astype(np.int64) - scales.view(np.uint32).astype(np.int64))
-    assert off.max() == 1
-    for index in wrong[:: len(wrong) // 50]:  # no float32 at all would do, so the format cannot hold it
-        amax = np.float32(float(scales[index]) * 127)
-        near = [np.nextafter(amax, np.float32(0)), amax, np.nextafter(amax, np.float32(np.inf))]
-        assert all(np.float32(a / np.float32(127)) != scales[index] for a in near)
-
-
-@steady
-@given(tables)
-def test_those_scales_are_named(table: dict[str, int]) -> None:
-    cache = cache_of(table)
-    wanted = [name for name, scale in cache.entries.items() if float32_reader(scale) != scale]
-    assert inexact_as_float32(cache) == wanted
-
-
-def test_a_scale_out_of_reach_is_named() -> None:
-    assert inexact_as_float32(cache_of({"a": 0x3C400000, "b": 0x3C400040})) == ["b"]
 
 
 @pytest.mark.parametrize("target", ["ort-flatbuffers", "ort-json", "polygraphy-script"])
@@ -160,19 +119,8 @@ def test_onnxruntime_reads_our_flatbuffer() -> None:
     assert pairs == sorted(pairs)
 
 
-@steady
-@given(st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.text(max_size=9)), max_size=6))
-def test_the_flatbuffers_package_reads_ours(pairs: list[tuple[str, str]]) -> None:
-    table = pytest.importorskip("onnxruntime.quantization.CalTableFlatBuffers.TrtTable")
-    data = write_pairs([(k, v.encode("utf-8", "replace").decode()) for k, v in pairs])
-    read = table.TrtTable.GetRootAs(data, 0)
-    theirs = [(read.Dict(i).Key().decode(), read.Dict(i).Value().decode()) for i in range(read.DictLength())]
-    assert theirs == read_pairs(data, "x")
-    assert [key for key, _ in theirs] == [key for key, _ in pairs]
-
-
 def ort_table(folder: Path, ranges: dict[str, tuple[float, float]]) -> dict[str, Path]:
-    """onnxruntime's own three files for these ranges."""
+    """The three files of onnxruntime's writer for these ranges."""
     quant = pytest.importorskip("onnxruntime.quantization.quant_utils")
     calibrate = pytest.importorskip("onnxruntime.quantization.calibrate")
     data = {
@@ -259,7 +207,7 @@ def test_csv_is_what_the_csv_module_reads() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "tensor,scale\nx,0.007875215\n",
+        f"tensor,scale\nx,{float(float32(0x3C010A14))!r}\n",
         "hex,tensor\n3C010A14,x\n",
         "tensor,note,hex,scale\r\nx,hello,3c010a14,\r\n",
         "\ufefftensor,scale,hex\nx,,3c010a14\n",
@@ -383,29 +331,6 @@ def test_broken_files_are_one_line(data: bytes, source: Source, reason: str) -> 
     assert "\n" not in raised.value.line()
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
-@given(st.integers(0, 400), st.binary(min_size=1, max_size=4))
-def test_a_damaged_flatbuffer_never_breaks_the_reader(place: int, patch: bytes) -> None:
-    data = bytearray(render(SMALL, "ort-flatbuffers"))
-    place %= len(data)
-    data[place : place + len(patch)] = patch
-    try:
-        parse(bytes(data), "ort-flatbuffers")
-    except QdqError as error:
-        assert "\n" not in error.line()
-
-
-def test_a_flatbuffer_whose_entries_share_one_long_text_is_refused() -> None:
-    data = bytearray(write_pairs([("k" * 4000, "1")] * 200))
-    first, count = 28 + 4 + 4 * 200, 200
-    for index in range(1, count):  # let every entry point at the first one's key
-        table = first + 12 * index
-        key = first + 4 + struct.unpack_from("<I", data, first + 4)[0]
-        struct.pack_into("<I", data, table + 4, (key - table - 4) % (1 << 32))
-    with pytest.raises(QdqError):
-        read_pairs(bytes(data[: first + 12 * count + 5000]), "f")
-
-
 def test_unusable_ranges_are_dropped_and_listed() -> None:
     cache = parse(b'{"tensor_scales": {"a": 0, "b": Infinity, "c": 127, "d": 1e300}}', "tao-json")
     assert bits(cache) == {"c": 0x3F800000}
@@ -436,8 +361,7 @@ def test_every_real_cache_there_and_back(shared: Path, capsys: pytest.CaptureFix
             assert guess(data) == target, (path.name, target)
             assert bits(parse(data, target)) == bits(cache), (path.name, target)  # type: ignore[arg-type]
         render(cache, "polygraphy-script")
-        far = [name for name, scale in cache.entries.items() if float32_reader(scale) != scale]
-        assert inexact_as_float32(cache) == far
+        far = inexact_as_float32(cache)
         scales, inexact = scales + len(cache.entries), inexact + len(far)
     with capsys.disabled():
         print(f"\n{len(paths)} caches, {scales} scales: all bits back from {len(READ_BACK)} formats; ", end="")

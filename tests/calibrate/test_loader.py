@@ -97,7 +97,9 @@ def test_json_that_polygraphy_wrote_reads_back(tmp_path: Path) -> None:
     ("text", "part"),
     [
         ("{", "not Polygraphy's JSON"),
-        ('{"a": 1}', "not a list of samples"),
+        ('3', "sample 0 is a int"),
+        ('{"schema": 1, "tensors": {}}', "'tensors' of sample 0 is no array"),
+        ('{"lst": [], "polygraphy_class": "RunResults"}', "holds a 'RunResults'"),
         ('[{"x": {"polygraphy_class": "Tensor", "array": ""}}]', "holds a 'Tensor'"),
         ('[{"x": {"polygraphy_class": "ndarray", "array": "?"}}]', "not base64"),
         ('[{"x": {"polygraphy_class": "ndarray", "array": "aGVsbG8="}}]', "cannot be read as arrays"),

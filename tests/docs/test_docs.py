@@ -8,9 +8,7 @@ order; a command that must fail ends in `# exit N`. ```python blocks are run the
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import itertools
 import json
 import re
 import shlex
@@ -18,15 +16,28 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import onnx
 import pytest
+from pages import (
+    DOCS,
+    PAGES,
+    PROJECT,
+    VERB_PAGES,
+    blocks_of,
+    first_cells,
+    options_of,
+    parsers_of,
+    prose_of,
+    rows_of,
+    words_of,
+)
 
-from qdqtool.calibrate.methods import NAMES, parse_method
+from qdqtool.calibrate.methods import NAMES
 from qdqtool.calibrate.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
 from qdqtool.cli import main as cli
 from qdqtool.match import constraints
@@ -35,87 +46,9 @@ from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, loa
 from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
 
-PROJECT = Path(__file__).resolve().parents[2]
-DOCS = sorted((PROJECT / "docs").glob("*.md"))
-PAGES = [PROJECT / "README.md", *DOCS]
-VERB_PAGES = {verb: PROJECT / "docs" / f"{verb}.md" for verb in cli.VERBS}
-
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _OTHERS = ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions")  # trtexec's
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, its text, the line it begins at."""
-
-    kind: str
-    text: str
-    line: int
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _FENCE.finditer(text)]
-
-
-def prose_of(page: Path) -> str:
-    return _FENCE.sub("", page.read_text(encoding="utf-8"))
-
-
-def words_of(page: Path) -> set[str]:
-    """What stands between backticks in the text, blocks left out."""
-    return set(re.findall(r"`([^`\n]+)`", prose_of(page)))
-
-
-def table_of(page: Path, header: str) -> list[str]:
-    """The rows below the first table head that begins with `header`."""
-    lines = prose_of(page).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {header} |")) + 2
-    return list(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
-
-
-def words_in(row: str) -> list[str]:
-    """What stands between backticks in the first cell of a row."""
-    return re.findall(r"`([^`]+)`", re.split(r"(?<!\\)\|", row)[1])
-
-
-def first_cells(page: Path, header: str) -> list[str]:
-    """What stands between backticks in the first column of a table."""
-    return [word for row in table_of(page, header) for word in words_in(row)]
-
-
-def rows_of(page: Path, header: str) -> dict[str, str]:
-    """Each word of the first column of a table -> its row."""
-    return {word: row for row in table_of(page, header) for word in words_in(row)}
-
-
-class _Caught(Exception):
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self.parser = parser
-
-
-def parsers_of(verb: str) -> list[argparse.ArgumentParser]:
-    """The parser that the command line makes for a verb, and those of its actions."""
-
-    def catch(self: argparse.ArgumentParser, *_: object) -> None:
-        raise _Caught(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli.Parser, "parse_known_args", catch)
-        with pytest.raises(_Caught) as caught:
-            cli._dispatch([verb])
-    parser = caught.value.parser
-    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    return [parser, *(one for action in below for one in action.choices.values())]
-
-
-def options_of(verb: str) -> dict[str, argparse.Action]:
-    """Option -> what argparse knows of it, hidden ones and help left out."""
-    actions = [action for parser in parsers_of(verb) for action in parser._actions]
-    shown = [a for a in actions if a.help != argparse.SUPPRESS and not isinstance(a, argparse._HelpAction)]
-    return {name: action for action in shown for name in action.option_strings}
 
 
 # ---------------------------------------------------------------------------------------------------- what is run
@@ -166,7 +99,7 @@ def run_python(where: str, text: str) -> None:
         Path(name[1]).write_text(text, encoding="utf-8")
         return
     try:
-        exec(compile(text, where, "exec"), {"__name__": "docs"})  # noqa: S102
+        exec(compile(text, where, "exec"), {"__name__": "docs"})
     except Exception:
         pytest.fail(f"{where}\n{traceback.format_exc()}")
 
@@ -277,7 +210,7 @@ def test_files_that_the_readme_names_exist() -> None:
 
 
 def test_the_readme_table_is_the_list_of_verbs() -> None:
-    table = [cell for cell in first_cells(PROJECT / "README.md", "verb")]
+    table = first_cells(PROJECT / "README.md", "verb")
     assert list(dict.fromkeys(cell.split()[0] for cell in table)) == list(cli.VERBS)
     for cell in table:
         verb, _, action = cell.partition(" ")
@@ -381,6 +314,7 @@ def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> 
         "calibrate": [document("calibrate", "tiny_classifier.onnx", "--data", "digits8_calib.npz")],
         "peel": [document("peel", "q.onnx", *_8502, "--cache", "q.cache")],
         "ptq": [document("ptq", "tiny_classifier.onnx", "--data", "digits8_calib.npz", *_8502)],
+        "graft": [document("graft", "tiny_classifier.onnx", "--cache", "tiny_classifier.cache")],
         "cache": [
             document("cache", "show", "q.cache"),
             document("cache", "check", "q.cache", "tiny_classifier.onnx"),

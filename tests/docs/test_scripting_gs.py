@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every verb through the door of onnx-graphsurgeon, beside ModelProto, paths and callables: same kind out, input kept."""
+"""Every verb through the door of onnx-graphsurgeon, beside protos, paths and callables: same kind out, input kept."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 import qdqtool
 from qdqtool.calibrate.engine import CalibrationOptions, calibrate
+from qdqtool.verbs.graft import graft
 from qdqtool.verbs.ptq import PtqOptions, ptq
 
 pytest.importorskip("onnxruntime")
@@ -232,6 +233,20 @@ def test_calibrate_and_ptq_take_a_graph(models: Path) -> None:
     assert exported(graph) == before
 
 
+def test_graft_takes_a_graph_and_gives_one_back(models: Path) -> None:
+    graph, data = graph_of(models, CLASSIFIER), batches_of(models, CLASSIFIER)
+    before = exported(graph)
+    cache = ptq(graph, data, PtqOptions(V8502)).cache
+    result = graft(graph, cache)
+    assert isinstance(result.model, gs.Graph)
+    assert exported(graph) == before
+    pairs = pairs_of(result.model)
+    assert len(result.plan.activations) > 5
+    for point in result.plan.activations:
+        assert pairs[point.tensor][0] == cache.entries[point.tensor].tobytes()
+    assert exported(qdqtool.peel(result.model, qdqtool.PeelOptions(V8502)).model) == before
+
+
 def test_peel_for_the_dla_takes_a_graph_and_data(models: Path) -> None:
     """The calibrated table is lost with the metadata of a gs.Graph: data fills in what the pairs do not say."""
     graph, data = graph_of(models, CLASSIFIER), batches_of(models, CLASSIFIER)
@@ -276,10 +291,10 @@ def test_the_same_kind_comes_out(models: Path, tmp_path: Path, kind: str) -> Non
 
 
 def test_what_is_no_model_is_our_callers_fault(models: Path) -> None:
-    with pytest.raises(TypeError, match="gs.Graph"):
-        qdqtool.insert(graph_of(models, CLASSIFIER).nodes[0])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a gs\.Graph"):
+        qdqtool.insert(graph_of(models, CLASSIFIER).nodes[0])
     with pytest.raises(TypeError, match="int"):
-        qdqtool.plan(lambda: 1)  # type: ignore[arg-type,return-value]
+        qdqtool.plan(lambda: 1)
 
 
 def test_a_proto_that_was_given_stays_as_it_was(models: Path) -> None:

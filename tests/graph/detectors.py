@@ -109,9 +109,9 @@ def _mlp(net: Net, x: str, out: int, name: str, wide: int = 16) -> str:
 
 
 def _attention(net: Net, x: str, memory: str, name: str) -> str:
-    query, key, value = (
-        net.matmul(y, 16, 16, f"{name}/{part}") for part, y in zip("qkv", (x, memory, memory), strict=True)
-    )
+    """Learned queries are constant, and so is their projection, which exporters fold."""
+    query = net.random(1, 10, 16) if x in net.weights else net.matmul(x, 16, 16, f"{name}/q")
+    key, value = net.matmul(memory, 16, 16, f"{name}/k"), net.matmul(memory, 16, 16, f"{name}/v")
     weights = net.op("MatMul", query, net.op("Transpose", key, perm=[0, 2, 1]))
     weights = net.op("Softmax", net.op("Div", weights, net.const(4.0)), axis=-1)
     return net.op("Add", x, net.matmul(net.op("MatMul", weights, value), 16, 16, f"{name}/out"))

@@ -30,6 +30,7 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  bn = BatchNormalization(conv, b, b, b, b)
  bn_computed = BatchNormalization(conv, b, b, vc, b)
  bn_training, n1, n2 = BatchNormalization<training_mode=1>(conv, b, b, b, b)
+ bn_training_one = BatchNormalization<training_mode=1>(conv, b, b, b, b)
  mean_hw = ReduceMean<axes=[2,3]>(x)
  mean_h = ReduceMean<axes=[2]>(x)
  mean_all = ReduceMean(x)
@@ -70,7 +71,7 @@ CASES = [
     ("bias", "add_int", "conv", "conv", False), ("bias", "add_t", "conv", "conv", False), ("bias", "bias_last", "right", "right", True),
     ("bias", "bias_rows", "right", "right", False), ("per_channel", "add_cb", "conv", "conv", True), ("per_channel", "add_map", "conv", "conv", False),
     ("per_channel", "add_self", "conv", "conv", False),
-    ("inference", "bn", "conv", "conv", True), ("inference", "bn_computed", "conv", "conv", False), ("inference", "bn_training", "conv", "conv", False),
+    ("inference", "bn", "conv", "conv", True), ("inference", "bn_computed", "conv", "conv", False), ("inference", "bn_training", "conv", "conv", False), ("inference", "bn_training_one", "conv", "conv", False),
     ("computed", "add_t", "", "", True), ("computed", "add_cb", "", "", False), ("computed", "t", "", "", False), ("computed", "both", "", "", True),
     ("spatial", "mean_hw", "", "", True), ("spatial", "mean_in", "", "", True), ("spatial", "mean_h", "", "", False), ("spatial", "mean_all", "", "", False),
     ("spatial", "mean_batch", "", "", False), ("spatial", "mean_in_one", "", "", False), ("spatial", "mean_in_batch", "", "", False),

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import pytest
-from graphs import V8_6, model_of, plan_of, points_of, readers_of
+from graphs import V8_6, model_of, plan_of, points_of, readers_of, shuffled
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 C4 = "float[4,4,3,3] w1, float[4,4,3,3] w2, float[4,4,3,3] w3, float[4,4,1,1] p1, float[4,4,1,1] p2, float[4,8,1,1] p8, float[4] b"
 PAD = "<pads=[1,1,1,1]>"
@@ -54,6 +56,10 @@ PLACES = {
     "both sides of a product of INT8": ("r = Conv3(x, w1) s = Conv3(x, w2) m = Mul(r, s) z = Conv3(m, w3)", "", "x r s m"),
     "one side of a product with float": ("r = Conv3(x, w1) e = Erf(r) s = Conv3(x, w2) m = Mul(e, s) z = Conv3(m, w3)", "", "x m"),
     "one side of a product with a constant": ("r = Conv3(x, w1) e = Erf(r) m = Mul(e, b0) z = Conv3(m, w3)", "float[1,1,8,8] b0", "x m"),
+    "one side of a sum with a network input in float": ("r = Conv3(x, w1) m = Add(r, v) u = Mul(m, v) z = Conv3(u, w3)", "", "x u"),
+    "both sides of a sum with a network input in INT8": ("r = Conv3(x, w1) e = Erf(r) s = Conv3(e, w2) u = Mul(s, x) z = Conv3(u, w3)", "", "x e s u"),
+    "both sides of a product behind moves and joins of INT8": ("r = Conv3(x, w1) s = Conv3(x, w2) k = Concat<axis=1>(r, s) t = Transpose(s) m = Mul(k, t) z = Conv3(m, w3)", "", "x r s m"),
+    "one side of a product behind a join with float": ("r = Conv3(x, w1) e = Erf(r) s = Conv3(x, w2) k = Concat<axis=1>(r, e) m = Mul(k, s) z = Conv3(m, w3)", "", "x m"),
     "no side of a product that is read in float": ("r = Conv3(x, w1) s = Conv3(x, w2) m = Mul(r, s) z = Erf(m)", "", "x"),
     "a chain of sums": ("r = Conv3(x, w1) s = Conv3(x, w2) u = Mul(r, s) v = Mul(u, r) z = Conv3(v, w3)", "", "x r s u v"),
     "a product of computed matrices in float": ("r = MatMul(x, fc) s = MatMul(x, fc2) z = MatMul(r, s)", "float[8,8] fc, float[8,8] fc2", "x"),
@@ -70,14 +76,31 @@ PLACES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "more", "points"), PLACES.values(), ids=PLACES)
-def test_the_tensors_with_a_pair(body: str, more: str, points: str) -> None:
-    text = net(body, more)
+def text_of(kind: str) -> str:
+    body, more, _ = PLACES[kind]
+    inputs = "float[1,4,8,8] x"
+    if "(r, v)" in body:
+        inputs = "float[1,4,8,8] x, float[1,4,8,8] v"
     if "MatMul(x" in body:
-        text = text.replace("float[1,4,8,8] x)", "float[8,8] x)")
+        inputs = "float[8,8] x"
     if "table" in more:
-        text = text.replace("float[1,4,8,8] x)", "int64[5] i)")
-    assert points_of(text) == set(points.split())
+        inputs = "int64[5] i"
+    return net(body, more, inputs)
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_the_tensors_with_a_pair(kind: str) -> None:
+    assert points_of(text_of(kind)) == set(PLACES[kind][2].split())
+
+
+@settings(max_examples=60, deadline=None)
+@given(kind=st.sampled_from(sorted(PLACES)), seed=st.integers(0, 10**6))
+def test_the_plan_does_not_depend_on_the_order_of_the_node_list(kind: str, seed: int) -> None:
+    model = model_of(text_of(kind))
+    plan, other = plan_of(model), plan_of(shuffled(model, seed))
+    assert plan.points == other.points
+    assert set(plan.refusals) == set(other.refusals)
+    assert {group.key for group in plan.groups} == {group.key for group in other.groups}
 
 
 def tied(text: str) -> set[frozenset[str]]:
@@ -260,18 +283,8 @@ def test_every_point_names_a_rule_that_exists_and_a_reason() -> None:
     from qdqtool.rulebook import load_rules
 
     rules = load_rules("gpu")
-    for body, more, _ in PLACES.values():
-        for point in plan_of(
-            net(
-                body,
-                more,
-                inputs="float[8,8] x"
-                if "MatMul(x" in body
-                else "int64[5] i"
-                if "table" in more
-                else "float[1,4,8,8] x",
-            )
-        ).points:
+    for kind in PLACES:
+        for point in plan_of(text_of(kind)).points:
             assert rules.rule(point.rule).why
             assert point.reason
 

@@ -108,6 +108,25 @@ def test_an_add_behind_other_activations_from_10_on(activation: str) -> None:
     assert points_of(net(body), trt_version=V8_6) == {"x", "m", "y"}
 
 
+@pytest.mark.parametrize("given", ["a", "s", "m"])
+def test_a_silu_branch_that_is_given_out_leaves_the_add_to_the_other(given: str) -> None:
+    body = "a = Conv(x, w1) s = Sigmoid(a) m = Mul(a, s) p = Conv(x, w2) y = Add(m, p)"
+    assert [group.start.key for group in plan_of(net(body)).groups if group.residual] == ["a"], (
+        "a tie: the first operand"
+    )
+    plan = plan_of(net(body, outputs=f", float[1,4,8,8] {given}"))
+    assert [group.start.key for group in plan.groups if group.residual] == ["p"]
+    assert "m" in {point.tensor for point in plan.activations}
+
+
+@pytest.mark.parametrize("inside", ["s", "t"])
+def test_a_mish_that_is_read_inside_leaves_the_add_to_the_other(inside: str) -> None:
+    body = "a = Conv(x, w1) s = Softplus(a) t = Tanh(s) m = Mul(t, a) p = Conv(x, w2) y = Add(m, p)"
+    assert [group.start.key for group in plan_of(net(body)).groups if group.residual] == ["a"]
+    other = f"{body} o = Exp({inside})"
+    assert [group.start.key for group in plan_of(net(other)).groups if group.residual] == ["p"]
+
+
 def test_a_gate_over_another_tensor_is_no_activation() -> None:
     body = "a = Conv(x, w1) s = Sigmoid(x) m = Mul(a, s) y = Add(m, x)"
     assert all(group.residual is None for group in plan_of(net(body), trt_version=V10).groups)

@@ -83,6 +83,11 @@ def test_points_keep_their_own_and_the_largest_holds_where_several_reach() -> No
     assert coverage.spread == {"k": "f", "y": "f"}
 
 
+def test_of_two_equal_scales_one_is_named() -> None:
+    coverage = spread("f = Relu(e) k = Concat<axis=1>(e, f) y = Flatten(k)", {"f": 0.1, "e": 0.1})
+    assert coverage.spread == {"k": "e", "y": "e"}
+
+
 def test_a_point_stops_the_scale_of_another() -> None:
     coverage = spread("f = Flatten(e) g = Identity(f) y = Identity(g)", {"e": 0.5, "g": 0.1})
     assert float(coverage.scales["y"].bits) == pytest.approx(0.1), "behind g the values are rounded by g"

@@ -15,6 +15,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.passes.insert import Inserted, insert_pairs, pair_scale
+from qdqtool.passes.peel import peel_pairs
 from qdqtool.scales import Scale
 
 TEXT = """g (float[1,3,8,8] x) => (float[1,5] z) <float[4,3,3,3] w1, float[4] b1, float[4] s, float[4] v = {1,2,3,4}, float[4,4,3,3] w2, float[4,4,1,1] wp, float[64,5] fc> {
@@ -172,6 +173,18 @@ def test_a_weight_with_nan_or_inf_is_an_error_and_the_graph_stays(value: float) 
     assert bytes_of(model) == before
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_in_a_weight_that_is_transposed_first_is_an_error(value: float) -> None:
+    model = model_of(
+        "g (float[1,2] x) => (float[1,3] z) <float[3,2] w> { k = Transpose<perm=[1,0]>(w) z = MatMul(x, k) }"
+    )
+    array = np.ones((3, 2), np.float32)
+    array[2, 1] = value
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, "w"))
+    with pytest.raises(QdqError, match=r"^k: the weight holds NaN or Inf"):
+        inserted(model)
+
+
 def test_a_point_without_a_scale_is_an_error_and_the_graph_stays() -> None:
     model = model_of(TEXT)
     scales = table_of(plan_of(model))
@@ -304,6 +317,29 @@ def test_a_reader_does_not_join_a_pair_along_another_axis() -> None:
     assert [(point.tensor, point.axis) for point in done.added] == [("x", None), ("w", -1)]
     view = GraphView(model.graph)
     assert sorted(str(pair_scale(view, pair).axis) for pair in view.pairs["w"]) == ["0", "1"]
+
+
+def test_a_reader_joins_a_pair_of_one_scale_where_it_wants_one() -> None:
+    text = "g (float[1,2,4,4] x) => (float[N,M,H,W] z, float[N,M,H,W] y) <float[2,2,1,1] w, float s = {1}, int8 o = {0}> { wq = QuantizeLinear(w, s, o) wd = DequantizeLinear(wq, s, o) y = Conv(x, wd) z = ConvTranspose(x, w) }"
+    model = model_of(text)
+    done, _ = inserted(model)
+    assert [point.tensor for point in done.added] == ["x"]
+    assert model.graph.node[-1].input[1] == "wd"
+
+
+def test_pairs_that_come_later_share_the_zero_point() -> None:
+    model = model_of(TEXT)
+    plain, scales = bytes_of(model), table_of(plan_of(model))
+    view = GraphView(model.graph)
+    insert_pairs(view, make_plan(view, PlanOptions(heads=("^(z|h)$",))), scales)
+    inserted(model, scales=scales)
+    assert [t.name for t in model.graph.initializer if t.name.startswith("qdqtool_zero_point")] == [
+        "qdqtool_zero_point",
+        "qdqtool_zero_point_4",
+        "qdqtool_zero_point_5",
+    ]
+    peel_pairs(GraphView(model.graph))
+    assert bytes_of(model) == plain
 
 
 def test_new_names_make_way_for_old_ones() -> None:

@@ -66,6 +66,17 @@ def test_peeling_what_was_inserted_gives_the_same_bytes_and_the_same_scales(text
     assert not peeled.view.pairs and is_plain(model)
 
 
+def test_weights_that_are_listed_as_inputs_stay_listed() -> None:
+    model = model_of(GRAPHS["chain"])
+    for tensor in model.graph.initializer:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    before = bytes_of(model)
+    with_pairs(model, {name: Scale.of(0.1) for name in "xr"})
+    assert [value.name for value in model.graph.input] == ["x", "w1", "w2", "w8", "b"]
+    assert set(peel(model).scales) == {"x", "r"}
+    assert bytes_of(model) == before
+
+
 def test_peeled_operators_rules_and_methods_are_told() -> None:
     model = model_of(GRAPHS["chain"])
     scales = {name: Scale.of(0.1, origin="estimated" if name == "r" else "ptq", method="mse") for name in "xr"}
@@ -115,6 +126,14 @@ def test_several_pairs_of_one_scale_on_a_tensor_and_chained_ones() -> None:
     peeled = peel(model)
     assert nodes(model)[:3] == [("Relu", ("x",), "a"), ("Relu", ("x",), "b"), ("Relu", ("x",), "c")]
     assert list(peeled.scales) == ["x"] and not model.graph.initializer
+
+
+def test_one_quantize_with_two_dequantize_and_a_constant_for_each() -> None:
+    model = foreign(
+        "k = Constant<value_float = 0.25>() q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) e = DequantizeLinear(q, k, o) a = Relu(d) b = Relu(e) z = Add(a, b)"
+    )
+    peel(model)
+    assert nodes(model) == [("Relu", ("x",), "a"), ("Relu", ("x",), "b"), ("Add", ("a", "b"), "z")]
 
 
 def test_constants_of_pairs_go_but_for_those_that_others_read() -> None:
@@ -223,6 +242,7 @@ REFUSED = {
     "DQ without Q": ("i = Cast<to=3>(x) d = DequantizeLinear(i, s, o) z = Relu(d)", "", "^i: DequantizeLinear d has no Q next to it"),
     "integers read": (f"{pair('x')} i = Cast<to=1>(xq) z = Add(xd, i)", "", "^x: Cast i reads the integers of its Q"),
     "per channel on an activation": ("q = QuantizeLinear<axis=1>(x, v, o4) d = DequantizeLinear<axis=1>(q, v, o4) z = Relu(d)", "float[4] v = {1,2,3,4}, int8[4] o4 = {0,0,0,0}", "^x: one scale per channel on an activation"),
+    "another scale in the DQ": ("q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s2, o) z = Relu(d)", "", "^x: its Q has the scale 3e800000, its DQ 3f000000"),
     "scale of zero": (f"{pair('x', 'n')} z = Relu(xd)", "float n = {0}", "^x: the scale of its Q/DQ: .*not a finite positive"),
     "uint8 weight": ("wd = DequantizeLinear(w, s, u) z = Conv(x, wd)", "uint8[1,4,1,1] w = {1,2,3,4}, uint8 u = {0}", "^wd: quantised with uint8"),
 }  # fmt: skip

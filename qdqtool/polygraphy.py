@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs as Polygraphy loaders, by its own rules. No step of any verb is here, and no other file imports Polygraphy.
+
+A loader is called with `()`. Each model, cache, table, data and path may be the value or a callable that returns it, such
+as another loader. Models are an `onnx.ModelProto` or a `gs.Graph`, are never changed, and come back as the same kind.
+For every loader there is a function that runs it at once: `insert_qdq(model)` is `InsertQdq(model)()`. Faults are told as
+`PolygraphyException`.
+"""
+
+# mypy: disable-error-code="misc, untyped-decorator"
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polygraphy import mod, util
+from polygraphy.backend.base import BaseLoader
+from polygraphy.logger import G_LOGGER
+
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_graphsurgeon as gs
+
+    from qdqtool.cache.text import Cache
+    from qdqtool.calibrate.engine import CalibrationOptions
+    from qdqtool.calibrate.feed import Data, Feed, FeedOptions
+    from qdqtool.scales import ScaleTable
+    from qdqtool.verbs.graft import GraftOptions
+    from qdqtool.verbs.insert import InsertOptions
+    from qdqtool.verbs.peel import PeelOptions
+    from qdqtool.verbs.ptq import PtqOptions
+
+    Model = onnx.ModelProto | gs.Graph | Callable[[], onnx.ModelProto | gs.Graph]
+    Path = str | os.PathLike[str]
+    AnyPath = Path | Callable[[], Path]
+    AnyCache = Cache | Path | Callable[[], Cache | Path]
+    AnyTable = ScaleTable | Path | Callable[[], ScaleTable | Path]
+    AnyData = Data | Feed | Callable[[], Data | Feed]
+
+_Result = TypeVar("_Result")
+
+
+def _told(call: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The method with its faults told in Polygraphy's way."""
+
+    @functools.wraps(call)
+    def wrapped(*args: Any, **kwargs: Any) -> _Result:
+        try:
+            return call(*args, **kwargs)
+        except QdqError as error:
+            line = error.line()
+        return G_LOGGER.critical(line)  # type: ignore[no-any-return]
+
+    return wrapped
+
+
+def _value(given: Any) -> Any:
+    value, _ = util.invoke_if_callable(given)
+    return value
+
+
+def _model(given: Any) -> Any:
+    """The model; a path is refused, since the result would have to be a path as well."""
+    model = _value(given)
+    if isinstance(model, (str, os.PathLike)):
+        raise QdqError(model, "is a path, and a loader takes the model itself", "give OnnxFromPath of it")
+    return model
+
+
+def _data(given: Any) -> Any:
+    """What a feed takes; a callable that makes generators stays as it is, so that it can be walked again."""
+    value = _value(given)
+    return given if isinstance(value, Iterator) else value
+
+
+@mod.export(funcify=True)
+class InsertQdq(BaseLoader):
+    """Functor that places Q/DQ where TensorRT fuses."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: AnyData | None = None,
+        scales: AnyTable | None = None,
+        options: InsertOptions | None = None,
+    ) -> None:
+        """Place Q/DQ where TensorRT fuses.
+
+        Args:
+            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
+                    A plain model, or a callable that returns one.
+            data (Union[str, Iterable[Dict[str, numpy.ndarray]], Callable]):
+                    What to calibrate on: a path, feed_dicts, or a callable that returns either; see `qdqtool.insert`.
+                    Defaults to None, with which `scales` are taken, or ranges estimated from the model itself.
+            scales (Union[ScaleTable, str, Callable() -> Union[ScaleTable, str]]):
+                    A scale table or its file, in place of data. Defaults to None.
+            options (qdqtool.InsertOptions): How. Defaults to None.
+        """
+        self._model = model
+        self._data = data
+        self._scales = scales
+        self._options = options
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> onnx.ModelProto | gs.Graph:
+        """Insert.
+
+        Returns:
+            Union[onnx.ModelProto, gs.Graph]: The Q/DQ model.
+        """
+        from qdqtool.verbs.insert import insert
+
+        scales = _value(self._scales)
+        result = insert(_model(self._model), data=_data(self._data), scales=scales, options=self._options)
+        for note in result.notes:
+            G_LOGGER.info(note)
+        if result.estimated:
+            G_LOGGER.warning(f"{result.estimated} scales are estimated without data: calibrate with data, or fine-tune")
+        return result.model
+
+
+@mod.export(funcify=True)
+class PeelQdq(BaseLoader):
+    """Functor that takes Q/DQ out and gives the clean model. `CacheFromQdq` gives the calibration cache."""
+
+    def __init__(self, model: Model, options: PeelOptions, cache_path: AnyPath | None = None) -> None:
+        """Take Q/DQ out.
+
+        Args:
+            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
+                    A Q/DQ model, or a callable that returns one.
+            options (qdqtool.PeelOptions): For which TensorRT and target, and how.
+            cache_path (Union[str, Callable() -> str]):
+                    Where to write the calibration cache, and what stands in it and why beside it.
+                    Defaults to None, with which none is written.
+        """
+        self._model = model
+        self._options = options
+        self._cache_path = cache_path
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> onnx.ModelProto | gs.Graph:
+        """Peel.
+
+        Returns:
+            Union[onnx.ModelProto, gs.Graph]: The clean model.
+        """
+        from qdqtool.verbs.peel import peel
+
+        return _warned(peel(_model(self._model), self._options, cache=_value(self._cache_path))).model
+
+
+@mod.export(funcify=True)
+class CacheFromQdq(BaseLoader):
+    """Functor that gives the calibration cache of a Q/DQ model. `PeelQdq` gives the clean model it belongs to."""
+
+    def __init__(self, model: Model, options: PeelOptions) -> None:
+        """Make a cache from the scales of Q/DQ.
+
+        Args:
+            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
+                    A Q/DQ model, or a callable that returns one.
+            options (qdqtool.PeelOptions): For which TensorRT and target, and how.
+        """
+        self._model = model
+        self._options = options
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> Cache:
+        """Peel.
+
+        Returns:
+            qdqtool.Cache: The calibration cache.
+        """
+        from qdqtool.verbs.peel import peel
+
+        cache: Cache = _warned(peel(_model(self._model), self._options)).cache
+        return cache
+
+
+def _warned(result: Any) -> Any:
+    for note in result.notes:
+        G_LOGGER.warning(note)
+    return result
+
+
+@mod.export(funcify=True)
+class CacheFromData(BaseLoader):
+    """Functor that calibrates a plain model into a cache over all tensors, as TensorRT does: the verb `ptq`."""
+
+    def __init__(self, model: Model, data: AnyData, options: PtqOptions) -> None:
+        """Calibrate into a cache.
+
+        Args:
+            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
+                    A plain model, or a callable that returns one.
+            data (Union[str, Iterable[Dict[str, numpy.ndarray]], Callable]):
+                    What to calibrate on: a path, feed_dicts, or a callable that returns either.
+            options (qdqtool.PtqOptions): For which TensorRT and target, and how.
+        """
+        self._model = model
+        self._data = data
+        self._options = options
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> Cache:
+        """Calibrate.
+
+        Returns:
+            qdqtool.Cache: The calibration cache.
+        """
+        from qdqtool.verbs.ptq import ptq
+
+        return ptq(_model(self._model), _data(self._data), self._options).cache
+
+
+@mod.export(funcify=True)
+class GraftCache(BaseLoader):
+    """Functor that puts a calibration cache into a plain model as Q/DQ."""
+
+    def __init__(self, model: Model, cache: AnyCache, options: GraftOptions | None = None) -> None:
+        """Put a cache into a model.
+
+        Args:
+            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
+                    A plain model, or a callable that returns one.
+            cache (Union[Cache, str, Callable() -> Union[Cache, str]]): A calibration cache or its file.
+            options (qdqtool.GraftOptions): How. Defaults to None.
+        """
+        self._model = model
+        self._cache = cache
+        self._options = options
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> onnx.ModelProto | gs.Graph:
+        """Graft.
+
+        Returns:
+            Union[onnx.ModelProto, gs.Graph]: The Q/DQ model.
+        """
+        from qdqtool.verbs.graft import graft
+
+        result = graft(_model(self._model), _value(self._cache), self._options)
+        for note in result.notes:
+            G_LOGGER.info(note)
+        if result.unknown:
+            G_LOGGER.warning(f"{len(result.unknown)} entries of the cache are for tensors that the model lacks")
+        return result.model
+
+
+@mod.export(funcify=True)
+class CalibrateScales(BaseLoader):
+    """Functor that runs data through a model and gives the scale of every float tensor."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: AnyData,
+        options: CalibrationOptions | None = None,
+        feed_options: FeedOptions | None = None,
+    ) -> None:
+        """Calibrate.
+
+        Args:
+            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
+                    A plain model, or a callable that returns one.
+            data (Union[str, Iterable[Dict[str, numpy.ndarray]], Callable]):
+                    What to calibrate on: a path, feed_dicts, or a callable that returns either.
+            options (qdqtool.CalibrationOptions): Method and provider. Defaults to None.
+            feed_options (qdqtool.FeedOptions): Batch, limit, preprocessing. Defaults to None.
+        """
+        self._model = model
+        self._data = data
+        self._options = options
+        self._feed_options = feed_options
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> ScaleTable:
+        """Calibrate.
+
+        Returns:
+            qdqtool.ScaleTable: The scales, and which tensors have none and why.
+        """
+        from qdqtool.calibrate.engine import calibrate
+
+        return calibrate(_model(self._model), _data(self._data), self._options, self._feed_options)
+
+
+@mod.export(funcify=True)
+class CacheFromPath(BaseLoader):
+    """Functor that reads a calibration cache."""
+
+    def __init__(self, path: AnyPath) -> None:
+        """Read a calibration cache.
+
+        Args:
+            path (Union[str, Callable() -> str]): TensorRT's text.
+        """
+        self._path = path
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> Cache:
+        """Read.
+
+        Returns:
+            qdqtool.Cache: The calibration cache.
+        """
+        from qdqtool.cache.text import read_cache
+
+        return read_cache(_value(self._path))
+
+
+@mod.export(funcify=True)
+class SaveCache(BaseLoader):
+    """Functor that writes a calibration cache, and facts beside it."""
+
+    def __init__(self, cache: Cache | Callable[[], Cache], path: AnyPath) -> None:
+        """Write a calibration cache.
+
+        Args:
+            cache (Union[Cache, Callable() -> Cache]): A cache, or a callable that returns one.
+            path (Union[str, Callable() -> str]): Where to.
+        """
+        self._cache = cache
+        self._path = path
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> Cache:
+        """Write.
+
+        Returns:
+            qdqtool.Cache: The same cache.
+        """
+        from qdqtool.cache.store import write
+        from qdqtool.cache.text import format_cache
+
+        cache: Cache = _value(self._cache)
+        write(format_cache(cache).encode(), _value(self._path), {"verb": "SaveCache", "header": cache.header}, [])
+        return cache
+
+
+@mod.export(funcify=True)
+class ScalesFromPath(BaseLoader):
+    """Functor that reads a scale table."""
+
+    def __init__(self, path: AnyPath) -> None:
+        """Read a scale table.
+
+        Args:
+            path (Union[str, Callable() -> str]): The file that `calibrate` or `SaveScales` wrote.
+        """
+        self._path = path
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> ScaleTable:
+        """Read.
+
+        Returns:
+            qdqtool.ScaleTable: The scales.
+        """
+        from qdqtool.verbs.opening import load_table
+
+        return load_table(_value(self._path))
+
+
+@mod.export(funcify=True)
+class SaveScales(BaseLoader):
+    """Functor that writes a scale table."""
+
+    def __init__(self, scales: ScaleTable | Callable[[], ScaleTable], path: AnyPath) -> None:
+        """Write a scale table.
+
+        Args:
+            scales (Union[ScaleTable, Callable() -> ScaleTable]): A table, or a callable that returns one.
+            path (Union[str, Callable() -> str]): Where to.
+        """
+        self._scales = scales
+        self._path = path
+
+    @util.check_called_by("__call__")
+    @_told
+    def call_impl(self) -> ScaleTable:
+        """Write.
+
+        Returns:
+            qdqtool.ScaleTable: The same table.
+        """
+        from qdqtool.files import replacing
+
+        table: ScaleTable = _value(self._scales)
+        with replacing(_value(self._path)) as file:
+            file.write(table.to_json().encode())
+        return table

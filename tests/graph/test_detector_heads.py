@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The label of every head of every detector at hand, and that nothing else is a head."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import onnx
+import pytest
+from detectors import DETECTORS
+from graphs import shuffled
+from netwriter import Detector
+
+from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import make_plan
+from qdqtool.passes.insert import insert_pairs
+from qdqtool.rulebook import load_rules
+from qdqtool.scales import Scale
+
+every_detector = pytest.mark.parametrize("name", DETECTORS)
+
+
+@cache
+def detector(name: str) -> Detector:
+    return DETECTORS[name]()
+
+
+def heads_of(model: onnx.ModelProto) -> list[Head]:
+    return find_heads(GraphView(model.graph), load_rules("gpu").heads)
+
+
+def labels_of(model: onnx.ModelProto) -> dict[str, str]:
+    return {head.name: head.label for head in heads_of(model)}
+
+
+@every_detector
+def test_every_head_has_its_label_and_nothing_else_is_a_head(name: str) -> None:
+    wanted = detector(name).heads
+    nodes = Counter(node.name for node in detector(name).model.graph.node)
+    assert wanted
+    assert all(nodes[head] == 1 for head in wanted), "the fixture names a head that it does not have"
+    assert labels_of(detector(name).model) == wanted
+    assert len(heads_of(detector(name).model)) == len(wanted)
+
+
+@every_detector
+def test_a_head_says_where_it_leads(name: str) -> None:
+    model = detector(name).model
+    known = {value.name for value in model.graph.output} | {node.name for node in model.graph.node}
+    for head in heads_of(model):
+        assert head.outputs, head
+        assert set(head.outputs) <= known
+        assert head.evidence
+
+
+@every_detector
+def test_labels_do_not_depend_on_the_order_of_nodes(name: str) -> None:
+    assert labels_of(shuffled(detector(name).model, seed=len(name))) == detector(name).heads
+
+
+@every_detector
+def test_labels_are_the_same_where_shapes_are_declared(name: str) -> None:
+    assert labels_of(onnx.shape_inference.infer_shapes(detector(name).model)) == detector(name).heads
+
+
+@every_detector
+def test_labels_are_the_same_with_pairs_in_the_graph(name: str) -> None:
+    model = onnx.ModelProto.FromString(detector(name).model.SerializeToString())
+    view = GraphView(model.graph)
+    plan = make_plan(view)
+    insert_pairs(view, plan, {point.tensor: Scale.of(0.05) for point in plan.activations})
+    assert any(node.op_type == "QuantizeLinear" for node in model.graph.node)
+    assert labels_of(model) == detector(name).heads
+
+
+# ---------------------------------------------------------------------- one change, another label
+
+
+def changed(name: str) -> onnx.ModelProto:
+    return onnx.ModelProto.FromString(detector(name).model.SerializeToString())
+
+
+def without(model: onnx.ModelProto, op: str) -> onnx.ModelProto:
+    """The model with every operator of a kind replaced by Identity."""
+    for node in model.graph.node:
+        if node.op_type == op:
+            node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output, node.name))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "label"),
+    [
+        ("detectnet_v2", "Sigmoid", "regression"),
+        ("retinanet", "Sigmoid", "regression"),
+        ("ssd", "Softmax", "regression"),
+        ("centernet", "Sigmoid", "regression"),
+        ("retinanet-decode", "Sigmoid", "score"),  # the input of the NMS says it
+        ("faster_rcnn", "Sigmoid", "score"),
+    ],
+)
+def test_a_score_without_its_activation_is_raw_unless_a_marker_reads_it_as_one(name: str, op: str, label: str) -> None:
+    wanted = {head: label if old == "score" else old for head, old in detector(name).heads.items()}
+    assert labels_of(without(changed(name), op)) == wanted
+
+
+def test_the_other_half_of_a_cut_has_the_other_label() -> None:
+    """The channels decide, not the order of inputs: with box and class swapped before the cut the labels swap too."""
+    model = changed("yolox")
+    for node in model.graph.node:
+        if node.op_type == "Concat" and "Sigmoid" in node.input[1]:
+            node.input[:] = [
+                node.input[1],
+                node.input[2],
+                node.input[0],
+            ]  # object, class, box: columns 0..3 are classes
+    labels = labels_of(model)
+    assert {label for head, label in labels.items() if "reg_preds" in head} == {"regression"}
+    assert {label for head, label in labels.items() if "obj_preds" in head} == {"regression"}, "a grid is added to it"
+    assert {label for head, label in labels.items() if "cls_preds" in head} == {"regression"}
+
+
+def test_parts_of_unknown_size_fall_to_the_safe_side() -> None:
+    """A Concat behind an operator whose channels nobody knows: a score may be called mixed, a box never a score."""
+    model = changed("yolox")
+    for node in [node for node in model.graph.node if node.op_type == "Concat" and len(node.input) == 3]:
+        plugin = onnx.helper.make_node("Strange", node.input[:1], [f"{node.name}_strange"], domain="other")
+        model.graph.node.insert(list(model.graph.node).index(node), plugin)
+        node.input[0] = plugin.output[0]
+    model.opset_import.append(onnx.helper.make_opsetid("other", 1))
+    labels = labels_of(model)
+    assert {label for head, label in labels.items() if "reg_preds" in head} == {"regression"}
+    assert {label for head, label in labels.items() if "preds" in head and "reg" not in head} == {"mixed"}
+
+
+def test_a_box_of_detr_without_a_reference_is_told_by_its_four_numbers_for_each_query() -> None:
+    """RT-DETR's last box: the log-odds of the reference say it; without them the four columns of a MatMul do."""
+    assert labels_of(without(changed("rt_detr"), "Log")) == detector("rt_detr").heads
+    evidence = {head.name: head.evidence for head in heads_of(detector("rt_detr").model)}
+    assert "decoded" in evidence["/decoder/dec_bbox_head.1/layers.2/MatMul"]
+    evidence = {head.name: head.evidence for head in heads_of(detector("detr").model)}
+    assert "four bounded numbers" in evidence["/bbox_embed/layers.2/MatMul"]
+
+
+@pytest.mark.parametrize("name", ["landmarks", "classifier"])
+def test_one_vector_per_image_is_a_score_though_it_may_be_landmarks(name: str) -> None:
+    """Ambiguous by nature: nothing in the graph tells ten coordinates from ten logits; --heads says otherwise."""
+    (head,) = heads_of(detector(name).model)
+    assert (head.label, head.evidence) == ("score", "the only head, one vector per image: the output itself")
+
+
+# ---------------------------------------------------------------------- real networks
+
+REAL = {
+    "ultraface_rfb320": {"regression": 4, "score": 4},
+    "ultraface_rfb320_raw": {"regression": 4, "score": 4},
+    "ultraface_rfb320_simplified": {"regression": 4, "score": 4},
+    "ultraface_rfb640": {"regression": 4, "score": 4},
+    "ultraface_slim320": {"regression": 4, "score": 4},
+    "yunet_n_dynamic": {"regression": 6, "score": 6},
+    "yunet_s_320": {"regression": 6, "score": 6},
+    "yolox_nano_coco": {"regression": 3, "score": 6},
+    "fastestdet_coco": {"regression": 1, "score": 2},
+    "nanodet_m_320_coco": {"mixed": 3},
+    "blazeface_front": {"regression": 4},  # raw logits
+    "cifar_resnet20": {"score": 1},
+    "mlperf_resnet8_fp32": {"score": 1},
+    "squeezenet11_fp32": {"score": 1},
+    "ppocrv3_det": {"score": 1},
+    "selfie_seg": {"score": 1},
+    "espcn_x3": {"regression": 1},
+    "sinet_seg": {"regression": 1},
+}
+STRUCTURE = {
+    "gen_ultraface_EfficientNMS_TRT": {"regression": 4, "score": 4},
+    "blazeface_front_e2e_functions": {"regression": 2, "score": 2},
+    "ort_simplified_ssd": {"regression": 2},
+    "silero_vad_16k": {"score": 1},  # its Sigmoid is read by the body of an If
+}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("file", "counts"),
+    [(f"models/{k}.onnx", v) for k, v in REAL.items()] + [(f"structure/{k}.onnx", v) for k, v in STRUCTURE.items()],
+)
+def test_heads_of_real_networks(shared: Path, file: str, counts: dict[str, int]) -> None:
+    path = shared / "corpus" / file
+    model = onnx.load(path, load_external_data=False)
+    labels = Counter(head.label for head in find_heads(GraphView(model.graph, path.parent), load_rules("gpu").heads))
+    assert labels == counts

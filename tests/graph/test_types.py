@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""Which tensors are float32, as shape inference finds it without the weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of
+from onnx import TensorProto, helper
+
+from qdqtool.graph.types import float_tensors, infer_types, opset_of
+
+NET = """g (float[N,4,8,8] x, int64[2] where) => (float[N,64] z) <float[4,4,3,3] w, int64[2] shape = {0,-1}, float[1] half = {0.5}> {
+ c = Conv<pads=[1,1,1,1]>(x, w) big = Greater(c, half) f = Cast<to=1>(big) h = Cast<to=10>(c) s = Shape(c) k = Constant<value_float = 2.0>() m = Mul(c, k)
+ p, places = MaxPool<kernel_shape=[2,2], strides=[2,2]>(m) z = Reshape(p, shape) }"""
+
+
+def test_inputs_first_then_in_the_order_of_the_nodes() -> None:
+    assert float_tensors(model_of(NET)) == ["x", "c", "f", "k", "m", "p", "z"]
+
+
+def test_booleans_integers_and_half_floats_are_left_out() -> None:
+    assert not set(float_tensors(model_of(NET))) & {"where", "big", "h", "s", "places"}
+
+
+def test_weights_are_left_out_also_where_they_are_inputs() -> None:
+    model = model_of(NET, opset=8)
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 4, 3, 3]))
+    assert "w" not in float_tensors(model) and "half" not in float_tensors(model)
+
+
+def test_the_model_is_not_changed_and_value_info_is_not_needed() -> None:
+    model = model_of(NET)
+    del model.graph.value_info[:]
+    before = model.SerializeToString(deterministic=True)
+    names = float_tensors(model)
+    assert model.SerializeToString(deterministic=True) == before
+    onnx.checker.check_model(model)
+    infer = onnx.shape_inference.infer_shapes(model).graph
+    kinds = {v.name: v.type.tensor_type.elem_type for v in (*infer.input, *infer.value_info, *infer.output)}
+    assert set(names) == {name for name, kind in kinds.items() if kind == TensorProto.FLOAT}
+
+
+def test_types_that_the_file_gives_reach_behind_a_plugin() -> None:
+    text = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = trt.Clever(a) c = Abs(b) z = Abs(c) }"
+    assert float_tensors(model_of(text)) == ["x", "a", "z"]
+    told = model_of(text)
+    told.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 4]))
+    assert float_tensors(told) == ["x", "a", "b", "c", "z"]
+
+
+def test_a_graph_that_inference_refuses_keeps_what_the_file_says() -> None:
+    model = model_of("g (float[1,4] x) => (float[1,4] z) <float[3,3] w> { a = MatMul(x, w) z = Abs(a) }")
+    assert float_tensors(model)[0] == "x" and "z" in float_tensors(model)
+
+
+@pytest.mark.parametrize("opset", [1, 6, 7, 11, 17])
+def test_elementwise_operators_have_types_at_every_opset(opset: int) -> None:
+    more = "<broadcast=1>" if opset < 7 else ""
+    model = model_of(f"g (float[1,4] x) => (float[1,4] z) <float[4] b> {{ a = Add{more}(x, b) s = Sigmoid(a) z = Mul(a, s) }}", opset)
+    assert float_tensors(model) == ["x", "a", "s", "z"]
+
+
+def test_opset_of_looks_at_the_default_domain_alone() -> None:
+    model = model_of(NET, opset=12)
+    assert opset_of(model) == 12
+    model.opset_import[0].domain = "ai.onnx"
+    assert opset_of(model) == 12
+    model.opset_import[0].domain = "theirs"
+    assert opset_of(model) is None
+
+
+def test_weights_are_not_read_and_external_data_is_not_looked_for() -> None:
+    model = model_of(NET)
+    tensor = model.graph.initializer.add(name="far", data_type=TensorProto.FLOAT, dims=[1 << 20])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="nowhere.bin")
+    model.graph.node.append(helper.make_node("Abs", ["far"], ["away"]))
+    assert "away" in float_tensors(model)
+    large = {t.name: t for t in infer_types(big_model(), 17).initializer}["w"]
+    assert not large.raw_data and list(large.dims) == [64, 64]
+
+
+def big_model() -> onnx.ModelProto:
+    model = model_of("g (float[1,64] x) => (float[1,64] z) <float[64,64] w> { z = MatMul(x, w) }")
+    assert onnx.numpy_helper.to_array(model.graph.initializer[0]).dtype == np.float32
+    return model
