@@ -92,14 +92,11 @@ class InsertQdq(BaseLoader):
         """Place Q/DQ where TensorRT fuses.
 
         Args:
-            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
-                    A plain model, or a callable that returns one.
-            data (Union[str, Iterable[Dict[str, numpy.ndarray]], Callable]):
-                    What to calibrate on: a path, feed_dicts, or a callable that returns either; see `qdqtool.insert`.
-                    Defaults to None, with which `scales` are taken, or ranges estimated from the model itself.
-            scales (Union[ScaleTable, str, Callable() -> Union[ScaleTable, str]]):
-                    A scale table or its file, in place of data. Defaults to None.
-            options (qdqtool.InsertOptions): How. Defaults to None.
+            model: a plain model, or a callable that returns one.
+            data: what to calibrate on: a path, feed_dicts, or a callable that returns either. With neither data nor
+                scales, ranges are estimated from the model itself.
+            scales: a table, its file, or a callable that returns either, in place of data.
+            options: see `qdqtool.InsertOptions`.
         """
         self._model = model
         self._data = data
@@ -109,11 +106,7 @@ class InsertQdq(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
-        """Insert.
-
-        Returns:
-            Union[onnx.ModelProto, gs.Graph]: The Q/DQ model.
-        """
+        """The Q/DQ model."""
         from qdqtool.verbs.insert import insert
 
         scales = _value(self._scales)
@@ -133,12 +126,9 @@ class PeelQdq(BaseLoader):
         """Take Q/DQ out.
 
         Args:
-            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
-                    A Q/DQ model, or a callable that returns one.
-            options (qdqtool.PeelOptions): For which TensorRT and target, and how.
-            cache_path (Union[str, Callable() -> str]):
-                    Where to write the calibration cache, and what stands in it and why beside it.
-                    Defaults to None, with which none is written.
+            model: a Q/DQ model, or a callable that returns one.
+            options: for which TensorRT and target, and how.
+            cache_path: where the calibration cache goes, with where each scale comes from beside it; None writes none.
         """
         self._model = model
         self._options = options
@@ -147,11 +137,7 @@ class PeelQdq(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
-        """Peel.
-
-        Returns:
-            Union[onnx.ModelProto, gs.Graph]: The clean model.
-        """
+        """The clean model."""
         from qdqtool.verbs.peel import peel
 
         return _warned(peel(_model(self._model), self._options, cache=_value(self._cache_path))).model
@@ -165,8 +151,7 @@ class CacheFromQdq(BaseLoader):
         """Make a cache from the scales of Q/DQ.
 
         Args:
-            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
-                    A Q/DQ model, or a callable that returns one.
+            model: a Q/DQ model, or a callable that returns one.
             options (qdqtool.PeelOptions): For which TensorRT and target, and how.
         """
         self._model = model
@@ -175,11 +160,7 @@ class CacheFromQdq(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> Cache:
-        """Peel.
-
-        Returns:
-            qdqtool.Cache: The calibration cache.
-        """
+        """The calibration cache."""
         from qdqtool.verbs.peel import peel
 
         cache: Cache = _warned(peel(_model(self._model), self._options)).cache
@@ -200,10 +181,8 @@ class CacheFromData(BaseLoader):
         """Calibrate into a cache.
 
         Args:
-            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
-                    A plain model, or a callable that returns one.
-            data (Union[str, Iterable[Dict[str, numpy.ndarray]], Callable]):
-                    What to calibrate on: a path, feed_dicts, or a callable that returns either.
+            model: a plain model, or a callable that returns one.
+            data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
             options (qdqtool.PtqOptions): For which TensorRT and target, and how.
         """
         self._model = model
@@ -213,11 +192,7 @@ class CacheFromData(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> Cache:
-        """Calibrate.
-
-        Returns:
-            qdqtool.Cache: The calibration cache.
-        """
+        """The calibration cache."""
         from qdqtool.verbs.ptq import ptq
 
         return ptq(_model(self._model), _data(self._data), self._options).cache
@@ -231,8 +206,7 @@ class GraftCache(BaseLoader):
         """Put a cache into a model.
 
         Args:
-            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
-                    A plain model, or a callable that returns one.
+            model: a plain model, or a callable that returns one.
             cache (Union[Cache, str, Callable() -> Union[Cache, str]]): A calibration cache or its file.
             options (qdqtool.GraftOptions): How. Defaults to None.
         """
@@ -243,11 +217,7 @@ class GraftCache(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
-        """Graft.
-
-        Returns:
-            Union[onnx.ModelProto, gs.Graph]: The Q/DQ model.
-        """
+        """The Q/DQ model."""
         from qdqtool.verbs.graft import graft
 
         result = graft(_model(self._model), _value(self._cache), self._options)
@@ -272,10 +242,8 @@ class CalibrateScales(BaseLoader):
         """Calibrate.
 
         Args:
-            model (Union[onnx.ModelProto, gs.Graph, Callable() -> Union[onnx.ModelProto, gs.Graph]]):
-                    A plain model, or a callable that returns one.
-            data (Union[str, Iterable[Dict[str, numpy.ndarray]], Callable]):
-                    What to calibrate on: a path, feed_dicts, or a callable that returns either.
+            model: a plain model, or a callable that returns one.
+            data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
             options (qdqtool.CalibrationOptions): Method and provider. Defaults to None.
             feed_options (qdqtool.FeedOptions): Batch, limit, preprocessing. Defaults to None.
         """
@@ -287,11 +255,7 @@ class CalibrateScales(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> ScaleTable:
-        """Calibrate.
-
-        Returns:
-            qdqtool.ScaleTable: The scales, and which tensors have none and why.
-        """
+        """The scales, and which tensors have none and why."""
         from qdqtool.calibrate.engine import calibrate
 
         return calibrate(_model(self._model), _data(self._data), self._options, self._feed_options)
@@ -312,11 +276,7 @@ class CacheFromPath(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> Cache:
-        """Read.
-
-        Returns:
-            qdqtool.Cache: The calibration cache.
-        """
+        """The calibration cache."""
         from qdqtool.cache.text import read_cache
 
         return read_cache(_value(self._path))
@@ -339,11 +299,7 @@ class SaveCache(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> Cache:
-        """Write.
-
-        Returns:
-            qdqtool.Cache: The same cache.
-        """
+        """The same cache."""
         from qdqtool.cache.store import write
         from qdqtool.cache.text import format_cache
 
@@ -367,11 +323,7 @@ class ScalesFromPath(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> ScaleTable:
-        """Read.
-
-        Returns:
-            qdqtool.ScaleTable: The scales.
-        """
+        """The scales."""
         from qdqtool.verbs.opening import load_table
 
         return load_table(_value(self._path))
@@ -394,11 +346,7 @@ class SaveScales(BaseLoader):
     @util.check_called_by("__call__")
     @_told
     def call_impl(self) -> ScaleTable:
-        """Write.
-
-        Returns:
-            qdqtool.ScaleTable: The same table.
-        """
+        """The same table."""
         from qdqtool.files import replacing
 
         table: ScaleTable = _value(self._scales)

@@ -130,6 +130,11 @@ class Editor:
         for name in node.outputs:
             self.view.producer.pop(name, None)
 
+    def name_node(self, node: Node, name: str) -> None:
+        """Name a node that has no name so far; `name` is one that `unique_name` gave."""
+        if not node.proto.name:
+            node.proto.name = name
+
     def rename_output(self, node: Node, index: int, name: str) -> None:
         """Let a node make a tensor that another node, removed before, made; who reads it stays as it is."""
         self.view.producer.pop(node.outputs[index], None)

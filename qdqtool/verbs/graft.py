@@ -19,7 +19,7 @@ from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.restrict import add_points, restrict
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.scales import Scale
-from qdqtool.verbs.opening import check_target, output_path, raise_ir
+from qdqtool.verbs.opening import check_target, output_path, path_of, raise_ir
 
 _NEAR_LIMIT = 400  # names that near misses are looked up for: the search is quadratic
 
@@ -83,7 +83,7 @@ def graft(
     options = options or GraftOptions()
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [opened.path, None if isinstance(cache, Cache) else Path(cache)])
+    check_target(target, [opened.path, path_of(cache)])
     entries = (cache if isinstance(cache, Cache) else read_cache(cache)).entries
     normalised = normalise(opened.proto, opened.folder)
     proto = normalised.proto

@@ -19,7 +19,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import ScaleTable
-from qdqtool.verbs.opening import check_target, load_table, output_path, raise_ir, store_table
+from qdqtool.verbs.opening import check_target, load_table, output_path, path_of, raise_ir, store_table
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.engine import CalibrationOptions
@@ -108,7 +108,7 @@ def insert(
         raise QdqError("insert", "both data and scales are given", "give one of them")
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [opened.path])
+    check_target(target, [opened.path, path_of(data), path_of(scales), options.plan.rules])
     notes: list[str] = []
     proto, view = _prepare(opened, options, notes)
     table = _known(view, data, scales, options)

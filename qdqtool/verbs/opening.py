@@ -11,7 +11,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.files import refuse_overwrite
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
-from qdqtool.graph.io import ModelSource, Opened
+from qdqtool.graph.io import Opened
 from qdqtool.scales import ScaleTable
 
 _TABLE, _IR = "scales", "ir_version"
@@ -61,8 +61,8 @@ def check_target(path: Path | None, inputs: Iterable[Path | None]) -> None:
         raise QdqError(path, "its folder does not exist", "make it, or name another file")
 
 
-def source_path(source: ModelSource | None) -> Path | None:
-    """The file a model came from, where it came from one."""
+def path_of(source: object) -> Path | None:
+    """The file that a model, data or a table comes from, where it comes from one."""
     return Path(source) if isinstance(source, (str, Path)) else None
 
 

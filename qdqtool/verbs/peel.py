@@ -25,7 +25,7 @@ from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
 from qdqtool.verbs.fill import fill_every_tensor
-from qdqtool.verbs.opening import check_target, output_path, restore_header, source_path, stored_table
+from qdqtool.verbs.opening import check_target, output_path, path_of, restore_header, stored_table
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.engine import CalibrationOptions
@@ -147,7 +147,7 @@ def peel(
 
 def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> None:
     """Refuse places that would do harm before anything is done."""
-    inputs = [path for path in (opened.path, source_path(options.source)) if path is not None]
+    inputs = [path for path in (opened.path, path_of(options.source)) if path is not None]
     check_target(target, inputs)
     check_target(cache, inputs)
     if cache is not None:

@@ -20,7 +20,7 @@ from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
-from qdqtool.verbs.opening import check_target, output_path
+from qdqtool.verbs.opening import check_target, output_path, path_of
 
 if TYPE_CHECKING:
     from qdqtool.calibrate.engine import CalibrationOptions
@@ -103,7 +103,7 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
         raise QdqError(opened.name, "has Q/DQ, which calibration does not go with", "qdqtool peel takes their scales")
     target = output_path(opened, cache, ".cache")
     if target is not None:
-        check_target(target, [opened.path])
+        check_target(target, [opened.path, path_of(data)])
         check_place(target)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
     how = options.calibration or CalibrationOptions(method="entropy")

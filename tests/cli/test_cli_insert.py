@@ -258,7 +258,7 @@ def test_input_range_moves_the_first_scale(capsys: Capsys, tmp_path: Path) -> No
     model = write_net(tmp_path)
     assert run(capsys, "insert", model, "--input-range", "-2:8").code == 0
     graph = onnx.load(tmp_path / "m.qdq.onnx").graph
-    scale = next(onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name == "x_scale")
+    scale = next(onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name == "x_estimated_scale")
     assert scale.tobytes() == (np.float32(8) / np.float32(127)).tobytes()
 
 

@@ -292,7 +292,9 @@ def _separable(net: Net, x: str, out: int, name: str, label: str, level: int) ->
 
 
 def efficientdet() -> Detector:
-    net, boxes, scores = Net("efficientdet"), [], []
+    net = Net("efficientdet")
+    boxes: list[str] = []
+    scores: list[str] = []
     p = [net.conv(x, 8, f"/fpn/resample{i}", 1) for i, x in enumerate(net.backbone(kind="Silu")[1:])]
     weights = [net.const(value) for value in (0.6, 0.4, 0.3)]
 

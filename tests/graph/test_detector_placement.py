@@ -125,8 +125,9 @@ def test_only_float_values_that_a_weight_reads_are_quantised(name: str) -> None:
     graph = Graph(placed(name)[1])
     weights = {n.input[0] for n in graph.nodes if n.op_type == "QuantizeLinear" and n.input[0] in graph.stored}
     weights |= {n.input[0] for n in graph.nodes if n.op_type == "DequantizeLinear" and n.input[0] in graph.stored}
-    read = {graph.maker[n.input[1]].input[0] for n in graph.weighted() if n.input[1] not in graph.stored}
-    read |= {graph.maker[n].input[0] for n in read if n in graph.maker}
+    operands = [name for node in graph.nodes if node.op_type in WEIGHTED for name in node.input[:2]]
+    read = {graph.maker[name].input[0] for name in operands if name in graph.maker}
+    read |= {graph.maker[name].input[0] for name in read if name in graph.maker}
     assert weights <= read
 
 

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers stay out of INT8, in what precision and why, and by what name TensorRT knows them. Edits no graph.
+
+TensorRT's parser calls a layer after its node, and that of a node without a name `node_of_<first output>` (getNodeName
+in onnx-tensorrt, branches 7.2.1 to 10.1-GA; before 7.2 such a layer has no name that is known beforehand).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.heads import Head
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+
+Precision = Literal["fp16", "fp32"]
+
+# What TensorRT and the DLA have no INT8 kernels for: a scale on both sides makes them no faster, only coarser.
+NO_INT8 = frozenset({"Softmax", "LogSoftmax", "LayerNormalization", "InstanceNormalization", "LRN"})
+_NAME_PREFIX = "node_of_"
+_UNSAYABLE = re.compile(r"[,:;*'\"\\\s\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class FloatLayer:
+    """One layer that must not run in INT8.
+
+    Attributes:
+        node: first output of its ONNX node.
+        name: what TensorRT calls it; empty where that cannot be known or written.
+        op: the operator.
+        precision: what it computes in.
+        outputs: the float tensors it makes.
+        typed: whether its output's type must be said too: it has a scale, so INT8 would be possible there.
+        weighted: whether it multiplies with a constant weight.
+        why: one sentence.
+        unnamed: why it has no name that can be written, else empty.
+    """
+
+    node: str
+    name: str
+    op: str
+    precision: Precision
+    outputs: tuple[str, ...]
+    typed: bool
+    weighted: bool
+    why: str
+    unnamed: str = ""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is known of a peeled graph.
+
+    Attributes:
+        heads: its detection heads.
+        int8_nodes: first outputs of the weighted operators that were INT8 under Q/DQ.
+        floats: names of its float tensors.
+        scaled: names of the tensors that have a scale in the cache.
+        markers: operators behind which post-processing begins.
+    """
+
+    heads: Iterable[Head]
+    int8_nodes: Collection[str]
+    floats: Collection[str]
+    scaled: Collection[str]
+    markers: Collection[str] = ()
+
+
+def find_float_layers(view: GraphView, target: str, known: Sources) -> list[FloatLayer]:
+    """Every layer that must stay in FP32 or FP16, in file order, by the names of a graph that is written as it is.
+
+    These are: weighted operators that were float under Q/DQ, and what decodes the values of regression heads. For the
+    DLA, where every tensor has a scale, also operators that have no INT8. On the GPU regression heads and their decode
+    compute in FP32, the rest in FP16; the DLA has FP16 only. The main graph only.
+    """
+    labels = {head.key: head.label for head in known.heads}
+    exact: Precision = "fp32" if target == "gpu" else "fp16"
+    decode = _decoding(view, labels, known)
+    found = []
+    for node in view.nodes:
+        head = labels.get(node.key)
+        regression = head in ("regression", "mixed")
+        weighted = weight_index(view, node) is not None
+        if weighted and node.key not in known.int8_nodes:
+            why = f"a {head} head that was float under Q/DQ" if head else "float under Q/DQ"
+            found.append(_layer(node, exact if regression else "fp16", why, known, weighted=True))
+        elif node.key in decode:
+            why = f"works on the values of the regression head {decode[node.key]}"
+            found.append(_layer(node, exact, why, known))
+        elif target == "dla" and node.op in NO_INT8 and _float_outputs(node, known):
+            found.append(_layer(node, "fp16", f"{node.op} has no INT8", known))
+    return _named(view, found)
+
+
+def name_unnamed(view: GraphView, layers: Iterable[FloatLayer]) -> list[FloatLayer]:
+    """Give nodes of these layers that have no name one that TensorRT takes; the proto is edited.
+
+    The name is what TensorRT's parser would make up, `node_of_<first output>`, with what no flag can carry replaced by
+    `_`, unique in the graph. Nodes that have a name keep it, and so does every other node.
+    """
+    editor = Editor(view)
+    named = []
+    for layer in layers:
+        node = view.producer[layer.node]
+        if not node.proto.name:
+            name = editor.unique_name(_UNSAYABLE.sub("_", _NAME_PREFIX + layer.node))
+            editor.name_node(node, name)
+            unnamed = "" if len(node.outputs) == 1 else layer.unnamed
+            layer = replace(layer, name="" if unnamed else name, unnamed=unnamed)  # noqa: PLW2901
+        named.append(layer)
+    return named
+
+
+def parsed_name(node: Node) -> str:
+    """What TensorRT's parser calls the first layer that it makes of a node, from 7.2 on."""
+    return node.proto.name or _NAME_PREFIX + (node.outputs[0] if node.outputs else "")
+
+
+def _layer(node: Node, precision: Precision, why: str, known: Sources, *, weighted: bool = False) -> FloatLayer:
+    outputs = _float_outputs(node, known)
+    typed = any(name in known.scaled for name in outputs)
+    return FloatLayer(node.key, "", node.op, precision, outputs, typed, weighted, why)
+
+
+def _float_outputs(node: Node, known: Sources) -> tuple[str, ...]:
+    return tuple(name for name in node.outputs if name and name in known.floats)
+
+
+def _decoding(view: GraphView, labels: Mapping[str, str], known: Sources) -> dict[str, str]:
+    """First outputs of the nodes between regression heads and the outputs or markers -> the head's name."""
+    found: dict[str, str] = {}
+    for head, label in labels.items():
+        if label not in ("regression", "mixed"):
+            continue
+        stack = [name for name in view.producer[head].outputs if name]
+        while stack:
+            for use in view.readers(stack.pop()):
+                node = use.node
+                if node.key in found or not _goes_on(view, node, known):
+                    continue
+                found[node.key] = view.producer[head].name
+                stack.extend(_float_outputs(node, known))
+    return found
+
+
+def _goes_on(view: GraphView, node: Node, known: Sources) -> bool:
+    """Whether a node computes floats from a head's values and is neither a weighted operator nor post-processing."""
+    plain = node.op.rpartition("::")[2]
+    marker = plain in known.markers or plain != node.op
+    return not marker and weight_index(view, node) is None and bool(_float_outputs(node, known))
+
+
+def _named(view: GraphView, layers: Iterable[FloatLayer]) -> list[FloatLayer]:
+    taken = Counter(parsed_name(node) for node in view.every)
+    return [_with_name(view.producer[layer.node], layer, taken) for layer in layers]
+
+
+def _with_name(node: Node, layer: FloatLayer, taken: Mapping[str, int]) -> FloatLayer:
+    name, fault = parsed_name(node), ""
+    if len(node.outputs) > 1:
+        fault = f"{node.op} becomes several layers"
+    elif _UNSAYABLE.search(name):
+        fault = "its name has a character that trtexec and DeepStream read as their own (, : ; * ' or a space)"
+    elif taken[name] > 1:
+        fault = f"{taken[name]} nodes have that name"
+    return replace(layer, name="" if fault else name, unnamed=fault)

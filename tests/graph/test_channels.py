@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of tensors followed through one operator at a time, and checked by running chains of them on marked values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import model_of, node_of, view_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+from qdqtool.graph.channels import Channels, Part, Step
+from qdqtool.graph.view import GraphView, Use
+
+CUTS = "int64[1] one = {1}, int64[1] three = {3}, int64[1] last = {-1}, int64[1] far = {9223372036854775807}"
+
+
+def steps_of(body: str, key: str, part: Part, index: int = 0, more: str = "", image: str = "1,4,6,6") -> list[Step]:
+    """Where a part of input `index` of the node that makes `key` goes."""
+    weights = "float[6,4,1,1] w, float[2,4,1,1] v" + (f", {more}" if more else "")
+    view = view_of(f"g (float[{image}] x, int64[1] n) => (float[N] z) <{weights}> {{ {body} }}")
+    return Channels(view).follow(Use(node_of(view, key), index), part)
+
+
+# ---------------------------------------------------------------------- one operator
+
+
+@pytest.mark.parametrize(("index", "span"), [(0, (1, 0, 6)), (1, (1, 6, 8)), (2, (1, 8, 14))])
+def test_concat_counts_the_channels_before(index: int, span: tuple[int, int, int]) -> None:
+    body = "a = Conv(x, w) b = Conv(x, v) z = Concat<axis=1>(a, b, a)"
+    assert steps_of(body, "z", (), index) == [Step("z", (span,))]
+    assert steps_of(body.replace("axis=1", "axis=-3"), "z", (), index) == [Step("z", (span,))]
+
+
+def test_concat_moves_a_part_and_leaves_other_axes() -> None:
+    body = "a = Conv(x, w) b = Conv(x, v) z = Concat<axis=1>(a, b)"
+    assert steps_of(body, "z", ((1, 1, 2), (2, 0, 3)), 1) == [Step("z", ((1, 7, 8), (2, 0, 3)))]
+
+
+def test_concat_behind_an_unknown_size_gives_the_axis_up() -> None:
+    body = "a = Conv(x, w) b = trt.Strange(x) z = Concat<axis=1>(b, a)"
+    assert steps_of(body, "z", ((2, 0, 3),), 1) == [Step("z", ((2, 0, 3),))]
+    swapped = body.replace("(b, a)", "(a, b)")
+    assert steps_of(swapped, "z", (), 0) == [Step("z", ((1, 0, 6),))], "what comes later does not matter"
+
+
+def test_concat_along_an_axis_counted_from_an_unknown_end_gives_all_up() -> None:
+    body = "b = trt.Strange(x) z = Concat<axis=-1>(b, b)"
+    assert steps_of(body, "z", ((1, 0, 3),), 0) == [Step("z", ())]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "part", "found"),
+    [
+        ("one", "three", ((1, 0, 1),), []),
+        ("one", "three", ((1, 3, 6),), []),
+        ("one", "three", ((1, 1, 3),), [Step("z", ())]),
+        ("one", "three", ((1, 0, 2),), [Step("z", ((1, 0, 1),), cut=True)]),
+        ("one", "far", ((1, 2, 4),), [Step("z", ((1, 1, 3),))]),
+        ("last", "far", ((1, 0, 5),), []),
+        ("last", "far", ((1, 5, 6),), [Step("z", ())]),
+        ("one", "three", (), [Step("z", (), cut=True)]),
+        ("one", "n", ((1, 0, 1),), [Step("z", (), cut=True)]),
+    ],
+)
+def test_slice_takes_what_lies_between(first: str, last: str, part: Part, found: list[Step]) -> None:
+    assert steps_of(f"a = Conv(x, w) z = Slice(a, {first}, {last}, one)", "z", part, more=CUTS) == found
+
+
+def test_a_slice_of_everything_cuts_nothing() -> None:
+    more = CUTS + ", int64[1] zero = {0}, int64[1] six = {6}"
+    for last in ("far", "six"):
+        assert steps_of(f"a = Conv(x, w) z = Slice(a, zero, {last}, one)", "z", (), more=more) == [Step("z", ())]
+
+
+def test_a_slice_with_steps_cuts_and_gives_the_axis_up() -> None:
+    more = CUTS + ", int64[1] two = {2}"
+    body = "a = Conv(x, w) z = Slice(a, one, far, one, two)"
+    assert steps_of(body, "z", ((1, 2, 3), (2, 0, 1)), more=more) == [Step("z", ((2, 0, 1),), cut=True)]
+    assert steps_of(body, "z", ((1, 0, 1),), more=more) == [], "before its start nothing is taken"
+
+
+def test_the_bounds_of_a_slice_carry_no_values() -> None:
+    assert steps_of("a = Conv(x, w) z = Slice(a, n, three, one)", "z", (), index=1, more=CUTS) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        (((1, 0, 2),), [Step("z", ())]),
+        (((1, 2, 6),), [Step("y", ())]),
+        (((1, 1, 4),), [Step("z", ((1, 1, 2),), cut=True), Step("y", ((1, 0, 2),), cut=True)]),
+        ((), [Step("z", (), cut=True), Step("y", (), cut=True)]),
+    ],
+)
+def test_split_hands_out_what_lies_in_each_piece(part: Part, found: list[Step]) -> None:
+    body = "a = Conv(x, w) z, y = Split<axis=1>(a, p)"
+    assert steps_of(body, "z", part, more="int64[2] p = {2,4}") == found
+
+
+def test_split_in_equal_pieces() -> None:
+    assert steps_of("a = Conv(x, w) z, y = Split<axis=1>(a)", "z", ((1, 4, 5),)) == [Step("y", ((1, 1, 2),))]
+
+
+@pytest.mark.parametrize(
+    ("indices", "part", "found"),
+    [
+        ("int64 i = {4}", ((1, 0, 4),), []),
+        ("int64 i = {4}", ((1, 4, 5), (2, 0, 1)), [Step("z", ((1, 0, 1),))]),  # the axis itself is gone
+        ("int64[1] i = {-1}", ((1, 5, 6), (2, 0, 1)), [Step("z", ((2, 0, 1),))]),
+        ("int64[2] i = {0,1}", ((1, 0, 4),), [Step("z", (), cut=True)]),
+        ("int64[2] i = {0,1}", ((1, 0, 2),), [Step("z", ())]),
+        ("int64[6] i = {5,4,3,2,1,0}", (), [Step("z", ())]),
+    ],
+)
+def test_gather_by_constant_indices_chooses_channels(indices: str, part: Part, found: list[Step]) -> None:
+    assert steps_of("a = Conv(x, w) z = Gather<axis=1>(a, i)", "z", part, more=indices) == found
+
+
+def test_gather_by_computed_indices_chooses_rows_and_cuts_no_channel() -> None:
+    assert steps_of("a = Conv(x, w) z = Gather<axis=1>(a, n)", "z", ((1, 0, 4),)) == [Step("z", ())]
+    assert steps_of("a = Conv(x, w) z = Gather<axis=1>(a, n)", "z", (), index=1) == [], "an index is no value"
+
+
+def test_transpose_takes_an_axis_along() -> None:
+    body = "a = Conv(x, w) z = Transpose<perm=[0,2,3,1]>(a)"
+    assert steps_of(body, "z", ((1, 2, 3), (3, 0, 1))) == [Step("z", ((2, 0, 1), (3, 2, 3)))]
+    assert steps_of("a = Conv(x, w) z = Transpose(a)", "z", ((1, 2, 3),)) == [Step("z", ((2, 2, 3),))]
+
+
+@pytest.mark.parametrize(
+    ("shape", "part", "kept"),
+    [
+        ("3] s = {1,6,-1}", ((1, 0, 2),), ((1, 0, 2),)),
+        ("3] s = {0,0,-1}", ((1, 0, 2),), ((1, 0, 2),)),
+        ("5] s = {1,3,2,6,6}", ((1, 0, 2),), ()),
+        ("3] s = {1,-1,6}", ((3, 0, 2),), ((2, 0, 2),)),
+        ("3] s = {1,-1,4}", ((3, 0, 2),), ()),
+        ("2] s = {1,-1}", ((1, 0, 2),), ()),
+    ],
+)
+def test_reshape_keeps_channels_where_only_the_batch_lies_before_or_nothing_behind(
+    shape: str, part: Part, kept: Part
+) -> None:
+    assert steps_of("a = Conv(x, w) z = Reshape(a, s)", "z", part, more=f"int64[{shape}") == [Step("z", kept)]
+
+
+def test_reshape_to_a_shape_put_together_of_pieces() -> None:
+    more = "int64[1] c = {6}, int64[1] rest = {-1}, int64[1] zero = {0}"
+    body = "a = Conv(x, w) s = Shape(a) b = Gather(s, zero) t = Concat<axis=0>(b, c, rest) z = Reshape(a, t)"
+    assert steps_of(body, "z", ((1, 0, 2),), more=more) == [Step("z", ((1, 0, 2),))]
+    whole = "a = Conv(x, w) s = Shape(a) t = Concat<axis=0>(s, c, rest) z = Reshape(a, t)"
+    assert steps_of(whole, "z", ((1, 0, 2),), more=more) == [Step("z", ())], "a piece of unknown length"
+
+
+def test_an_unknown_operator_spreads_values_anywhere() -> None:
+    assert steps_of("a = Conv(x, w) z = trt.Strange(a)", "z", ((1, 0, 2),)) == [Step("z", ())]
+    assert steps_of("a = Conv(x, w) z = Sigmoid(a)", "z", ((1, 0, 2),)) == [Step("z", ((1, 0, 2),))]
+
+
+def test_a_long_chain_of_operators_is_no_trouble() -> None:
+    body = "t0 = Conv(x, w) " + " ".join(f"t{i + 1} = Relu(t{i})" for i in range(3000)) + " z = Concat<axis=1>(t3000, x)"
+    assert steps_of(body, "z", (), index=1) in ([Step("z", ())], [Step("z", ((1, 6, 10),))])
+
+
+# ---------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        ("z = Conv(x, w)", 6),
+        ("z = ConvTranspose<group=2>(x, v8)", 4),
+        ("a = Conv(x, w) b = Conv(x, v) z = Concat<axis=1>(a, b)", 8),
+        ("a = Conv(x, w) g = GlobalAveragePool(a) z = Flatten(g)", None),
+        ("f = Flatten(x) z = Gemm<transB=1>(f, m)", 7),
+        ("f = Flatten(x) z = MatMul(f, k)", 5),
+        ("a = Conv(x, w) z = Slice(a, one, three, one)", 2),
+        ("a = Conv(x, w) z, y = Split<axis=1>(a, p)", 2),
+        ("a = Conv(x, w) g = GlobalAveragePool(a) z = Mul(a, g)", 6),
+        ("a = Conv(x, w) z = Add(half, a)", 6),
+        ("b = trt.Strange(x) z = Relu(b)", None),
+    ],
+)
+def test_number_of_channels(body: str, size: int | None) -> None:
+    weights = f"float[6,4,1,1] w, float[2,4,1,1] v, float[4,2,1,1] v8, float[7,144] m, float[144,5] k, float half = {{0.5}}, {CUTS}"
+    view = view_of(f"g (float[1,4,6,6] x) => (float y) <{weights}, int64[2] p = {{2,4}}> {{ {body} }}")
+    assert Channels(view).size("z", 1) == size
+
+
+# ---------------------------------------------------------------------- chains, run on marked values
+
+MOVES = [
+    "z{o} = Concat<axis=1>(c2, z{i}, c3)",
+    "z{o} = Concat<axis=-1>(z{i}, z{i})",
+    "z{o} = Transpose<perm=[0,2,1]>(z{i})",
+    "z{o} = Slice(z{i}, one, far, one)",
+    "z{o} = Slice(z{i}, zero, last, two)",
+    "z{o}, r{o} = Split<axis=1>(z{i})",
+    "r{o}, z{o} = Split<axis=2>(z{i})",
+    "z{o} = Neg(z{i})",
+    "z{o} = Gather<axis=1>(z{i}, both)",
+    "z{o} = Reshape(z{i}, same)",
+]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(MOVES), min_size=1, max_size=6))
+def test_no_value_of_a_part_is_ever_outside_of_what_was_said(moves: list[str]) -> None:
+    """Marked ones in a tensor of zeros: wherever a mark comes out, the part covers it."""
+    body = " ".join(move.format(i=i, o=i + 1) for i, move in enumerate(moves))
+    constants = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] last = {-1}, int64[1] far = {99}"
+    more = f"{constants}, int64[2] both = {{0,1}}, int64[3] same = {{0,0,-1}}"
+    side = "c2 = Relu(z0) c3 = Relu(z0)" if any("c2" in move for move in moves) else ""
+    text = f"g (float[1,8,8] z0) => (float z{len(moves)}) <{more}> {{ {side} {body} }}"
+    model = model_of(text)
+    value = np.zeros((1, 8, 8), np.float32)
+    value[:, 2:5] = 1
+    names = [f"z{i}" for i in range(len(moves) + 1)]
+    for index, name in enumerate(names[:-1]):
+        try:
+            values = ReferenceEvaluator(model).run([names[index + 1]], {"z0": value})
+        except Exception:  # a chain whose shapes do not fit says nothing
+            return
+        assert name != names[-1]
+        assert values[0] is not None
+    covered = _covered(GraphView(model.graph), names[-1], ((1, 2, 5),), values[0].shape)
+    from_side = "c2" in side
+    marks = np.abs(values[0]) > 0
+    assert from_side or not (marks & ~covered).any()
+
+
+def _covered(view: GraphView, last: str, part: Part, shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Which places of the last tensor the parts of the first reach."""
+    covered = np.zeros(shape, bool)
+    channels, stack = Channels(view), [("z0", part)]
+    while stack:
+        name, part = stack.pop()
+        if name == last:
+            where = [slice(None)] * len(shape)
+            for axis, lo, hi in part:
+                where[axis] = slice(lo, hi)
+            covered[tuple(where)] = True
+        for use in view.readers(name):
+            stack.extend((step.tensor, step.part) for step in channels.follow(use, part))
+    return covered
