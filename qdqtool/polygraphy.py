@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs as Polygraphy loaders, by its own rules. No step of any verb is here, and no other file imports Polygraphy.
+"""The verbs as Polygraphy loaders, by its own rules. No step of any verb is here; no other file imports Polygraphy.
 
-A loader is called with `()`. Each model, cache, table, data and path may be the value or a callable that returns it, such
-as another loader. Models are an `onnx.ModelProto` or a `gs.Graph`, are never changed, and come back as the same kind.
-For every loader there is a function that runs it at once: `insert_qdq(model)` is `InsertQdq(model)()`. Faults are told as
+A loader is called with `()`. Each model, cache, table, data and path is the value or a callable that returns it, as
+another loader is. Models are an `onnx.ModelProto` or a `gs.Graph`, never changed, and come back as the same kind. For
+every loader there is a function that runs it at once: `insert_qdq(model)` is `InsertQdq(model)()`. Faults come as
 `PolygraphyException`.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from polygraphy import mod, util
 from polygraphy.backend.base import BaseLoader
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from qdqtool.verbs.peel import PeelOptions
     from qdqtool.verbs.ptq import PtqOptions
 
-    Model = onnx.ModelProto | gs.Graph | Callable[[], onnx.ModelProto | gs.Graph]
-    Path = str | os.PathLike[str]
-    AnyPath = Path | Callable[[], Path]
-    AnyCache = Cache | Path | Callable[[], Cache | Path]
-    AnyTable = ScaleTable | Path | Callable[[], ScaleTable | Path]
-    AnyData = Data | Feed | Callable[[], Data | Feed]
+    Model: TypeAlias = "onnx.ModelProto | gs.Graph | Callable[[], onnx.ModelProto | gs.Graph]"
+    Path: TypeAlias = "str | os.PathLike[str]"
+    AnyPath: TypeAlias = "Path | Callable[[], Path]"
+    AnyCache: TypeAlias = "Cache | Path | Callable[[], Cache | Path]"
+    AnyTable: TypeAlias = "ScaleTable | Path | Callable[[], ScaleTable | Path]"
+    AnyData: TypeAlias = "Data | Feed | Callable[[], Data | Feed]"
 
 _Result = TypeVar("_Result")
 
@@ -96,7 +96,7 @@ class InsertQdq(BaseLoader):
             data: what to calibrate on: a path, feed_dicts, or a callable that returns either. With neither data nor
                 scales, ranges are estimated from the model itself.
             scales: a table, its file, or a callable that returns either, in place of data.
-            options: see `qdqtool.InsertOptions`.
+            options: see `InsertOptions`.
         """
         self._model = model
         self._data = data
@@ -152,7 +152,7 @@ class CacheFromQdq(BaseLoader):
 
         Args:
             model: a Q/DQ model, or a callable that returns one.
-            options (qdqtool.PeelOptions): For which TensorRT and target, and how.
+            options: for which TensorRT and target, and how.
         """
         self._model = model
         self._options = options
@@ -183,7 +183,7 @@ class CacheFromData(BaseLoader):
         Args:
             model: a plain model, or a callable that returns one.
             data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
-            options (qdqtool.PtqOptions): For which TensorRT and target, and how.
+            options: for which TensorRT and target, and how.
         """
         self._model = model
         self._data = data
@@ -207,8 +207,8 @@ class GraftCache(BaseLoader):
 
         Args:
             model: a plain model, or a callable that returns one.
-            cache (Union[Cache, str, Callable() -> Union[Cache, str]]): A calibration cache or its file.
-            options (qdqtool.GraftOptions): How. Defaults to None.
+            cache: a calibration cache, its file, or a callable that returns either.
+            options: see `GraftOptions`.
         """
         self._model = model
         self._cache = cache
@@ -244,8 +244,8 @@ class CalibrateScales(BaseLoader):
         Args:
             model: a plain model, or a callable that returns one.
             data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
-            options (qdqtool.CalibrationOptions): Method and provider. Defaults to None.
-            feed_options (qdqtool.FeedOptions): Batch, limit, preprocessing. Defaults to None.
+            options: method and provider.
+            feed_options: batch, limit, preprocessing.
         """
         self._model = model
         self._data = data
@@ -269,7 +269,7 @@ class CacheFromPath(BaseLoader):
         """Read a calibration cache.
 
         Args:
-            path (Union[str, Callable() -> str]): TensorRT's text.
+            path: TensorRT's text file, or a callable that returns its path.
         """
         self._path = path
 
@@ -290,8 +290,8 @@ class SaveCache(BaseLoader):
         """Write a calibration cache.
 
         Args:
-            cache (Union[Cache, Callable() -> Cache]): A cache, or a callable that returns one.
-            path (Union[str, Callable() -> str]): Where to.
+            cache: a cache, or a callable that returns one.
+            path: where to, or a callable that returns it.
         """
         self._cache = cache
         self._path = path
@@ -316,7 +316,7 @@ class ScalesFromPath(BaseLoader):
         """Read a scale table.
 
         Args:
-            path (Union[str, Callable() -> str]): The file that `calibrate` or `SaveScales` wrote.
+            path: the file that `calibrate` or `SaveScales` wrote, or a callable that returns its path.
         """
         self._path = path
 
@@ -337,8 +337,8 @@ class SaveScales(BaseLoader):
         """Write a scale table.
 
         Args:
-            scales (Union[ScaleTable, Callable() -> ScaleTable]): A table, or a callable that returns one.
-            path (Union[str, Callable() -> str]): Where to.
+            scales: a table, or a callable that returns one.
+            path: where to, or a callable that returns it.
         """
         self._scales = scales
         self._path = path

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -17,6 +18,7 @@ Origin = Literal["qdq", "ptq", "equal", "derived", "bound", "estimated"]
 Float32 = npt.NDArray[np.float32]
 
 SCHEMA = 1
+_ORIGINS = get_args(Origin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,8 @@ class Scale:
     def of(cls, value: object, **facts: Any) -> Scale:
         """A scale from anything that is float32 already or converts to it once, here."""
         bits = np.array(value, dtype=np.float32)
-        if bits.ndim > 1 or not bits.size or not np.isfinite(bits).all() or not (bits > 0).all():
+        fine = 0.0 < float(bits) < math.inf if bits.ndim == 0 else bits.ndim == 1 and bits.size and _usable(bits)
+        if not fine:
             raise QdqError("scale", f"{value!r} is not a finite positive number or a vector of them")
         bits.setflags(write=False)
         return cls(bits, **facts)
@@ -71,14 +74,13 @@ class Scale:
         """The scale that `to_json` wrote; QdqError names the tensor of a malformed entry."""
         try:
             words = entry["scale"]
-            many = isinstance(words, list)
-            bits = np.array([int(word, 16) for word in (words if many else [words])], np.uint32).view(np.float32)
+            numbers = [int(word, 16) for word in words] if isinstance(words, list) else int(words, 16)
             origin = entry.get("origin", "ptq")
-            if origin not in get_args(Origin):
+            if origin not in _ORIGINS:
                 raise ValueError(f"origin {origin!r}")
             axis = entry.get("axis")
             return cls.of(
-                bits if many else bits[0],
+                np.array(numbers, np.uint32).view(np.float32),
                 axis=None if axis is None else int(axis),
                 origin=origin,
                 method=str(entry.get("method", "")),
@@ -89,6 +91,10 @@ class Scale:
             raise QdqError(name, error.reason, "repair this entry of the scale table") from None
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise QdqError(name, f"not an entry of a scale table ({error})", "see docs/calibrate.md") from None
+
+
+def _usable(bits: Float32) -> bool:
+    return bool(np.isfinite(bits).all() and (bits > 0).all())
 
 
 @dataclass(frozen=True)

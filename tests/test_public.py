@@ -30,7 +30,9 @@ def test_a_name_brings_only_its_room() -> None:
 
 def test_no_verb_brings_what_only_extras_have() -> None:
     heavy = "onnxruntime", "PIL", "polygraphy", "onnx_graphsurgeon", "torch", "tensorrt"
-    code = f"import sys, qdqtool; [getattr(qdqtool, n) for n in qdqtool.__all__]; print(*({heavy!r} & sys.modules.keys()))"
+    code = (
+        f"import sys, qdqtool; [getattr(qdqtool, n) for n in qdqtool.__all__]; print(*({heavy!r} & sys.modules.keys()))"
+    )
     assert python(code.replace(repr(heavy), repr(set(heavy)))) == ""
 
 

@@ -65,7 +65,7 @@ def write_json_inputs(path: str | os.PathLike[str], feed: Iterable[Mapping[str, 
     """Write inputs as Polygraphy's `--save-inputs` does, byte for byte, to be read by its `--load-inputs` or by ours.
 
     Args:
-        path: with an ending, one file, written whole or not at all; without, a folder of one file per item, which must be
+        path: with an ending, one file, written whole or not at all; without, a folder of one file per item, which is
             new or empty.
         feed: mappings from input name to array, such as a `Feed`; walked once, never held in memory together.
 

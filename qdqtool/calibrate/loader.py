@@ -38,8 +38,8 @@ def split_script(text: str) -> tuple[Path, str] | None:
 def load_script(path: Path, function: str) -> Callable[[], Iterable[Any]]:
     """Run a loader script and return what makes its samples, anew on each call.
 
-    The module gets a name of its own, so that a script called json.py is not mistaken for the library. While it loads, it
-    finds modules that lie beside it, as with Polygraphy.
+    The module gets a name of its own, so that a script called json.py is not mistaken for the library. While it loads,
+    it finds modules that lie beside it, as with Polygraphy.
 
     Raises:
         QdqError: the script cannot be run or has no such function.

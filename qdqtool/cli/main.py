@@ -58,7 +58,6 @@ def main(argv: Sequence[str]) -> int:
     try:
         code = _dispatch(argv)
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
-        return code
     except QdqError as error:
         if verbose:
             traceback.print_exc()
@@ -76,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         traceback.print_exc()
         sys.stderr.write("qdqtool: this is a bug in qdqtool: please report the lines above\n")
         return EXIT_BUG
+    return code
 
 
 def _dispatch(argv: Sequence[str]) -> int:

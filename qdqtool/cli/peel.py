@@ -37,6 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force-ptq", action="store_true", help="dla: drop the Q/DQ's scales, calibrate every tensor")
     parser.add_argument("--method", metavar="M", help="dla: how data becomes scales (default: as insert did)")
     add_data_arguments(parser)
+    parser.add_argument(
+        "--emit",
+        metavar="K",
+        action="append",
+        default=[],
+        help="also write what tells a builder which layers stay in float, beside the cache: trtexec, "
+        "polygraphy-script, deepstream, triton, json; several with commas",
+    )
+    parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="the clean model (default: MODEL with .peeled.onnx for its ending)"
@@ -61,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         data=args.data,
         calibration=_calibration(args),
         feed=feed_options_from(args),
+        emit=tuple(kind.strip() for text in args.emit for kind in text.split(",")),
+        emit_dir=args.emit_dir,
     )
     model = Path(args.model)
     cache = args.cache or model.parent / f"{model.stem}.cache"
@@ -75,17 +86,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _calibration(args: argparse.Namespace) -> CalibrationOptions | None:
-    """The method and provider, where the user chose one; the verb knows better defaults."""
+    """How data becomes scales; without a method the verb takes the one that suits."""
     for option, given in (("--data", args.data), ("--method", args.method), ("--force-ptq", args.force_ptq)):
         if args.target == "gpu" and given:
             raise QdqError(
                 option, "is for --target dla: a cache for the GPU holds the Q/DQ's own scales", "leave it out"
             )
-    if args.method is None:
+    if args.target == "gpu":
         return None
     from qdqtool.calibrate.engine import CalibrationOptions
 
-    return CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
+    return CalibrationOptions(args.method or "", args.provider, progress=False if args.quiet else None)
 
 
 def _facts(result: PeelResult, cache: str) -> dict[str, object]:
@@ -100,6 +111,7 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
         "origins": result.origins,
         "ties": result.ties,
         "unscaled": result.table.unscaled,
+        "emitted": {kind: str(path) for kind, path in result.emitted.items()},
     }
 
 
@@ -121,6 +133,9 @@ def _summary(result: PeelResult, cache: str, target: str) -> list[str]:
         shown = ", ".join(result.float_outputs[:6])
         more = f" and {len(result.float_outputs) - 6} more" if result.float_outputs[6:] else ""
         lines.append(f"outputs of INT8 groups that stay float: {shown}{more}")
+    lines += [f"wrote {path}" for path in result.emitted.values()]
+    if "trtexec" in result.emitted:
+        return [*lines, f"next: sh {result.emitted['trtexec']}"]
     dla = " --useDLACore=0 --allowGPUFallback" if target == "dla" else ""
     lines.append(f"next: trtexec --onnx={result.model} --int8 --fp16 --calib={cache}{dla}")
     return lines

@@ -15,7 +15,7 @@ from typing import Literal
 
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.heads import Head
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Node, may_have_bodies
 from qdqtool.graph.weighted import weight_index
 
 Precision = Literal["fp16", "fp32"]
@@ -36,8 +36,8 @@ class FloatLayer:
         op: the operator.
         precision: what it computes in.
         outputs: the float tensors it makes.
-        typed: whether its output's type must be said too: it has a scale, so INT8 would be possible there.
-        weighted: whether it multiplies with a constant weight.
+        typed: whether its output's type must be said too: it has a scale, so INT8 would be possible there. Also for
+            the network's outputs: the type of a layer's output is not that of the tensor (NvInfer.h, setOutputType).
         why: one sentence.
         unnamed: why it has no name that can be written, else empty.
     """
@@ -48,7 +48,6 @@ class FloatLayer:
     precision: Precision
     outputs: tuple[str, ...]
     typed: bool
-    weighted: bool
     why: str
     unnamed: str = ""
 
@@ -89,7 +88,7 @@ def find_float_layers(view: GraphView, target: str, known: Sources) -> list[Floa
         weighted = weight_index(view, node) is not None
         if weighted and node.key not in known.int8_nodes:
             why = f"a {head} head that was float under Q/DQ" if head else "float under Q/DQ"
-            found.append(_layer(node, exact if regression else "fp16", why, known, weighted=True))
+            found.append(_layer(node, exact if regression else "fp16", why, known))
         elif node.key in decode:
             why = f"works on the values of the regression head {decode[node.key]}"
             found.append(_layer(node, exact, why, known))
@@ -105,16 +104,8 @@ def name_unnamed(view: GraphView, layers: Iterable[FloatLayer]) -> list[FloatLay
     `_`, unique in the graph. Nodes that have a name keep it, and so does every other node.
     """
     editor = Editor(view)
-    named = []
-    for layer in layers:
-        node = view.producer[layer.node]
-        if not node.proto.name:
-            name = editor.unique_name(_UNSAYABLE.sub("_", _NAME_PREFIX + layer.node))
-            editor.name_node(node, name)
-            unnamed = "" if len(node.outputs) == 1 else layer.unnamed
-            layer = replace(layer, name="" if unnamed else name, unnamed=unnamed)  # noqa: PLW2901
-        named.append(layer)
-    return named
+    made_up = {parsed_name(node) for node in view.every if not node.proto.name}
+    return [_given_name(view.producer[layer.node], layer, editor, made_up) for layer in layers]
 
 
 def parsed_name(node: Node) -> str:
@@ -122,10 +113,10 @@ def parsed_name(node: Node) -> str:
     return node.proto.name or _NAME_PREFIX + (node.outputs[0] if node.outputs else "")
 
 
-def _layer(node: Node, precision: Precision, why: str, known: Sources, *, weighted: bool = False) -> FloatLayer:
+def _layer(node: Node, precision: Precision, why: str, known: Sources) -> FloatLayer:
     outputs = _float_outputs(node, known)
     typed = any(name in known.scaled for name in outputs)
-    return FloatLayer(node.key, "", node.op, precision, outputs, typed, weighted, why)
+    return FloatLayer(node.key, "", node.op, precision, outputs, typed, why)
 
 
 def _float_outputs(node: Node, known: Sources) -> tuple[str, ...]:
@@ -156,17 +147,32 @@ def _goes_on(view: GraphView, node: Node, known: Sources) -> bool:
     return not marker and weight_index(view, node) is None and bool(_float_outputs(node, known))
 
 
+def _given_name(node: Node, layer: FloatLayer, editor: Editor, made_up: Collection[str]) -> FloatLayer:
+    if node.proto.name:
+        return layer
+    name = _UNSAYABLE.sub("_", parsed_name(node))
+    while name != parsed_name(node) and name in made_up:  # the parser will call another node so
+        name += "_"
+    name = editor.unique_name(name)
+    editor.name_node(node, name)
+    fault = _several(node)
+    return replace(layer, name="" if fault else name, unnamed=fault)
+
+
+def _several(node: Node) -> str:
+    """Why no one layer stands for a node; empty where one does."""
+    return f"{node.op} becomes several layers" if len(node.outputs) > 1 or may_have_bodies(node) else ""
+
+
 def _named(view: GraphView, layers: Iterable[FloatLayer]) -> list[FloatLayer]:
     taken = Counter(parsed_name(node) for node in view.every)
     return [_with_name(view.producer[layer.node], layer, taken) for layer in layers]
 
 
 def _with_name(node: Node, layer: FloatLayer, taken: Mapping[str, int]) -> FloatLayer:
-    name, fault = parsed_name(node), ""
-    if len(node.outputs) > 1:
-        fault = f"{node.op} becomes several layers"
-    elif _UNSAYABLE.search(name):
+    name, fault = parsed_name(node), _several(node)
+    if not fault and _UNSAYABLE.search(name):
         fault = "its name has a character that trtexec and DeepStream read as their own (, : ; * ' or a space)"
-    elif taken[name] > 1:
+    elif not fault and taken[name] > 1:
         fault = f"{taken[name]} nodes have that name"
     return replace(layer, name="" if fault else name, unnamed=fault)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qdqtool.graph.view import GraphView, Node, Use, attribute
+from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Use, attribute
 
 # Axis -> first and last index (exclusive) along it; an axis that is not in it is covered in full.
 Part = tuple[tuple[int, int, int], ...]
@@ -23,6 +23,8 @@ _IN_PLACE = frozenset(
      "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
      "Softmax", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 )  # fmt: skip
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+_SAME_RANK = _POOLS | {"Transpose", "Concat", "Slice", "Split", "Resize", "GatherElements", "MatMul"}
 # What makes one entry of a shape that is put together piece by piece.
 _ONE_LENGTH = frozenset({"Gather", "Unsqueeze", "Reshape"})
 _END = 2**31 - 1
@@ -177,12 +179,15 @@ class Channels:
         return self._sizes[key]
 
     def _find_rank(self, name: str) -> int | None:
-        if name in self._declared:
-            return len(self._declared[name])
+        """What operators say goes first: a declared shape may be wrong, and nobody notices."""
         dims = self._constant_dims(name)
+        if dims is not None:
+            return len(dims)
         node = self.view.maker(name)
-        if dims is not None or node is None:
-            return None if dims is None else len(dims)
+        rank = None if node is None else self._rank_behind(node)
+        return len(self._declared[name]) if rank is None and name in self._declared else rank
+
+    def _rank_behind(self, node: Node) -> int | None:
         if node.op in ("Conv", "ConvTranspose"):
             weight = self._constant_dims(node.inputs[1])
             return None if weight is None else len(weight)
@@ -193,16 +198,17 @@ class Channels:
         if node.op in _IN_PLACE:
             ranks = [self.rank(name) for name in node.inputs if name]
             return None if None in ranks else max(rank or 0 for rank in ranks)
-        same = ("Transpose", "Concat", "Slice", "Split", "MaxPool", "AveragePool", "Resize", "GatherElements", "MatMul")
-        return self.rank(node.inputs[0]) if node.op in same else None
+        return self.rank(node.inputs[0]) if node.op in _SAME_RANK else None
 
     def _find_size(self, name: str, axis: int) -> int | None:
-        dims = self._declared.get(name) or self._constant_dims(name)
-        if dims is not None and axis < len(dims) and dims[axis] > 0:
-            return dims[axis]
-        node = self.view.maker(name)
-        if node is None or (dims is not None and self.view.is_constant(name)):
-            return None
+        dims = self._constant_dims(name)
+        if dims is not None:
+            return dims[axis] if axis < len(dims) else None
+        node, dims = self.view.maker(name), self._declared.get(name, [])
+        size = None if node is None else self._size_behind(node, name, axis)
+        return dims[axis] if size is None and axis < len(dims) and dims[axis] > 0 else size
+
+    def _size_behind(self, node: Node, name: str, axis: int) -> int | None:
         if node.op in _IN_PLACE:
             return self._broadcast(node, name, axis)
         if node.op == "Concat":
@@ -243,8 +249,7 @@ class Channels:
             return self.made_by_weight(node)
         if node.op == "MatMul" and self.rank(node.inputs[0]) == axis + 1:
             return self.made_by_weight(node)
-        pools = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in pools else None
+        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in _POOLS else None
 
     def _broadcast(self, node: Node, name: str, axis: int) -> int | None:
         rank = self.rank(name)
@@ -271,7 +276,8 @@ class Channels:
         rank = None if axis >= 0 else self.rank(name)
         if axis < 0 and rank is None and node.op == "Concat":
             rank = next((r for n in node.inputs if (r := self.rank(n)) is not None), None)
-        return axis if axis >= 0 else None if rank is None else axis + rank
+        axis += (rank or 0) * (axis < 0)
+        return axis if axis >= 0 else None
 
     def _order(self, node: Node) -> list[int] | None:
         order = attribute(node, "perm")
@@ -297,7 +303,7 @@ class Channels:
         for first, last, axis, step in rows:
             if step < 1 or (axis < 0 and rank is None):
                 return None
-            axis += (rank or 0) * (axis < 0)
+            axis = max(0, axis + (rank or 0) * (axis < 0))
             size = self.size(node.inputs[0], axis)
             if size is None and (first < 0 or last < 0):
                 return None
@@ -334,11 +340,19 @@ class Channels:
         return target
 
     def _constant_dims(self, name: str) -> list[int] | None:
+        """Shape of a constant, its value left alone; None where it is computed or folded by what is not known here."""
         tensor = self.view.constant_tensor(name) if self.view.is_constant(name) else None
-        if tensor is not None:
-            return list(tensor.dims)
-        value = self.view.array(name) if self.view.is_constant(name) else None
-        return None if value is None else list(value.shape)
+        node = self.view.producer.get(name)
+        if tensor is not None or node is None or not self.view.is_constant(name):
+            return None if tensor is None else list(tensor.dims)
+        if node.op == "Constant":
+            value = self.view.array(name)
+            return None if value is None else list(value.shape)
+        dims = self._constant_dims(node.inputs[0]) if node.op in ("Cast", "Transpose", DEQUANTIZE) else None
+        if dims is None or node.op != "Transpose":
+            return dims
+        order = attribute(node, "perm")
+        return [dims[axis] for axis in order] if isinstance(order, list | tuple) else dims[::-1]
 
 
 def _span(part: Part, axis: int) -> tuple[int, int] | None:

@@ -70,6 +70,7 @@ def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: Pe
         raise QdqError(clean.name, "--force-ptq calibrates every tensor, and there is no data", "give --data")
     data = options.data
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(clean.proto.graph), options.feed)
-    how = replace(options.calibration or CalibrationOptions(method=method), where=clean.name)
+    how = options.calibration or CalibrationOptions(method="")
+    how = replace(how, method=how.method or method, where=clean.name)
     found = calibrate_scales(clean.proto, clean.folder, feed, how, wanted=wanted)
     return ScaleTable({**table.scales, **found.scales}, {**table.unscaled, **found.unscaled}, found.facts)

@@ -21,7 +21,7 @@ from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.scales import Scale
 from qdqtool.verbs.opening import check_target, output_path, path_of, raise_ir
 
-_NEAR_LIMIT = 400  # names that near misses are looked up for: the search is quadratic
+_NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class GraftResult:
         unplaced: entry without a point -> why.
         unknown: entry whose tensor the model lacks -> the nearest names it has.
         uncovered: float tensors of the model that the cache lacks.
-        notes: sentences on what was lifted.
+        notes: sentences on what was lifted, and on entries that hold no scale.
     """
 
     model: Any
@@ -84,7 +84,8 @@ def graft(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [opened.path, path_of(cache)])
-    entries = (cache if isinstance(cache, Cache) else read_cache(cache)).entries
+    given = cache if isinstance(cache, Cache) else read_cache(cache)
+    entries = given.entries
     normalised = normalise(opened.proto, opened.folder)
     proto = normalised.proto
     raise_ir(proto)
@@ -105,13 +106,22 @@ def graft(
     known = {*view.producer, *view.inputs, *view.initializers}
     unknown = _near_misses([name for name in entries if name not in known], tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
-    given = give_back(proto, opened, target)
-    return GraftResult(given, decided, done, unplaced, unknown, uncovered, normalised.notes)
+    notes = (*normalised.notes, *_dropped(given))
+    return GraftResult(give_back(proto, opened, target), decided, done, unplaced, unknown, uncovered, notes)
+
+
+def _dropped(cache: Cache) -> list[str]:
+    """What the cache names without a usable scale, in a sentence."""
+    if not cache.dropped:
+        return []
+    name, _, reason = cache.dropped[0]
+    number = len(cache.dropped)
+    return [f"{number} {'entry' if number == 1 else 'entries'} of the cache left out, such as {name}: {reason}"]
 
 
 def _unplaced(view: GraphView, decided: Plan, entries: Iterable[str]) -> dict[str, str]:
     """Why an entry whose tensor the model has was not placed."""
-    placed = {point.tensor for point in decided.points}
+    placed = {point.tensor for point in decided.activations}
     inside = {
         name: f"inside the fused group of {group.start.name}"
         for group in decided.groups
@@ -131,6 +141,6 @@ def _unplaced(view: GraphView, decided: Plan, entries: Iterable[str]) -> dict[st
 
 
 def _near_misses(unknown: list[str], known: list[str]) -> dict[str, tuple[str, ...]]:
-    looked_up = unknown[:_NEAR_LIMIT] if len(known) <= 10 * _NEAR_LIMIT else []
+    looked_up = unknown[: _NEAR_PAIRS // max(1, len(known))]
     near = {name: tuple(difflib.get_close_matches(name, known, 2, 0.8)) for name in looked_up}
     return {name: near.get(name, ()) for name in unknown}

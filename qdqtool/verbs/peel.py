@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from qdqtool.cache.sidecar import check_place, tensor_facts, write_sidecar
+from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_sidecar
 from qdqtool.cache.text import Cache, format_cache, write_cache
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
@@ -24,6 +24,7 @@ from qdqtool.passes.restore import restore_source
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
+from qdqtool.verbs.emitted import Peeling, check_emit_places, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.verbs.fill import fill_every_tensor
 from qdqtool.verbs.opening import check_target, output_path, path_of, restore_header, stored_table
 
@@ -49,8 +50,11 @@ class PeelOptions:
         ties: for "dla", whether tensors of one range take the largest scale among them.
         force_ptq: for "dla", drop the Q/DQ's scales and calibrate every tensor of the clean model.
         data: what `fill` and `force_ptq` calibrate on.
-        calibration: method and provider for that.
-        feed: how data is read.
+        calibration: method and provider for that; with the method "" it is that of the table, `entropy` to force.
+        feed: how data is read; `emit` takes batch and preprocessing from it.
+        emit: files that tell a builder which layers stay in float: "trtexec", "polygraphy-script", "deepstream",
+            "triton", "json". Layers without a name get one in the clean model, unless `source` is given.
+        emit_dir: the folder for these; None for the cache's.
     """
 
     trt_version: TrtVersion
@@ -64,6 +68,8 @@ class PeelOptions:
     data: Data | Feed | None = None
     calibration: CalibrationOptions | None = None
     feed: FeedOptions | None = None
+    emit: tuple[str, ...] = ()
+    emit_dir: str | Path | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class PeelResult:
         ties: for "dla", tensor -> the one whose scale it took.
         origins: how many scales come from where, ties not counted.
         notes: warnings, a sentence each.
+        emitted: kind -> the file written, or its text where the cache goes to no file.
     """
 
     model: Any
@@ -87,6 +94,7 @@ class PeelResult:
     ties: dict[str, str]
     origins: dict[str, int]
     notes: tuple[str, ...]
+    emitted: dict[str, Path | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,14 +126,17 @@ def peel(
 
     Raises:
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
-            `peel_pairs` and `restore_source` refuse. Nothing is written then.
+            `peel_pairs`, `restore_source` and the writers of `emit` refuse. Nothing is written then.
     """
     require_caches(options.trt_version)
     if options.target == "dla":
         require_dla(options.trt_version)
+    check_kinds(options.emit)
     opened = open_model(model)
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
     _check_places(opened, options, target, cache_path)
+    places = emit_places(options, cache_path)
+    check_emit_places(places, _taken(opened, options, target, cache_path))
     peeled, table = _take_out(opened, options)
     notes = _warnings(opened, options)
     clean = _clean_model(opened, options, notes)
@@ -136,13 +147,17 @@ def peel(
     notes += _more_points(decided, covered.scales, options)
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
     format_cache(made)  # refuses names that a cache cannot hold, before anything is written
+    found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
+    texts, told = emitted_texts(found, options, target, cache_path)
+    notes += told
     given = give_back(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target)
     if cache_path is not None:
         write_cache(made, cache_path)
         write_sidecar(cache_path, _facts(opened, made, covered, options))
+    emitted = write_emitted(texts, places)
     origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
     result_table = ScaleTable(covered.scales, covered.unscaled)
-    return PeelResult(given, made, result_table, covered.float_outputs, covered.ties, origins, tuple(notes))
+    return PeelResult(given, made, result_table, covered.float_outputs, covered.ties, origins, tuple(notes), emitted)
 
 
 def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> None:
@@ -154,6 +169,12 @@ def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cac
         check_place(cache, inputs)
         if target is not None and cache.absolute() == target.absolute():
             raise QdqError(cache, "is named for the model and for the cache", "name two files")
+
+
+def _taken(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> list[Path | None]:
+    """Files that are read or written besides what `emit` asks for."""
+    beside = None if cache is None else sidecar_path(cache)
+    return [opened.path, path_of(options.source), path_of(options.data), target, cache, beside]
 
 
 def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]:

@@ -164,7 +164,9 @@ def test_the_program_gives_codes_and_streams(tmp_path: Path) -> None:
     assert (usage.returncode, usage.stdout) == (2, "") and "did you mean insert" in usage.stderr
 
 
-@pytest.mark.parametrize("words", [["-h"], ["--version"], ["insert", "-h"], ["peel", "-h"], ["calibrate", "-h"], ["xx"]])
+@pytest.mark.parametrize(
+    "words", [["-h"], ["--version"], ["insert", "-h"], ["peel", "-h"], ["calibrate", "-h"], ["xx"]]
+)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     """What makes start-up slow is imported libraries; so those are counted, not time."""
     code = (

@@ -9,6 +9,7 @@ order; a command that must fail ends in `# exit N`. ```python blocks are run the
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import shlex
@@ -20,8 +21,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-import onnx
 import pytest
 from pages import (
     DOCS,
@@ -37,6 +36,7 @@ from pages import (
     words_of,
 )
 
+import qdqtool
 from qdqtool.calibrate.methods import NAMES
 from qdqtool.calibrate.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
 from qdqtool.cli import main as cli
@@ -47,7 +47,8 @@ from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
 
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
-_OTHERS = ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions")  # trtexec's
+_OTHERS = {"trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions"), "polygraphy": ("--save-inputs",)}
+_POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -187,7 +188,7 @@ def test_every_choice_and_default_is_told(verb: str) -> None:
 def test_options_in_the_text_exist(page: Path) -> None:
     known = {name for verb in cli.VERBS for name in options_of(verb)} | {"-h"}
     for paragraph in prose_of(page).split("\n\n"):
-        others = {option for option in _OTHERS if "trtexec" in paragraph}
+        others = {option for program, options in _OTHERS.items() if program in paragraph for option in options}
         for code in re.findall(r"`([^`\n]+)`", paragraph):
             if code.split()[0] not in ("polygraphy", "pip"):
                 unknown = set(_OPTION.findall(code)) - known - others
@@ -296,6 +297,26 @@ def test_versions_in_the_text_parse() -> None:
     assert {parse_version(version).header_number for version in versions} >= {8502, 7100, 7103, 8001}
 
 
+def test_public_names_are_in_the_documentation() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in qdqtool.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    named = set(re.findall(r"(?<![\w.])qdqtool\.([A-Z]\w+)", text))
+    assert named <= set(qdqtool.__all__)
+
+
+def test_polygraphy_loaders_and_their_arguments_are_those_there_are() -> None:
+    loaders = importlib.import_module("qdqtool.polygraphy")
+    base = importlib.import_module("polygraphy.backend.base").BaseLoader
+    classes = {name: one for name, one in vars(loaders).items() if isinstance(one, type) and issubclass(one, base)}
+    pairs = [re.findall(r"\w[\w, ]*", word) for word in first_cells(_POLYGRAPHY, "loader")]
+    told: dict[str, str] = dict(pairs)
+    assert set(told) == set(classes) - {"BaseLoader"}
+    for name, arguments in told.items():
+        assert arguments.split(", ") == list(inspect.signature(classes[name]).parameters)
+    for function in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", prose_of(_POLYGRAPHY)):
+        assert hasattr(loaders, function) or function in ("cache_path", "write_json_inputs")
+
+
 _8502 = ("--target", "gpu", "--trt-version", "8502")
 
 
@@ -327,63 +348,3 @@ def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> 
     for verb, found in documents.items():
         missing = [key for one in found for key in one if key not in words_of(VERB_PAGES[verb])]
         assert missing == [], f"docs/{verb}.md does not name {missing}"
-
-
-# ---------------------------------------------------------------------------------------------------- one scale
-
-
-def test_one_scale_travels_bit_for_bit(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """README, "How one scale travels": data, table, pair, cache, another version; every point, to the bit."""
-    pytest.importorskip("onnxruntime")
-
-    def run(*words: str) -> None:
-        assert cli.main(list(words)) == 0, capsys.readouterr().err
-
-    run("calibrate", "digits_detector.onnx", "--data", "digits_calib.npz", "--method", "max", "-o", "s.json")
-    table = json.loads(Path("s.json").read_text(encoding="utf-8"))["tensors"]
-    amax = np.abs(np.load("digits_calib.npz")["images"]).max()  # what the data says, without any code of ours
-    assert int(table["images"]["scale"], 16) == int((np.float32(amax) / np.float32(127)).view(np.uint32))
-    assert table["images"]["samples"] == 64
-
-    run("insert", "digits_detector.onnx", "--scales", "s.json", "--trt-version", "7100", "-o", "q.onnx")
-    model = onnx.load("q.onnx")
-    initialisers = {tensor.name: tensor for tensor in model.graph.initializer}
-    quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
-    placed = {node.input[0]: node for node in quantizers if node.input[0] not in initialisers}
-    assert len(placed) > 8
-    bits = {name: onnx.numpy_helper.to_array(initialisers[node.input[1]]).tobytes() for name, node in placed.items()}
-    equal = {name for name, node in placed.items() if _trace(node)["qdqtool.origin"] == "equal"}  # around the Concat
-    for name in placed.keys() - equal:
-        assert bits[name] == np.uint32(int(table[name]["scale"], 16)).tobytes()
-        assert placed[name].output[0] == f"{name}_Q"
-        assert _trace(placed[name])["qdqtool.origin"] == "ptq"
-        assert _trace(placed[name])["qdqtool.rule"]
-    for name in equal:  # the larger one of another tensor of the table
-        assert bits[name] in {np.uint32(int(entry["scale"], 16)).tobytes() for entry in table.values()}
-
-    run("peel", "q.onnx", "--target", "gpu", "--trt-version", "7100", "-o", "p.onnx", "--cache", "c7100.cache")
-    lines = Path("c7100.cache").read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "TRT-7100-EntropyCalibration2"
-    for name, value in bits.items():
-        assert f"{name}: {int(np.frombuffer(value, np.uint32)[0]):08x}" in lines
-
-    run("cache", "retarget", "c7100.cache", "--trt-version", "8502", "-o", "c8502.cache")
-    carried = Path("c8502.cache").read_text(encoding="utf-8").splitlines()
-    assert carried[0] == "TRT-8502-EntropyCalibration2"
-    assert carried[1:] == lines[1:]
-    assert Path("p.onnx").read_bytes() == Path("digits_detector.onnx").read_bytes()
-
-
-def _trace(node: onnx.NodeProto) -> dict[str, str]:
-    return {entry.key: entry.value for entry in node.metadata_props}
-
-
-def test_the_readme_chain_names_what_there_is() -> None:
-    """Every `room.file` and trace of the drawing exists, and the same four bytes stand in it everywhere."""
-    (chain,) = (b.text for b in blocks_of(PROJECT / "README.md") if b.text.startswith("batch -> onnxruntime"))
-    for room in re.findall(r"^ -> ([a-z]+\.[a-z]+) ", chain, re.M):
-        importlib.import_module(f"qdqtool.{room}")
-    assert set(re.findall(r"3[0-9a-f]{7}", chain)) == {"3cff9724"}
-    assert len(re.findall(r"TRT-(\d+)-EntropyCalibration2", chain)) == 2
-    for key in re.findall(r"qdqtool\.\w+", chain):
-        assert key in ("qdqtool.rule", "qdqtool.origin")

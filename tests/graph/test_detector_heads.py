@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """The label of every head of every detector at hand, and that nothing else is a head."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from detectors import DETECTORS
-from graphs import shuffled
+from graphs import shuffled, view_of
 from netwriter import Detector
 
 from qdqtool.graph.heads import Head, find_heads
@@ -150,6 +151,89 @@ def test_one_vector_per_image_is_a_score_though_it_may_be_landmarks(name: str) -
     """Ambiguous by nature: nothing in the graph tells ten coordinates from ten logits; --heads says otherwise."""
     (head,) = heads_of(detector(name).model)
     assert (head.label, head.evidence) == ("score", "the only head, one vector per image: the output itself")
+
+
+# ---------------------------------------------------------------------- guards, each let through and stopped
+
+WEIGHTS = "float[4,4,1,1] w, float[4,4,1,1] wb, float[4,4,1,1] ws, float[4,4] k, float[8,4] k8, float half = {0.5}"
+GUARDS = {
+    "a probability times a mask made by comparing is one": (
+        "c = Conv(x, w) z = Sigmoid(c) m = MaxPool<kernel_shape=[1,1]>(z) e = Equal(m, z) f = Cast<to=1>(e) y = Mul(z, f)",
+        {"c": "score"},
+    ),
+    "a probability times another one is one": (
+        "c = Conv(x, w) p = Sigmoid(c) d = Conv(x, ws) q = Sigmoid(d) z = Mul(p, q)",
+        {"c": "score", "d": "score"},
+    ),
+    "a probability that gates features is none": (
+        "f = Conv(x, w) c = Conv(x, ws) p = Sigmoid(c) z = Mul(p, f)",
+        {"f": "regression", "c": "regression"},
+    ),
+    "the image's size is an operand that no weight made": (
+        "c = Conv(x, w) p = Sigmoid(c) z = Mul(p, size)",
+        {"c": "regression"},
+    ),
+    "an integral without anchors is a decode": (
+        "c = Conv(x, w) p = Softmax<axis=1>(c) z = Conv(p, bins)",
+        {"c": "regression"},
+    ),
+    "a plugin is known in any domain": (
+        "b = Conv(x, wb) s = Conv(x, ws) z = trt.EfficientNMS_TRT(b, s)",
+        {"b": "regression", "s": "score"},
+    ),
+    "an unknown plugin is no marker": ("b = Conv(x, wb) s = Conv(x, ws) z = trt.Other(b, s)", {"b": "regression", "s": "regression"}),
+    "what only lends its size is no head": (
+        "c = Conv(x, w) n = Shape(c) d = Conv(x, wb) z = Expand(d, n)",
+        {"d": "regression"},
+    ),
+    "features of a second stage are no head though they are given out": (
+        "z = Conv(x, w) i = Cast<to=7>(none) r = RoiAlign(z, boxes, i) f = Flatten(r) y = Gemm(f, k)",
+        {"y": "score"},
+    ),
+    "boxes of a second stage are a head": (
+        """c = Conv(x, w) b = Conv(c, wb) l = Reshape(b, rows) i = Cast<to=7>(none) r = RoiAlign(c, l, i) f = Flatten(r)
+        y = Gemm(f, k) z = Identity(l)""",
+        {"b": "regression", "y": "regression"},
+    ),
+    "four classes of a sequence, and nothing else": (
+        "r = Reshape(x, tokens) c = MatMul(r, k) z = Sigmoid(c)",
+        {"c": "score"},
+    ),
+    "four classes of one vector beside another head": (
+        "q = GlobalAveragePool(x) f = Flatten(q) c = MatMul(f, k) z = Sigmoid(c) y = Gemm(f, k)",
+        {"c": "score", "y": "regression"},
+    ),
+    "four numbers for each query beside another head": (
+        "r = Reshape(x, tokens) c = MatMul(r, k) z = Sigmoid(c) y = MatMul(r, k)",
+        {"c": "regression", "y": "regression"},
+    ),
+    "four numbers for each query that compete": (
+        "r = Reshape(x, tokens) c = MatMul(r, k) z = Softmax(c) y = MatMul(r, k)",
+        {"c": "score", "y": "regression"},
+    ),
+    "a body that only moves a probability": (
+        "c = Conv(x, w) p = Sigmoid(c) z = If(yes)<then_branch = a () => (float t) { t = Squeeze(p) }, else_branch = b () => (float e) { e = Identity(p) }>",
+        {"c": "score"},
+    ),
+    "a body that computes on a probability": (
+        "c = Conv(x, w) p = Sigmoid(c) z = If(yes)<then_branch = a () => (float t) { t = Exp(p) }, else_branch = b () => (float e) { e = Identity(p) }>",
+        {"c": "regression"},
+    ),
+    "what a weighted operator reads through a body is no head": (
+        "c = Conv(x, w) y = Relu(c) s = If(yes)<then_branch = a () => (float t) { t = Relu(c) }, else_branch = b () => (float e) { e = Identity(c) }> d = Conv(s, wb) z = Sigmoid(d)",
+        {"d": "score"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "labels"), GUARDS.values(), ids=GUARDS)
+def test_guards(body: str, labels: dict[str, str]) -> None:
+    made = {word for word in ("z", "y") if f"{word} = " in body or f" {word}, " in body}
+    outputs = ", ".join(f"float {name}" for name in sorted(made))
+    more = "int64[3] tokens = {1,16,4}, int64[2] rows = {-1,4}, float[2,4] boxes, float[2] none, float[1,4,1,1] bins = {0,1,2,3}"
+    inputs = "float[1,4,4,4] x, float[1,4,1,1] size, bool yes"
+    view = view_of(f"g ({inputs}) => ({outputs}) <{WEIGHTS}, {more}> {{ {body} }}")
+    assert {head.key: head.label for head in find_heads(view, load_rules("gpu").heads)} == labels
 
 
 # ---------------------------------------------------------------------- real networks

@@ -59,7 +59,9 @@ def test_a_graph_that_inference_refuses_keeps_what_the_file_says() -> None:
 @pytest.mark.parametrize("opset", [1, 6, 7, 11, 17])
 def test_elementwise_operators_have_types_at_every_opset(opset: int) -> None:
     more = "<broadcast=1>" if opset < 7 else ""
-    model = model_of(f"g (float[1,4] x) => (float[1,4] z) <float[4] b> {{ a = Add{more}(x, b) s = Sigmoid(a) z = Mul(a, s) }}", opset)
+    model = model_of(
+        f"g (float[1,4] x) => (float[1,4] z) <float[4] b> {{ a = Add{more}(x, b) s = Sigmoid(a) z = Mul(a, s) }}", opset
+    )
     assert float_tensors(model) == ["x", "a", "s", "z"]
 
 

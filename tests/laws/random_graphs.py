@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random networks for the laws: what exporters write, from opset 9 on, with every oddity that is legal. No laws here."""
+"""Random networks for the laws: what exporters write, from opset 9 on, with every legal oddity. No laws here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The laws of design.md on random networks of opset 9 to 17: unnamed nodes, shared weights, no order, and all that.
 
-QDQTOOL_EXAMPLES=1000 looks longer."""
+QDQTOOL_EXAMPLES=1000 looks longer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import BLOCKS, HEADS, Style, build, networks
+from random_graphs import BLOCKS, HEADS, Style, build, class_head, depthwise, given_out, networks
 
 from qdqtool import verbs
 from qdqtool.graph.io import open_model, save_model, serialise
@@ -23,7 +24,13 @@ from qdqtool.scales import ScaleTable
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 NOWHERE = Path()
 slow_start = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-many = settings(max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "40")), deadline=None, derandomize=True, database=None, suppress_health_check=slow_start)
+many = settings(
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "40")),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=slow_start,
+)
 few = settings(many, max_examples=10)
 
 
@@ -67,6 +74,14 @@ def test_l1_holds_for_estimated_scales(model: onnx.ModelProto) -> None:
         peeled = verbs.peel(done.model, verbs.PeelOptions(laws.V8_6, allow_estimated=True))
         assert laws.same(peeled.model, laws.lifted(model))
         assert all(np.isfinite(scale.bits) and scale.bits > 0 for scale in done.inserted.scales.values())
+
+
+def test_estimates_where_a_constant_stands_behind_its_reader() -> None:
+    """Shape inference does not see the channels then; the statistics do."""
+    style = Style(9, "none", listed=True, constants=True, mixed=True, seed=3288765765)
+    model = build(style, [(depthwise, "Clip"), (given_out, "Clip")], [class_head])
+    assert [node.op_type for node in model.graph.node].index("Conv") < 5
+    assert verbs.insert(model).estimated == len(verbs.plan(model).activations)
 
 
 @few

@@ -136,6 +136,14 @@ def test_a_pyramid_ties_through_nearest_resize_and_pools() -> None:
     assert tied(text) == {frozenset({"r", "s"})}
 
 
+def test_a_tie_behind_a_pool_holds_when_the_pair_moves_before_it() -> None:
+    stem = "c = Conv3(x, w1) r = Relu(c) q = MaxPool<kernel_shape=[1,1]>(r) d = Conv3(q, w2) k = Concat<axis=1>(q, d) z = Conv(k, p8)"
+    assert tied(net(stem)) == {frozenset({"q", "d"})}
+    text = net(f"{stem} m = Mul(r, d) y = Conv3(m, w3)")
+    assert points_of(text) == {"x", "r", "d", "m"}, "the product reads r in INT8"
+    assert tied(text) == {frozenset({"r", "d"})}
+
+
 def test_a_pool_in_a_concat_of_pools_has_one_pair_in_front() -> None:
     pools = " ".join(
         f"q{i} = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>({'r' if i == 1 else f'q{i - 1}'})" for i in (1, 2, 3)

@@ -103,7 +103,9 @@ def test_points_anywhere_are_read_by_every_node() -> None:
     view = view_of(text)
     plan = make_plan(view, PlanOptions(trt_version=V8_6, float_heads="none"))
     more = add_points(view, plan, ["x", "c", "r", "z"])
-    assert [p.tensor for p in more.points] == [*(p.tensor for p in plan.points), "c", "r"], "x is there, z has no reader"
+    assert [p.tensor for p in more.points] == [*(p.tensor for p in plan.points), "c", "r"], (
+        "x is there, z has no reader"
+    )
     assert readers_of(more, "c") == {("r", 0)} and readers_of(more, "r") == {("a", 0), ("a", 1)}
     assert {p.rule for p in more.points if p.tensor in ("c", "r")} == {"everywhere"}
 

@@ -55,13 +55,13 @@ STOPPED = {
     "linear Resize": ("y = Resize<mode=\"linear\">(e, , s)", "float[4] s = {1,1,2,2}"),
     "Pad with one": ("y = Pad(e, s, v)", "int64[8] s = {0,0,1,1,0,0,1,1}, float v = {1}"),
     "Gather from a table": ("i = Cast<to=7>(e) y = Gather(t, i)", "float[9,4] t"),
-    "shape of a Reshape": ("i = Cast<to=7>(e) y = Reshape(x, i)", ""),
+    "shape of a Reshape": ("y = Reshape(x, e)", ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "more"), STOPPED.values(), ids=STOPPED)
 def test_other_values_have_their_own_scale(body: str, more: str) -> None:
-    assert set(spread(body, {"e": 0.1}, more).scales) == {"e"}
+    assert "y" not in spread(body, {"e": 0.1}, more).scales
     assert "e" not in spread(body, {"y": 0.1}, more).scales
 
 

@@ -101,6 +101,11 @@ def test_an_operand_that_is_constant_ties_nothing(body: str) -> None:
     assert tied(body, {"x": 0.1, "c": 0.7, "k": 0.5}, "dla", more=", float[4,1,1] k")[1] == {}
 
 
+def test_a_constant_branch_of_a_concat_is_no_member() -> None:
+    scales, taken = tied("z = Concat<axis=1>(x, k)", {"x": 0.1, "k": 0.7, "z": 0.2}, "dla", more=", float[1,4,8,8] k")
+    assert values(scales) == {"x": 0.2, "k": 0.7, "z": 0.2} and taken == {"x": "z"}
+
+
 def test_a_chain_of_ties_takes_the_largest_of_all() -> None:
     body = "a = MaxPool<kernel_shape=[2,2]>(x) b = MaxPool<kernel_shape=[2,2]>(y) c = Concat<axis=1>(a, b) e = Exp(c) d = Add(c, e) z = Exp(d)"
     have = {"x": 0.1, "y": 0.2, "a": 0.3, "b": 0.4, "c": 0.5, "e": 0.6, "d": 9.0, "z": 8.0}

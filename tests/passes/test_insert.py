@@ -255,6 +255,16 @@ def test_pairs_that_are_there_stay_and_missing_ones_and_missing_readers_are_adde
     assert float(done.scales["c"].bits) == 0.25
 
 
+def test_readers_that_have_pairs_of_their_own_keep_them() -> None:
+    text = """g (float[1,4,8,8] x) => (float[N] z, float[N] y) <float[4,4,1,1] w1, float[4,4,1,1] w2, float s = {0.25}, float t = {0.125}, int8 o = {0}> {
+     q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) q2 = QuantizeLinear(x, s, o) d2 = DequantizeLinear(q2, s, o)
+     v = QuantizeLinear(w1, t, o) u = DequantizeLinear(v, t, o) v2 = QuantizeLinear(w2, t, o) u2 = DequantizeLinear(v2, t, o) z = Conv(d, u) y = Conv(d2, u2) }"""
+    model = model_of(text)
+    before = bytes_of(model)
+    done, _ = inserted(model, scales={})
+    assert bytes_of(model) == before and not done.added
+
+
 def test_a_given_scale_that_differs_from_the_one_that_stands_is_a_conflict() -> None:
     model = model_of(SOME)
     before = bytes_of(model)

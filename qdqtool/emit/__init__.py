@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files beside a peeled model that tell a builder what must not run in INT8: one writer, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from qdqtool.emit.deepstream import write_deepstream
+from qdqtool.emit.job import Emitted, Job
+from qdqtool.emit.polygraphy_script import write_polygraphy_script
+from qdqtool.emit.precision_json import write_precision_json
+from qdqtool.emit.triton import write_triton
+from qdqtool.emit.trtexec import write_trtexec
+
+__all__ = ["ENDINGS", "Emitted", "Job", "emit"]
+
+# What each kind's file is called: the name of the cache with this for its ending.
+ENDINGS: Mapping[str, str] = {
+    "trtexec": ".trtexec.sh",
+    "polygraphy-script": ".polygraphy.py",
+    "deepstream": ".deepstream.txt",
+    "triton": ".config.pbtxt",
+    "json": ".precision.json",
+}
+_WRITERS: Mapping[str, Callable[[Job], Emitted]] = {
+    "trtexec": write_trtexec,
+    "polygraphy-script": write_polygraphy_script,
+    "deepstream": write_deepstream,
+    "triton": write_triton,
+    "json": write_precision_json,
+}
+
+
+def emit(job: Job, kinds: Iterable[str]) -> dict[str, Emitted]:
+    """The text of each kind of file, in the order of `ENDINGS`; nothing is written.
+
+    Raises:
+        QdqError: the version has no caches, or the model cannot be told to that kind of builder.
+    """
+    wanted = frozenset(kinds)
+    return {kind: _WRITERS[kind](job) for kind in ENDINGS if kind in wanted}

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The [property] group of a Gst-nvinfer configuration, as far as model, cache and preprocessing decide it.
+
+Keys: gstnvinfer_property_parser.h, 2021; y = net-scale-factor * (x - offset): the Gst-nvinfer guide. That
+it pads with black, and the meaning of network-mode 1, are from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.calibrate.preprocess import Preprocess
+from qdqtool.emit.job import Emitted, Job, Tensor, comments
+from qdqtool.errors import QdqError
+from qdqtool.trtversion import require_caches
+
+_COLORS = {"rgb": 0, "bgr": 1}
+_GRAY = 2
+_INT8 = 1  # network-mode: 0 FP32, 1 INT8, 2 FP16
+
+
+def write_deepstream(job: Job) -> Emitted:
+    """The group as text; what preprocessing has no key for is a comment and a note.
+
+    Raises:
+        QdqError: TensorRT 11 or later; the model has no single image input.
+    """
+    require_caches(job.version)
+    image = _image(job)
+    nhwc = _is_nhwc(job, image)
+    keys: dict[str, object] = {"gpu-id": 0, "onnx-file": job.model, "int8-calib-file": job.cache}
+    keys |= {"batch-size": _batch(job, image), "network-mode": _INT8}
+    keys |= _dims(image, nhwc=nhwc)
+    notes: list[str] = []
+    if job.preprocess is None:
+        notes.append(
+            "no --preprocess was given: set net-scale-factor, offsets, model-color-format and the padding here"
+        )
+    else:
+        keys |= _preprocessing(job.preprocess, _channels(image, nhwc=nhwc), notes)
+    if job.target == "dla":
+        keys |= {"enable-dla": 1, "use-dla-core": 0}
+    if job.named:
+        device = job.target
+        keys["layer-device-precision"] = ";".join(f"{x.name}:{x.precision}:{device}" for x in job.named)
+    lines = [f"Gst-nvinfer: {job.made_for}. Add labels, the parser and the thresholds of the model.", *notes]
+    lines += [f"not told to Gst-nvinfer: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed]
+    text = "".join(f"{key}={value}\n" for key, value in keys.items())
+    return Emitted(f"{comments(lines)}[property]\n{text}", tuple(notes))
+
+
+def _image(job: Job) -> Tensor:
+    images = [tensor for tensor in job.inputs if tensor.shape is not None and len(tensor.shape) == 4]
+    if len(images) != 1:
+        reason = f"has {len(images)} inputs of four dimensions, and Gst-nvinfer feeds one image"
+        raise QdqError(job.model, reason, "leave deepstream out of --emit")
+    return images[0]
+
+
+def _is_nhwc(job: Job, image: Tensor) -> bool:
+    if job.preprocess is not None and job.preprocess.layout is not None:
+        return job.preprocess.layout == "nhwc"
+    shape = image.shape or ()
+    return shape[1] not in (1, 3) and shape[3] in (1, 3)
+
+
+def _channels(image: Tensor, *, nhwc: bool) -> int:
+    return (image.shape or ())[3 if nhwc else 1] or 3
+
+
+def _batch(job: Job, image: Tensor) -> int:
+    return (image.shape or ())[0] or job.batch
+
+
+def _dims(image: Tensor, *, nhwc: bool) -> dict[str, object]:
+    """The size of the input, where the model fixes it."""
+    _, *sizes = image.shape or ()
+    if nhwc:
+        sizes = [sizes[2], *sizes[:2]]
+    dims: dict[str, object] = {"network-input-order": int(nhwc)}
+    return dims if None in sizes else {**dims, "infer-dims": ";".join(map(str, sizes))}
+
+
+def _preprocessing(spec: Preprocess, channels: int, notes: list[str]) -> dict[str, object]:
+    """The keys of a preprocessing.
+
+    (x * scale - mean) / std = net-scale-factor * (x - offset), so
+    net-scale-factor = scale / std        (one number: every channel must have the same std)
+    offset           = mean / scale       (one per channel, in the order of the model's channels)
+    """
+    notes += _beyond_keys(spec)
+    keys: dict[str, object] = {}
+    if len(set(spec.std)) == 1:
+        keys["net-scale-factor"] = _number(spec.scale / spec.std[0])
+    means = spec.mean * channels if len(spec.mean) == 1 else spec.mean
+    if any(means):
+        keys["offsets"] = ";".join(_number(mean / spec.scale) for mean in means)
+    keys["model-color-format"] = _GRAY if channels == 1 else _COLORS[spec.color]
+    keys["maintain-aspect-ratio"] = int(spec.resize.startswith("letterbox"))
+    if keys["maintain-aspect-ratio"]:
+        keys["symmetric-padding"] = int(spec.resize == "letterbox")
+    return keys
+
+
+def _beyond_keys(spec: Preprocess) -> Iterator[str]:
+    if len(set(spec.std)) > 1:
+        factors = ", ".join(_number(spec.scale / std) for std in spec.std)
+        middle = _number(spec.scale * len(spec.std) / sum(spec.std))
+        yield (
+            f"net-scale-factor is one number, and this model wants one per channel ({factors}): divide the weights of "
+            f"its first convolution by them, or set net-scale-factor={middle} and measure what that costs; until then "
+            "it is 1, which is wrong"
+        )
+    if spec.resize.startswith("letterbox") and spec.pad:
+        yield f"Gst-nvinfer pads with black, the model was calibrated with grey {spec.pad}"
+    if spec.resize == "crop":
+        yield "Gst-nvinfer does not cut out the centre: the image is stretched here; crop it before, or calibrate so"
+
+
+def _number(value: float) -> str:
+    """The shortest decimal of the float32 next to a value (Gst-nvinfer computes with float32), without an exponent."""
+    return np.format_float_positional(np.float32(value), trim="-")

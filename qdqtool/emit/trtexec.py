@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A shell script with the whole trtexec command line for a version. Which flags there are is in `trtexec_flags.py`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from qdqtool.emit.job import Emitted, Job, comments
+from qdqtool.emit.trtexec_flags import has_flag, is_deprecated, require_flag
+from qdqtool.trtversion import TrtVersion, require_caches
+
+_SCRATCH_MEGABYTES = 1024  # before 8.4 trtexec gives tactics 16 MB unless told otherwise
+_LONGEST_ARGUMENT = (1 << 17) - 1  # Linux, MAX_ARG_STRLEN, its final zero left out
+
+
+def trtexec_arguments(job: Job) -> list[str]:
+    """The arguments of trtexec, unquoted; a flag that the version does not take is never among them.
+
+    Raises:
+        QdqError: TensorRT 11 or later, which has no calibration caches.
+    """
+    require_caches(job.version)
+    words = [f"--onnx={job.model}", *_old(job.version), *_shapes(job), "--int8", "--fp16", f"--calib={job.cache}"]
+    if job.target == "dla":
+        words += ["--useDLACore=0", "--allowGPUFallback"]
+    words += _precisions(job)
+    words.append(f"--saveEngine={job.stem}.engine")
+    for word in words:
+        require_flag(word.partition("=")[0], job.version)
+    return words
+
+
+def write_trtexec(job: Job) -> Emitted:
+    """The script: comments on what it cannot say, then the command line, one argument a line.
+
+    Raises:
+        QdqError: as `trtexec_arguments`.
+    """
+    words = trtexec_arguments(job)
+    warnings = tuple(_warnings(job, words))
+    lines = [f"Builds an engine: {job.made_for}. Further flags may follow this script's name.", *warnings]
+    lines += _remarks(job, words)
+    lines += [f"not told to trtexec: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed]
+    command = " \\\n  ".join(['exec "${TRTEXEC:-trtexec}"', *map(shlex.quote, words), '"$@"'])
+    return Emitted(f'#!/bin/sh\n{comments(lines)}cd "$(dirname "$0")" || exit 1\n{command}\n', warnings)
+
+
+def _old(version: TrtVersion) -> list[str]:
+    """What old versions must be told and newer ones do by themselves."""
+    words = ["--explicitBatch"] if not version.major >= 8 else []
+    return words if has_flag("--memPoolSize", version) else [*words, f"--workspace={_SCRATCH_MEGABYTES}"]
+
+
+def _shapes(job: Job) -> list[str]:
+    """The size of inputs whose first axis alone is free: the batch."""
+    words = []
+    for tensor in job.inputs:
+        shape = tensor.shape
+        if shape and shape[0] is None:
+            if None in shape[1:] or ":" in tensor.name or "," in tensor.name:
+                return []
+            words.append(f"{tensor.name}:{'x'.join(str(size or job.batch) for size in shape)}")
+    return [f"--shapes={','.join(words)}"] if words else []
+
+
+def _precisions(job: Job) -> list[str]:
+    """The flags that keep layers out of INT8, where the version has them and there are such layers."""
+    if not job.named or not has_flag("--layerPrecisions", job.version):
+        return []
+    precisions = ",".join(f"{layer.name}:{layer.precision}" for layer in job.named)
+    types = ",".join(f"{layer.name}:{layer.precision}" for layer in job.named if layer.typed)
+    words = ["--precisionConstraints=obey", f"--layerPrecisions={precisions}"]
+    return [*words, f"--layerOutputTypes={types}"] if types else words
+
+
+def _warnings(job: Job, words: list[str]) -> Iterator[str]:
+    version = job.version
+    if job.layers and not has_flag("--layerPrecisions", version):
+        many = f"{len(job.layers)} layers" if job.layers[1:] else "a layer"
+        yield (
+            f"trtexec {version.text} is too old for --layerPrecisions (8.4 and later), so {many} that should stay in "
+            "float cannot be told so here; --emit polygraphy-script does it"
+        )
+    if any(tensor.shape is None or None in tensor.shape for tensor in job.inputs) and not _shapes(job):
+        yield "the model leaves sizes of its inputs open: add --minShapes, --optShapes and --maxShapes"
+    if any(len(word.encode()) > _LONGEST_ARGUMENT for word in words):
+        yield f"{len(job.named)} layers make an argument longer than Linux takes; --emit polygraphy-script has no limit"
+
+
+def _remarks(job: Job, words: list[str]) -> Iterator[str]:
+    version = job.version
+    old = sorted({name for name in (word.partition("=")[0] for word in words) if is_deprecated(name, version)})
+    if old:
+        yield f"deprecated in {version.text} and gone in TensorRT 11, where only Q/DQ models are INT8: {' '.join(old)}"
+    if job.target == "dla" and has_flag("--buildDLAStandalone", version):
+        yield (
+            "for a loadable without the GPU: --buildDLAStandalone --inputIOFormats=int8:dla_hwc4 "
+            "--outputIOFormats=fp16:chw16 in place of --allowGPUFallback"
+        )

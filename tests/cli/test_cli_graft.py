@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool graft`: what it writes, prints and refuses, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from command import contents, pairs_of, refused, run, write_net
+from graphs import model_of
+
+Capsys = pytest.CaptureFixture[str]
+LINES = {"x": "3c010a14", "c1": "3c84dc31", "r1": "3a4e2179", "g": "3b000001", "gone": "3f800000", "r2_": "3f800000"}
+RULES = """schema = 1
+extends = "gpu"
+
+[[reader]]
+name = "weighted"
+ops = ["Conv:weight"]
+inputs = "activation"
+when = "always"
+trt = ">=7.0"
+why = "Only convolutions here."
+see = "nowhere"
+status = "guess"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_net(tmp_path)
+    text = "".join(f"{name}: {digits}\n" for name, digits in LINES.items())
+    (tmp_path / "c.cache").write_text(f"TRT-7103-EntropyCalibration2\n{text}")
+    return tmp_path
+
+
+def graft(capsys: Capsys, folder: Path, *words: object) -> tuple[str, str]:
+    said = run(capsys, "graft", folder / "m.onnx", "--cache", folder / "c.cache", *words)
+    assert said.code == 0, said.err
+    return said.out, said.err
+
+
+def bits_of(path: Path) -> dict[str, str]:
+    """Tensor -> the eight digits of the scale of the pair on it, constants left out."""
+    graph = onnx.load(path).graph
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    quantizers = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] not in stored]
+    return {node.input[0]: f"{int(stored[node.input[1]].reshape(()).view(np.uint32)):08x}" for node in quantizers}
+
+
+def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, capsys: Capsys) -> None:
+    before = contents(folder)
+    out, err = graft(capsys, folder)
+    placed = bits_of(folder / "m.qdq.onnx")
+    assert placed == {name: LINES[name] for name in placed} and set(placed) >= {"x", "r1"}
+    assert f"placed {len(placed)} scales of the cache, and pairs on " in out
+    assert "entry without a point:" in out or "entries without a point:" in out
+    assert "  1 inside the fused group, such as c1" in out
+    assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
+    assert "float tensors of the model not in the cache, such as c2" in out
+    assert out.endswith(f"wrote {folder / 'm.qdq.onnx'}\n") and err == ""
+    after = contents(folder)
+    assert set(after) - set(before) == {"m.qdq.onnx"} and {name: after[name] for name in before} == before
+
+
+def test_everywhere(folder: Path, capsys: Capsys) -> None:
+    graft(capsys, folder, "--everywhere", "-o", folder / "o.onnx")
+    assert bits_of(folder / "o.onnx") == {name: LINES[name] for name in ("x", "c1", "r1", "g")}
+
+
+def test_json_is_all_there_is(folder: Path, capsys: Capsys) -> None:
+    out, err = graft(capsys, folder, "--json")
+    said = json.loads(out)
+    assert err == "" and said["schema"] == 1 and said["file"] == str(folder / "m.qdq.onnx")
+    assert sorted(said["placed"]) == sorted(pairs_of(folder / "m.qdq.onnx"))
+    assert set(said["placed"]) | set(said["unplaced"]) | set(said["unknown"]) == set(LINES)
+    assert said["unknown"] == {"gone": [], "r2_": ["r2"]}
+    assert said["uncovered"] == ["c2", "r2", "f", "y"]
+    assert "w1" in said["weights"]
+    assert all(set(refusal) == {"site", "rule", "reason"} for refusal in said["refusals"])
+
+
+def test_places_left_in_float_are_counted(folder: Path, capsys: Capsys) -> None:
+    (folder / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\n")
+    out, _ = graft(capsys, folder)
+    assert "places left in float for want of a scale, such as " in out
+    assert bits_of(folder / "m.qdq.onnx") == {"x": "3c010a14"}
+
+
+def test_entries_that_are_no_scales_and_lifting_are_noted(tmp_path: Path, capsys: Capsys) -> None:
+    write_net(tmp_path, 11)
+    (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\nr1: 7f800000\n")
+    _, err = graft(capsys, tmp_path)
+    assert "qdqtool: note: lifted from opset 11 to 13" in err
+    assert "qdqtool: note: 1 entry of the cache left out, such as r1: infinite" in err
+    assert graft(capsys, tmp_path, "-q", "-o", tmp_path / "o.onnx") == ("", "")
+
+
+HEADS = """g (float[1,4,8,8] x) => (float[1,64,4] boxes, float[1,64,4] scores)
+ <float[4,4,1,1] w1, float[4,4,1,1] wb, float[4,4,1,1] ws, int64[3] s = {1,64,4}> {
+ c = Conv(x, w1) r = Relu(c) b = Conv(r, wb) bt = Transpose<perm=[0,2,3,1]>(b) boxes = Reshape(bt, s)
+ k = Conv(r, ws) kt = Transpose<perm=[0,2,3,1]>(k) kr = Reshape(kt, s) scores = Softmax<axis=2>(kr) }"""
+
+
+@pytest.mark.parametrize(
+    ("words", "weights"),
+    [
+        ((), ["w1", "wb", "ws"]),
+        (("--float-heads", "none"), ["w1", "wb", "ws"]),
+        (("--float-heads", "regression"), ["w1", "ws"]),
+        (("--float-heads", "all"), ["w1"]),
+    ],
+)
+def test_heads(tmp_path: Path, capsys: Capsys, words: tuple[str, ...], weights: list[str]) -> None:
+    (tmp_path / "m.onnx").write_bytes(model_of(HEADS).SerializeToString())
+    (tmp_path / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\nr: 3c010a15\n")
+    out, _ = graft(capsys, tmp_path, *words, "--json")
+    assert sorted(json.loads(out)["weights"]) == sorted(weights)
+
+
+def test_rules_of_one_s_own_and_the_version(folder: Path, capsys: Capsys) -> None:
+    (folder / "c.cache").write_text(
+        "TRT-8601-EntropyCalibration2\n" + "".join(f"{name}: 3c010a14\n" for name in ("x", "r1", "g", "r2", "f"))
+    )
+    graft(capsys, folder, "-o", folder / "a.onnx")
+    assert onnx.load(folder / "a.onnx").graph.node[-1].input[1] != "fc"
+    (folder / "mine.toml").write_text(RULES)
+    graft(capsys, folder, "--rules", folder / "mine.toml", "--trt-version", "8502", "-o", folder / "b.onnx")
+    assert onnx.load(folder / "b.onnx").graph.node[-1].input[1] == "fc"
+    refused(run(capsys, "graft", folder / "m.onnx", "--cache", folder / "c.cache", "--trt-version", "twelve"), "twelve")
+
+
+def test_refused_in_one_line_with_nothing_written(folder: Path, capsys: Capsys) -> None:
+    (folder / "other.cache").write_text("TRT-8601-EntropyCalibration2\nelsewhere: 3c010a14\n")
+    graft(capsys, folder)
+    before = contents(folder)
+    model, cache = folder / "m.onnx", folder / "c.cache"
+    cases = {
+        "has Q/DQ already": (folder / "m.qdq.onnx", "--cache", cache, "-o", folder / "o.onnx"),
+        "none of the cache's 1 entries": (model, "--cache", folder / "other.cache", "-o", folder / "o.onnx"),
+        "never overwritten": (model, "--cache", cache, "-o", model),
+        "the input, which is never": (model, "--cache", cache, "-o", cache),
+        "gone.cache": (model, "--cache", folder / "gone.cache", "-o", folder / "o.onnx"),
+        "d.npz": (model, "--cache", folder / "d.npz", "-o", folder / "o.onnx"),
+        "does not exist": (model, "--cache", cache, "-o", folder / "no" / "o.onnx"),
+    }
+    for part, words in cases.items():
+        refused(run(capsys, "graft", *words), part)
+    assert contents(folder) == before

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Gst-nvinfer group: read back as a key file, its arithmetic against the preprocessing it is derived from."""
+
+from __future__ import annotations
+
+import configparser
+
+import numpy as np
+import pytest
+from jobs import FLOAT, job_of, layer
+
+from qdqtool.calibrate.preprocess import PRESETS, Preprocess, parse_preprocess
+from qdqtool.emit.deepstream import write_deepstream
+from qdqtool.emit.job import Job, Tensor
+from qdqtool.errors import QdqError
+
+# Keys of the group that the plug-in parses: gstnvinfer_property_parser.h (2021), read there.
+DOCUMENTED = frozenset(
+    [
+        "gpu-id",
+        "onnx-file",
+        "int8-calib-file",
+        "batch-size",
+        "network-mode",
+        "network-input-order",
+        "infer-dims",
+        "net-scale-factor",
+        "offsets",
+        "model-color-format",
+        "maintain-aspect-ratio",
+        "symmetric-padding",
+        "enable-dla",
+        "use-dla-core",
+        "layer-device-precision",
+    ]
+)
+
+
+def keys_of(job: Job) -> dict[str, str]:
+    """The group [property], the only one."""
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",), strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(write_deepstream(job).text)
+    assert parser.sections() == ["property"]
+    return dict(parser["property"])
+
+
+def with_images(spec: str | Preprocess, channels: int = 3) -> dict[str, str]:
+    value = parse_preprocess(spec) if isinstance(spec, str) else spec
+    return keys_of(job_of(preprocess=value, inputs=(Tensor("x", FLOAT, (1, channels, 240, 320)),)))
+
+
+def test_model_cache_and_mode() -> None:
+    keys = keys_of(job_of())
+    assert keys["onnx-file"] == "m.onnx" and keys["int8-calib-file"] == "m.cache"
+    assert keys["network-mode"] == "1" and keys["batch-size"] == "1" and keys["infer-dims"] == "3;240;320"
+    assert keys["network-input-order"] == "0"
+    assert not {"enable-dla", "use-dla-core"} & set(keys)
+
+
+def test_the_dla_is_enabled_for_the_dla() -> None:
+    keys = keys_of(job_of(target="dla"))
+    assert (keys["enable-dla"], keys["use-dla-core"]) == ("1", "0")
+
+
+@pytest.mark.parametrize("target", ["gpu", "dla"])
+@pytest.mark.parametrize("preset", [*PRESETS, "size=8x8"])
+def test_every_key_is_documented(preset: str, target: str) -> None:
+    assert set(keys_of(job_of(target=target, preprocess=parse_preprocess(preset)))) <= DOCUMENTED
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "yolov5",
+        "yolov8",
+        "yolox",
+        "ssd",
+        "ultraface",
+        "scale=1/255,mean=0.5,std=0.25",
+        "scale=1/255,mean=0.485:0.456:0.406",
+        "mean=103.53:116.28:123.675,std=57.4,color=bgr",
+        "mean=1:2:3,std=7:7:7",
+        "scale=0.5",
+    ],
+)
+def test_its_formula_gives_what_the_preprocessing_gives(spec: str) -> None:
+    value, keys = parse_preprocess(spec), with_images(spec)
+    pixels = np.random.default_rng(1).integers(0, 256, (50, 3)).astype(np.float64)
+    expected = (pixels * value.scale - np.array(value.mean)) / np.array(value.std)
+    offsets = np.array([float(word) for word in keys.get("offsets", "0;0;0").split(";")])
+    assert offsets.shape == (3,)
+    # Gst-nvinfer keeps factor and offsets as float32: 24 bits of the largest term, 255 * factor
+    np.testing.assert_allclose(
+        float(keys["net-scale-factor"]) * (pixels - offsets), expected, atol=2**-22 * 255 * value.scale / min(value.std)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "color", "keep", "symmetric"),
+    [
+        ("ultraface", "0", "0", None),
+        ("yolox", "1", "1", "0"),
+        ("yolov5", "0", "1", "1"),
+        ("color=bgr,resize=stretch", "1", "0", None),
+    ],
+)
+def test_colour_and_padding(spec: str, color: str, keep: str, symmetric: str | None) -> None:
+    keys = with_images(spec)
+    assert (keys["model-color-format"], keys["maintain-aspect-ratio"]) == (color, keep)
+    assert keys.get("symmetric-padding") == symmetric
+
+
+def test_a_grey_model_has_one_offset() -> None:
+    keys = with_images("mean=127,std=128", channels=1)
+    assert (keys["model-color-format"], keys["offsets"]) == ("2", "127")
+
+
+def test_one_factor_per_channel_cannot_be_said_and_is_not() -> None:
+    job = job_of(preprocess=PRESETS["imagenet"])
+    keys, warnings = keys_of(job), write_deepstream(job).warnings
+    assert "net-scale-factor" not in keys
+    assert keys["offsets"] == "123.675;116.28;103.53"
+    assert "one per channel (0.017124753, 0.017507004, 0.017429193)" in warnings[0]
+    assert f"# {warnings[0]}" in write_deepstream(job).text
+
+
+def test_a_crop_and_a_grey_border_are_warned_about() -> None:
+    assert any("cut out the centre" in w for w in write_deepstream(job_of(preprocess=PRESETS["imagenet"])).warnings)
+    assert any("grey 114" in w for w in write_deepstream(job_of(preprocess=PRESETS["yolov5"])).warnings)
+    assert write_deepstream(job_of(preprocess=parse_preprocess("yolov5,pad=0"))).warnings == ()
+
+
+def test_without_preprocessing_it_says_what_is_missing() -> None:
+    job = job_of()
+    assert not {"net-scale-factor", "offsets", "model-color-format"} & set(keys_of(job))
+    assert write_deepstream(job).warnings[0].startswith("no --preprocess was given")
+
+
+def test_float_layers_with_their_device() -> None:
+    assert keys_of(job_of())["layer-device-precision"] == "head:fp32:gpu;stem:fp16:gpu"
+    assert keys_of(job_of(target="dla"))["layer-device-precision"] == "head:fp32:dla;stem:fp16:dla"
+    assert "layer-device-precision" not in keys_of(job_of(layers=()))
+    lost = job_of(layers=(layer("", node="a;b", unnamed="its name"),))
+    assert "layer-device-precision" not in keys_of(lost)
+    assert "# not told to Gst-nvinfer: Conv a;b: its name" in write_deepstream(lost).text
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "order", "dims"),
+    [
+        ((1, 240, 320, 3), None, "1", "3;240;320"),
+        ((4, 3, 24, 32), None, "0", "3;24;32"),
+        ((None, 3, None, None), None, "0", None),
+        ((1, 3, 8, 3), "nhwc", "1", "3;3;8"),
+    ],
+)
+def test_layout_and_size(shape: tuple[int | None, ...], layout: str | None, order: str, dims: str | None) -> None:
+    spec = parse_preprocess(f"layout={layout}" if layout else "ssd")
+    job = job_of(inputs=(Tensor("x", FLOAT, shape),), preprocess=spec, batch=2)
+    keys = keys_of(job)
+    assert (keys["network-input-order"], keys.get("infer-dims")) == (order, dims)
+    assert keys["batch-size"] == str(shape[0] or 2)
+
+
+@pytest.mark.parametrize("inputs", [(), (Tensor("ids", FLOAT, (1, 16)),), (Tensor("x", FLOAT, (1, 3, 8, 8)),) * 2])
+def test_a_model_without_one_image_is_refused(inputs: tuple[Tensor, ...]) -> None:
+    with pytest.raises(QdqError, match="Gst-nvinfer feeds one image"):
+        write_deepstream(job_of(inputs=inputs))
+
+
+def test_eleven_is_refused() -> None:
+    with pytest.raises(QdqError, match="reads no calibration caches"):
+        write_deepstream(job_of("11.0.0"))

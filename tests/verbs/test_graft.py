@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""A calibration cache into a plain model: which entries are placed, bit for bit, and why others are not."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import pytest
+from graphs import model_of, points_of
+
+from qdqtool.cache.text import Cache, read_cache, write_cache
+from qdqtool.errors import QdqError
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.insert import pair_scale
+from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
+from qdqtool.verbs.peel import PeelOptions, peel
+
+V8_6 = TrtVersion(8, 6, 1)
+NET = """g (float[1,4,8,8] x) => (float[1,3] z, float[1,4,7,7] t) <float[4,4,1,1] w1, float[4] b, float[4] s, float[4] v = {1,2,3,4}, float[4,4,1,1] w2, float[4,8,1,1] w8, float[4,3] fc, float one = {1}> {
+ [first] c = Conv(x, w1, b) n = BatchNormalization(c, s, s, s, v) r = Relu(n) [second] d = Conv(r, w2) e = Add(d, r) f = Relu(e)
+ k = Concat<axis=1>(f, r) [third] h = Conv(k, w8) m = MaxPool<kernel_shape=[2,2]>(h) [fourth] o = Conv(m, w2) t = Add(o, one) g = GlobalAveragePool(o) i = Flatten(g) z = MatMul(i, fc) }"""
+CHAIN = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w1, float[4,4,1,1] w2> { [first] c = Conv(x, w1) r = Relu(c) [second] z = Conv(r, w2) }"
+
+
+def entries(*names: str) -> dict[str, np.float32]:
+    """Another float32 for every name, none of them a round number."""
+    values = np.random.default_rng(len(names)).uniform(0.001, 3, len(names)).astype(np.float32)
+    return dict(zip(names, values, strict=True))
+
+
+def cache_of(*names: str) -> Cache:
+    return Cache.of(V8_6, entries(*names))
+
+
+def all_names(model: onnx.ModelProto) -> list[str]:
+    return [v.name for v in model.graph.input] + [name for node in model.graph.node for name in node.output]
+
+
+def pairs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Tensor -> the scale of the pair on it, weights too."""
+    view = GraphView(model.graph)
+    assert all(len(on) == 1 for on in view.pairs.values())
+    return {name: pair_scale(view, on[0]).bits for name, on in view.pairs.items()}
+
+
+def activations(model: onnx.ModelProto) -> dict[str, bytes]:
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return {name: bits.tobytes() for name, bits in pairs(model).items() if name not in stored}
+
+
+def grafted(text: str, *names: str, **options: object) -> GraftResult:
+    return graft(model_of(text), cache_of(*names), GraftOptions(**options))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- what is placed
+
+
+def test_every_point_of_the_plan_gets_its_entry_bit_for_bit() -> None:
+    model = model_of(NET)
+    cache = cache_of(*all_names(model))
+    result = graft(model, cache)
+    placed = activations(result.model)
+    assert placed == {name: cache.entries[name].tobytes() for name in points_of(NET)}
+    assert {p.tensor for p in result.plan.activations} == set(placed) and len(placed) > 4
+    onnx.checker.check_model(result.model, full_check=True)
+
+
+def test_points_that_insert_would_tie_keep_their_own_bits() -> None:
+    result = grafted(NET, *all_names(model_of(NET)))
+    at_concat = [activations(result.model)[name] for name in ("f", "r")]
+    assert at_concat[0] != at_concat[1]
+
+
+def test_weights_get_abs_max_per_channel_and_none_from_the_cache() -> None:
+    cache = Cache.of(V8_6, {**entries(*all_names(model_of(CHAIN))), "w1": np.float32(9)})
+    result = graft(model_of(CHAIN), cache)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model_of(CHAIN).graph.initializer}
+    for name in ("w1", "w2"):
+        want = np.abs(weights[name]).max(axis=(1, 2, 3)) / np.float32(127)
+        assert pairs(result.model)[name].tobytes() == want.tobytes()
+    assert result.unplaced["w1"] == "a constant"
+
+
+def test_what_peel_finds_again_is_what_was_placed() -> None:
+    model = model_of(NET)
+    cache = cache_of(*all_names(model))
+    result = graft(model, cache)
+    back = peel(result.model, PeelOptions(V8_6))
+    assert back.model == model
+    for point in result.plan.activations:
+        assert back.cache.entries[point.tensor].tobytes() == cache.entries[point.tensor].tobytes()
+    assert {n for n, s in back.table.scales.items() if s.origin == "qdq"} == {p.tensor for p in result.plan.activations}
+
+
+# ---------------------------------------------------------------------- partial caches
+
+
+def test_an_operator_without_a_scale_stays_float_with_its_weight() -> None:
+    result = grafted(CHAIN, "x", "c")
+    assert set(pairs(result.model)) == {"x", "w1"}
+    by_output = {node.output[0]: node for node in result.model.graph.node}
+    assert list(by_output["z"].input) == ["r", "w2"]
+    assert {r.site for r in result.plan.refusals if r.rule == "no-scale"} == {"r", "z"}
+    assert result.uncovered == ("r", "z")
+
+
+def test_a_cache_that_covers_no_point_is_refused() -> None:
+    for names in ((), ("c", "z"), ("elsewhere",)):
+        with pytest.raises(QdqError, match=rf"none of the cache's {len(names)} entries.*qdqtool cache check"):
+            grafted(CHAIN, *names)
+
+
+def test_zero_and_infinite_entries_are_no_scales(tmp_path: Path) -> None:
+    (tmp_path / "c.cache").write_text(
+        "TRT-8601-EntropyCalibration2\nx: 3c010a14\nc: 7f800000\nr: 00000000\nz: 3f800000\n"
+    )
+    result = graft(model_of(CHAIN), tmp_path / "c.cache")
+    assert activations(result.model) == {"x": np.uint32(0x3C010A14).tobytes()}
+    assert result.uncovered == ("c", "r") and result.unplaced.keys() == {"z"}
+    assert any("2 entries of the cache" in note and "such as c" in note for note in result.notes), (
+        "they are counted, not passed over"
+    )
+
+
+# ---------------------------------------------------------------------- what is not placed
+
+
+def test_each_entry_without_a_point_has_its_reason() -> None:
+    result = grafted(NET, *all_names(model_of(NET)), "fc")
+    inside, unread = "inside the fused group of ", "no INT8 operator reads it"
+    assert result.unplaced["c"] == result.unplaced["n"] == f"{inside}first"
+    assert result.unplaced["d"] == f"{inside}second"
+    assert result.unplaced["fc"] == "a constant"
+    for name in ("z", "t", "k"):
+        assert result.unplaced[name].startswith(unread), name
+    placed = {point.tensor for point in result.plan.activations}
+    assert placed.isdisjoint(result.unplaced) and placed | set(result.unplaced) == {*all_names(model_of(NET)), "fc"}
+    assert result.unknown == {} and result.uncovered == ()
+
+
+def test_names_that_the_model_lacks_come_with_the_nearest() -> None:
+    model = model_of(CHAIN.replace("r = Relu", "relu_output_0 = Relu").replace("(r,", "(relu_output_0,"))
+    cache = cache_of("x", "relu_output_1", "(Unnamed Layer* 3) [Constant]_output")
+    result = graft(model, cache)
+    assert result.unknown == {"relu_output_1": ("relu_output_0",), "(Unnamed Layer* 3) [Constant]_output": ()}
+    assert result.uncovered == ("c", "relu_output_0", "z") and result.unplaced == {}
+
+
+def test_near_misses_of_many_names_take_no_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.graft"), "_NEAR_PAIRS", 8)  # verbs.graft is the function
+    text = CHAIN.replace("r = Relu", "relu_output_0 = Relu").replace("(r,", "(relu_output_0,")
+    result = grafted(text, "x", "relu_output_1", "relu_output_2", "relu_output_3")
+    assert list(result.unknown) == ["relu_output_1", "relu_output_2", "relu_output_3"], "each is counted"
+    assert list(map(len, result.unknown.values())) == [1, 1, 0], (
+        "four known names, eight comparisons: two are looked up"
+    )
+
+
+# ---------------------------------------------------------------------- everywhere, heads
+
+
+def test_everywhere_places_all_that_somebody_reads() -> None:
+    names = all_names(model_of(NET))
+    result = grafted(NET, *names, everywhere=True)
+    assert set(activations(result.model)) == set(names) - {"z", "t"}
+    assert set(result.unplaced) == {"z", "t"}
+    cache = cache_of(*names)
+    assert activations(result.model) == {n: cache.entries[n].tobytes() for n in names if n not in "zt"}
+    assert peel(result.model, PeelOptions(V8_6)).model == model_of(NET)
+
+
+def test_everywhere_takes_float_tensors_alone() -> None:
+    text = "g (float[1,4] x, int64[1,4] n) => (float[1,4] z, int64[1,4] o) <float[4,4] w> { y = MatMul(x, w) m = Neg(n) o = Abs(m) z = Abs(y) }"
+    result = grafted(text, "x", "n", "m", "y", everywhere=True)
+    assert set(activations(result.model)) == {"x", "y"} and set(result.unplaced) == {"n", "m"}
+    onnx.checker.check_model(result.model, full_check=True)
+
+
+DETECTOR = """g (float[1,4,8,8] x) => (float[1,64,4] boxes, float[1,64,4] scores) <float[4,4,1,1] w1, float[4,4,1,1] wb, float[4,4,1,1] ws, int64[3] s = {1,64,4}> {
+ c = Conv(x, w1) r = Relu(c) [box] b = Conv(r, wb) bt = Transpose<perm=[0,2,3,1]>(b) boxes = Reshape(bt, s)
+ [score] k = Conv(r, ws) kt = Transpose<perm=[0,2,3,1]>(k) kr = Reshape(kt, s) scores = Softmax<axis=2>(kr) }"""
+
+
+def test_heads_with_a_scale_are_quantised_unless_told_otherwise() -> None:
+    assert set(pairs(grafted(DETECTOR, "x", "r").model)) == {"x", "r", "w1", "wb", "ws"}
+    options = PlanOptions(float_heads="regression")
+    result = grafted(DETECTOR, "x", "r", plan=options)
+    assert {head.label for head in result.plan.heads if head.name == "box"} == {"regression"}
+    assert set(pairs(result.model)) == {"x", "r", "w1", "ws"}
+    assert set(pairs(grafted(DETECTOR, "x", "r", plan=PlanOptions(float_heads="all")).model)) == {"x", "w1"}
+
+
+def test_the_version_decides_where_pairs_stand() -> None:
+    names = all_names(model_of(NET))
+    for version in (TrtVersion(7, 1, 3), TrtVersion(10, 3, 0)):
+        plan = PlanOptions(trt_version=version, float_heads="none")
+        placed = set(activations(grafted(NET, *names, plan=plan).model))
+        assert placed == points_of(NET, trt_version=version)
+
+
+# ---------------------------------------------------------------------- doors
+
+
+def test_an_ir_in_which_weights_were_inputs_is_raised_and_comes_back() -> None:
+    model = model_of(CHAIN, 13, ir=3)
+    for tensor in model.graph.initializer:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    result = graft(model, cache_of("x", "r"))
+    assert result.model.ir_version >= 4
+    onnx.checker.check_model(result.model, full_check=True)
+    assert peel(result.model, PeelOptions(V8_6)).model == model
+
+
+@pytest.mark.parametrize("opset", [7, 11])
+def test_an_old_model_is_lifted_and_comes_back_lifted(opset: int) -> None:
+    model = model_of(CHAIN, opset, ir=3)
+    for tensor in model.graph.initializer:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    before = model.SerializeToString(deterministic=True)
+    result = graft(model, cache_of("x", "r"))
+    assert model.SerializeToString(deterministic=True) == before
+    assert any(f"lifted from opset {opset} to 13" in note for note in result.notes)
+    lifted = normalise(onnx.ModelProto.FromString(before), None).proto
+    back = peel(result.model, PeelOptions(V8_6)).model
+    assert back.SerializeToString(deterministic=True) == lifted.SerializeToString(deterministic=True)
+    assert peel(result.model, PeelOptions(V8_6, source=model)).model == model
+
+
+def test_the_same_kind_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_of(CHAIN).SerializeToString())
+    write_cache(cache_of("x", "r"), tmp_path / "c.cache")
+    by_file = graft(path, tmp_path / "c.cache")
+    assert by_file.model == tmp_path / "m.qdq.onnx"
+    want = activations(onnx.load(by_file.model))
+    assert graft(lambda: path, str(tmp_path / "c.cache"), output=tmp_path / "o.onnx").model == tmp_path / "o.onnx"
+    graph = graft(gs.import_onnx(model_of(CHAIN)), cache_of("x", "r")).model
+    assert isinstance(graph, gs.Graph) and activations(gs.export_onnx(graph)) == want
+    assert path.read_bytes() == model_of(CHAIN).SerializeToString()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.cache", "m.onnx", "m.qdq.onnx", "o.onnx"]
+
+
+def test_refused_with_nothing_written(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model_of(CHAIN).SerializeToString())
+    write_cache(cache_of("x", "r"), tmp_path / "c.cache")
+    done = graft(model_of(CHAIN), cache_of("x", "r"))
+    with pytest.raises(QdqError, match=r"has Q/DQ already.*qdqtool peel"):
+        graft(done.model, cache_of("x", "r"), output=tmp_path / "o.onnx")
+    for name in ("m.onnx", "c.cache"):
+        with pytest.raises(QdqError, match="never overwritten"):
+            graft(path, tmp_path / "c.cache", output=tmp_path / name)
+    with pytest.raises(QdqError):
+        graft(path, path, output=tmp_path / "o.onnx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.cache", "m.onnx"]
+
+
+def test_the_grafted_model_computes_what_the_scales_say() -> None:
+    ort = pytest.importorskip("onnxruntime")
+    scale = np.float32(0.05)
+    cache = Cache.of(V8_6, {"x": scale})
+    model = model_of("g (float[1,4] x) => (float[1,4] z) <float[4,4] w> { z = MatMul(x, w) }")
+    weight = np.diag(np.array([1, -2, 3, 127], np.float32))
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
+    x = np.array([[0.024, -0.026, 6.0, 100.0]], np.float32)  # rounds to 0, -1, 120 and saturates at 127
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = ort.InferenceSession(graft(model, cache).model.SerializeToString(), options)
+    want = (np.array([[0, -1, 120, 127]], np.float32) * scale) @ weight
+    assert np.allclose(session.run(None, {"x": x})[0], want, rtol=1e-6)
+
+
+# ---------------------------------------------------------------------- a published pair
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhere: bool) -> None:
+    """Written by TensorRT 8.0.1, whose parser named its own layers: what is unknown is theirs or lost to its folding."""
+    ort = pytest.importorskip("onnxruntime")
+    folder = shared / "trt" / "pairs" / "lannyyip_share"
+    source, cache = onnx.load(folder / "model.onnx"), read_cache(folder / "calibration.cache")
+    result = graft(folder / "model.onnx", cache, GraftOptions(everywhere=everywhere), output=tmp_path / "q.onnx")
+    names = {*all_names(source), *(t.name for t in source.graph.initializer)}
+    assert set(result.unknown) == set(cache.entries) - names
+    placed = activations(onnx.load(tmp_path / "q.onnx"))
+    assert placed == {name: cache.entries[name].tobytes() for name in placed}
+    counts = (len(cache.entries), len(placed), len(result.unplaced), len(result.unknown))
+    assert sum(counts[1:]) == counts[0]
+    assert len(placed) > (30 if everywhere else 5)
+    kinds = Counter(reason.split(" of ")[0] for reason in result.unplaced.values())
+    constants = {t.name for t in source.graph.initializer} | {
+        n.output[0] for n in source.graph.node if n.op_type == "Constant"
+    }
+    assert kinds["a constant"] >= len(set(cache.entries) & constants) > 0
+    onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(tmp_path / "q.onnx", options, providers=["CPUExecutionProvider"])
+    assert [o.name for o in session.get_outputs()] == [o.name for o in source.graph.output]
+    back = peel(tmp_path / "q.onnx", PeelOptions(TrtVersion(8, 0, 1), source=folder / "model.onnx"), output=tmp_path / "p.onnx", cache=tmp_path / "p.cache")  # fmt: skip
+    assert (tmp_path / "p.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
+    assert all(back.cache.entries[name].tobytes() == bits for name, bits in placed.items())
