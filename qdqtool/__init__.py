@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from qdqtool.cache.retarget import retarget
     from qdqtool.cache.text import Cache, read_cache, write_cache
-    from qdqtool.calibrate.engine import CalibrationOptions, calibrate
-    from qdqtool.calibrate.feed import FeedOptions
+    from qdqtool.calibration.engine import CalibrationOptions, calibrate
+    from qdqtool.calibration.feed import FeedOptions
     from qdqtool.errors import QdqError
     from qdqtool.match.plan import Plan, PlanOptions
     from qdqtool.scales import Scale, ScaleTable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # name -> the room it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
 _HOMES = {
     "Cache": "cache.text",
-    "CalibrationOptions": "calibrate.engine",
-    "FeedOptions": "calibrate.feed",
+    "CalibrationOptions": "calibration.engine",
+    "FeedOptions": "calibration.feed",
     "GraftOptions": "verbs.graft",
     "GraftResult": "verbs.graft",
     "InsertOptions": "verbs.insert",
@@ -41,7 +41,7 @@ _HOMES = {
     "Scale": "scales",
     "ScaleTable": "scales",
     "TrtVersion": "trtversion",
-    "calibrate": "calibrate.engine",
+    "calibrate": "calibration.engine",
     "graft": "verbs.graft",
     "insert": "verbs.insert",
     "load_table": "verbs.opening",

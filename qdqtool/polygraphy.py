@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
     from qdqtool.cache.text import Cache
-    from qdqtool.calibrate.engine import CalibrationOptions
-    from qdqtool.calibrate.feed import Data, Feed, FeedOptions
+    from qdqtool.calibration.engine import CalibrationOptions
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
     from qdqtool.scales import ScaleTable
     from qdqtool.verbs.graft import GraftOptions
     from qdqtool.verbs.insert import InsertOptions
@@ -256,7 +256,7 @@ class CalibrateScales(BaseLoader):
     @_told
     def call_impl(self) -> ScaleTable:
         """The scales, and which tensors have none and why."""
-        from qdqtool.calibrate.engine import calibrate
+        from qdqtool.calibration.engine import calibrate
 
         return calibrate(_model(self._model), _data(self._data), self._options, self._feed_options)
 

@@ -107,7 +107,6 @@ class HeadRules:
     scores: Mapping[str, int]
     bounded: frozenset[str]
     arithmetic: frozenset[str]
-    cuts: frozenset[str]
     pools: frozenset[str]
     moves: frozenset[str]
 
@@ -372,7 +371,7 @@ def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:
     words: dict[str, Any] = dict(_read(path)["heads"])
     for extra in reversed(own):
         words.update(extra)
-    lists = ("markers", "bounded", "arithmetic", "cuts", "pools", "moves")
+    lists = ("markers", "bounded", "arithmetic", "pools", "moves")
     for key in sorted(words.keys() - {*lists, "features", "scores"}):
         raise QdqError(path, f"unknown key {key!r} in [heads]", f"known: {', '.join(lists)}, features, scores")
     return HeadRules(

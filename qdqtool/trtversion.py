@@ -48,6 +48,11 @@ class TrtVersion:
         if not all(limits):
             raise QdqError(f"{self.major}.{self.minor}.{self.patch}", "is not a TensorRT version", _TODO)
 
+    @staticmethod
+    def parse(text: str) -> TrtVersion:
+        """The version that `8502`, `8.5.2`, `jp5.1` or `drive6.0.9` means; see the function `parse`."""
+        return parse(text)
+
     @property
     def text(self) -> str:
         """The version with dots: `7.1.0`."""
@@ -308,6 +313,8 @@ def _of_short(word: str) -> TrtVersion:
     known = sorted({r.version for r in RELEASES if (r.version.major, r.version.minor)[: len(parts)] == parts})
     if len(parts) == 2 and len(known) == 1:
         return known[0]
+    if parts >= FIRST_WITHOUT_CACHES:  # the patch is for the header of a cache, and there is none
+        return known[-1] if known else TrtVersion(parts[0], parts[1] if len(parts) == 2 else 0, 0)
     if not known:
         raise QdqError(word, "is no TensorRT known here", "give all three parts, such as 8.5.2")
     shown = [f"{v.text}{f' ({v.platforms[0]})' if v.platforms else ''}" for v in known if len(parts) == 2]

@@ -31,8 +31,8 @@ from polygraphy.exception import PolygraphyException
 import qdqtool
 import qdqtool.polygraphy as ours
 from qdqtool.cache.sidecar import read_sidecar
-from qdqtool.calibrate.engine import calibrate
-from qdqtool.calibrate.json_inputs import write_json_inputs
+from qdqtool.calibration.engine import calibrate
+from qdqtool.calibration.json_inputs import write_json_inputs
 
 NET = """net (float[N,4,8,8] x) => (float[N,3] y) <float[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3] fc>
 {

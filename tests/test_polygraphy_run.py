@@ -18,8 +18,8 @@ from graphs import model_of
 pytest.importorskip("polygraphy")
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.calibrate.feed import Feed, Input, open_feed
-from qdqtool.calibrate.json_inputs import JsonInputs, write_json_inputs
+from qdqtool.calibration.feed import Feed, Input, open_feed
+from qdqtool.calibration.json_inputs import JsonInputs, write_json_inputs
 from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
 from qdqtool.polygraphy import insert_qdq

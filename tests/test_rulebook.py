@@ -93,7 +93,7 @@ def test_a_file_of_ones_own_comes_first_and_replaces_by_name(tmp_path: Path) -> 
     assert [rule.name for rule in rules.fusions][:2] == ["mine", "conv"]
     assert len(rules.fusions) == len(before.fusions) + 1
     assert rules.sets["act"] == ("Relu",) and rules.sets["conv"] == before.sets["conv"]
-    assert rules.heads.markers == {"MyNMS"} and rules.heads.cuts == before.heads.cuts
+    assert rules.heads.markers == {"MyNMS"} and rules.heads.bounded == before.heads.bounded
     assert isinstance(rules.fusions[0], Fusion)
     assert rules.fusions[0].steps == (
         Step(("Conv",), "weight", False),

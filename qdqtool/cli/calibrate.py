@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0; faults are raised as QdqError.
     """
-    from qdqtool.calibrate.engine import CalibrationOptions, calibrate
+    from qdqtool.calibration.engine import CalibrationOptions, calibrate
     from qdqtool.files import refuse_overwrite, replacing
 
     model = Path(args.model)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qdqtool.calibrate.feed import FeedOptions
+    from qdqtool.calibration.feed import FeedOptions
     from qdqtool.scales import ScaleTable
 
 _SCRIPT = "as --data F[:FUNCTION], the way Polygraphy says it"
@@ -43,7 +43,7 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
 
 def feed_options_from(args: argparse.Namespace) -> FeedOptions:
     """What `add_data_arguments` declared, as the options of `open_feed`."""
-    from qdqtool.calibrate.feed import FeedOptions
+    from qdqtool.calibration.feed import FeedOptions
 
     return FeedOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)
 
@@ -66,13 +66,13 @@ class _LoadInputs(argparse.Action):
     def __call__(
         self, parser: object, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        from qdqtool.calibrate.json_inputs import JsonInputs
+        from qdqtool.calibration.json_inputs import JsonInputs
 
         namespace.data = JsonInputs(tuple(map(Path, values)))
 
 
 def _script(text: str) -> str:
-    from qdqtool.calibrate.loader import split_script
+    from qdqtool.calibration.loader import split_script
 
     if split_script(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not FILE.py or FILE.py:FUNCTION")

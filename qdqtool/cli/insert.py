@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run or args.explain:
         plan = verbs.plan(args.model, options.plan)
         if args.explain:
-            print_lines(explain(plan, args.explain), args)
+            print_lines(explain(plan, args.explain, options.plan), args, asked=True)
         else:
             _print_plan(plan, args)
         return 0
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_method(args: argparse.Namespace) -> None:
     """Refuse what says how data is used where there is none, and a method that is not, before the model is read."""
-    from qdqtool.calibrate.methods import parse_method
+    from qdqtool.calibration.methods import parse_method
 
     parse_method(args.method)
     if args.data is None and (args.method != "mse" or args.preprocess):
@@ -104,7 +104,7 @@ def _check_method(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> InsertOptions:
-    from qdqtool.calibrate.engine import CalibrationOptions
+    from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.verbs import InsertOptions
 
     calibration = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
@@ -179,7 +179,7 @@ def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
     ]
     lines += [f"{r.site:<44} {'float':<10} {r.rule:<20} {r.reason}" for r in plan.refusals]
     lines += [f"{h.name:<44} {'head':<10} {h.label:<20} {h.evidence}" for h in plan.heads]
-    print_lines([*lines, *_counts(plan)], args)
+    print_lines([*lines, *_counts(plan)], args, asked=True)
 
 
 def _counts(plan: Plan) -> list[str]:

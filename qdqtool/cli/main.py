@@ -23,7 +23,7 @@ VERBS = {
     "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
     "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
     "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
-    "cache": "show a calibration cache, or carry it to another TensorRT version",
+    "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
 }
 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141

@@ -12,7 +12,7 @@ from qdqtool.cli.show import counted, print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.calibrate.engine import CalibrationOptions
+    from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.verbs import PeelResult
 
 
@@ -87,14 +87,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _calibration(args: argparse.Namespace) -> CalibrationOptions | None:
     """How data becomes scales; without a method the verb takes the one that suits."""
-    for option, given in (("--data", args.data), ("--method", args.method), ("--force-ptq", args.force_ptq)):
+    for option, given in (
+        ("--fill", args.fill != "ptq"),
+        ("--no-ties", args.no_ties),
+        ("--data", args.data),
+        ("--method", args.method),
+        ("--force-ptq", args.force_ptq),
+    ):
         if args.target == "gpu" and given:
             raise QdqError(
                 option, "is for --target dla: a cache for the GPU holds the Q/DQ's own scales", "leave it out"
             )
     if args.target == "gpu":
         return None
-    from qdqtool.calibrate.engine import CalibrationOptions
+    from qdqtool.calibration.engine import CalibrationOptions
 
     return CalibrationOptions(args.method or "", args.provider, progress=False if args.quiet else None)
 

@@ -31,10 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate into a cache and say what is in it; faults are raised as QdqError."""
-    from pathlib import Path
-
-    from qdqtool.calibrate.engine import CalibrationOptions
-    from qdqtool.calibrate.methods import parse_method
+    from qdqtool.calibration.engine import CalibrationOptions
+    from qdqtool.calibration.methods import parse_method
     from qdqtool.trtversion import parse
     from qdqtool.verbs.ptq import PtqOptions, ptq
 
@@ -42,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     version = parse(args.trt_version)
     calibration = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
     options = PtqOptions(version, args.target, calibration, feed_options_from(args), ties=not args.no_ties)
-    result = ptq(args.model, args.data, options, cache=args.cache or Path(args.model).with_suffix(".cache"))
+    result = ptq(args.model, args.data, options, cache=args.cache)
     print_notes(result.table, args)
     if version.warning:
         warn(version.warning, args)

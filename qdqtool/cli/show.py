@@ -14,9 +14,9 @@ def print_json(document: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def print_lines(lines: Iterable[str], args: argparse.Namespace) -> None:
-    """Lines on stdout, unless --quiet."""
-    if not args.quiet:
+def print_lines(lines: Iterable[str], args: argparse.Namespace, *, asked: bool = False) -> None:
+    """Lines on stdout, unless --quiet; those that were asked for in any case."""
+    if asked or not args.quiet:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 

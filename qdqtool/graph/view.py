@@ -25,7 +25,7 @@ UNKNOWN = -1
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 # Operators that keep a constant constant: what TensorRT folds on import.
-_FOLDING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten"})
+_FOLDING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten", "ConstantOfShape"})
 
 
 class Node:
@@ -152,7 +152,7 @@ class GraphView:
             return None
         if node.op == "Constant":
             return constant_value(node.proto, self.folder)
-        return self._folded(node)
+        return self._dequantised(node) if node.op == DEQUANTIZE else self._folded(node)
 
     def constant_tensor(self, name: str) -> onnx.TensorProto | None:
         """The TensorProto that holds a constant, Identity seen through; None where it is computed or not a tensor."""
@@ -264,6 +264,20 @@ class GraphView:
             node.level = deepest if node.op in (QUANTIZE, DEQUANTIZE) else deepest + 1
             for name in node.outputs:
                 made[name] = node.level
+
+    def _dequantised(self, node: Node) -> npt.NDArray[np.generic] | None:
+        """Scale * (q - zero point) of an integer constant, in float32; None for scales in blocks."""
+        stored, scale = (self.array(name) for name in node.inputs[:2])
+        zero = self.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros((), np.int8)
+        if stored is None or scale is None or zero is None or scale.ndim > 1:
+            return None
+        shape = [1] * stored.ndim
+        if scale.size > 1:
+            axis = next((int(item.i) for item in node.proto.attribute if item.name == "axis"), 1)
+            shape[axis] = -1
+        levels = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape if zero.size > 1 else ())
+        value: npt.NDArray[np.float32] = levels * scale.astype(np.float32).reshape(shape if scale.size > 1 else ())
+        return value
 
     def _folded(self, node: Node) -> npt.NDArray[np.generic] | None:
         """The value of a constant that passed through operators which move or cast it."""

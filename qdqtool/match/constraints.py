@@ -12,6 +12,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index, weight_rank, weight_type
+from qdqtool.rulebook import RuleBook, Step
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,22 @@ def constraint_named(name: str) -> Constraint:
         return _CONSTRAINTS[name]
     except KeyError:
         raise QdqError(name, "no such constraint", f"known: {', '.join(sorted(_CONSTRAINTS))}") from None
+
+
+def operators(step: Step, rules: RuleBook) -> list[str]:
+    """The operators that a step names, sets spelled out.
+
+    Raises:
+        QdqError: a set or a constraint that does not exist.
+    """
+    if step.constraint:
+        constraint_named(step.constraint)
+    for name in step.names:
+        if name not in rules.sets and not name[:1].isupper():
+            raise QdqError(
+                name, "is no operator and no set of the rules", f"known sets: {', '.join(sorted(rules.sets))}"
+            )
+    return [op for name in step.names for op in rules.sets.get(name, (name,))]
 
 
 def reason_of(name: str) -> str:

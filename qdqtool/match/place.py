@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+import onnx
+
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
-from qdqtool.match.constraints import Site, constraint_named
+from qdqtool.match.constraints import Site, constraint_named, operators, reason_of
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.rulebook import Commute, Reader, RuleBook, Step, WeightAxis
@@ -43,12 +45,7 @@ class Placer:
 
     def _plain(self, steps: tuple[Step, ...]) -> list[Step]:
         """Steps with their sets spelled out."""
-        return [
-            Step((op,), step.constraint, step.optional)
-            for step in steps
-            for name in step.names
-            for op in (self.rules.sets.get(name, (name,)))
-        ]
+        return [Step((op,), step.constraint, step.optional) for step in steps for op in operators(step, self.rules)]
 
     # ------------------------------------------------------------------ the walk
 
@@ -80,7 +77,8 @@ class Placer:
         if isinstance(rule, Reader) and rule.when == "always":
             return True
         kind = weight_type(self.view, node.inputs[index])
-        reason = f"its weight is of element type {kind}, not float32" if kind != 1 else "no rule reads it in INT8"
+        odd = f"{reason_of('weight')}: element type {kind}"
+        reason = "no rule reads it in INT8" if kind == onnx.TensorProto.FLOAT else odd
         self._refuse(node.name, "weighted", reason)
         return False
 

@@ -139,8 +139,13 @@ def make_plan(view: GraphView, options: PlanOptions | None = None, *, floats: Co
     return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(kept)), tuple(groups))
 
 
-def explain(plan: Plan, name: str) -> list[str]:
-    """What was decided about a tensor or node, a line each.
+def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:
+    """What was decided about a tensor or node, a line each, then each rule's reason, source and standing.
+
+    Args:
+        plan: what was decided.
+        name: a tensor or a node.
+        options: what the plan was made with.
 
     Raises:
         QdqError: nothing of that name was considered; the nearest names are given.
@@ -157,7 +162,10 @@ def explain(plan: Plan, name: str) -> list[str]:
         if any(name in (node.key, node.name) for node in group.nodes):
             lines.append(f"{name}: in the group of rule {group.rule}: {' > '.join(node.name for node in group.nodes)}")
     if lines:
-        return lines
+        rules = [p.rule for p in plan.points if name == p.tensor or any(name == read.node for read in p.reads)]
+        rules += [r.rule for r in plan.refusals if r.site == name]
+        rules += [g.rule for g in plan.groups if any(name in (node.key, node.name) for node in g.nodes)]
+        return lines + _sources(rules, options or PlanOptions())
     known = (
         {p.tensor for p in plan.points}
         | {r.site for r in plan.refusals}
@@ -165,6 +173,13 @@ def explain(plan: Plan, name: str) -> list[str]:
     )
     near = difflib.get_close_matches(name, sorted(known), 3)
     raise QdqError(name, "no rule considered this name", f"near: {', '.join(near)}" if near else "see insert --dry-run")
+
+
+def _sources(names: list[str], options: PlanOptions) -> list[str]:
+    """Why, where that is written and how sure it is, of each rule that comes from a rules file."""
+    book = load_rules(options.target, options.trt_version, options.rules)
+    rules = [book.rule(name) for name in dict.fromkeys(names) if name in book.names]
+    return [f"rule {rule.name}: {rule.why} ({rule.status}; {rule.see})" for rule in rules]
 
 
 def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> set[str]:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.constraints import Site, constraint_named
+from qdqtool.match.constraints import Site, constraint_named, operators
 from qdqtool.match.groups import Group
 from qdqtool.rulebook import Bound, Commute, RuleBook, Tie
 from qdqtool.scales import Scale
@@ -79,7 +79,7 @@ def nodes_of(view: GraphView, rules: RuleBook, kinds: Sequence[AnyRule]) -> Iter
     table: dict[str, list[tuple[AnyRule, str]]] = {}
     for rule in kinds:
         for step in rule.steps:
-            for op in (op for name in step.names for op in rules.sets.get(name, (name,))):
+            for op in operators(step, rules):
                 table.setdefault(op, []).append((rule, step.constraint))
     for node in view.nodes:
         site = Site(view, node, start=node) if node.op in table else None

@@ -113,6 +113,9 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
             f"no scale for this and {len(missing) - 1} more points" if missing[1:] else "no scale for this point",
             "calibrate it, or give a table that has it",
         )
+    for point in plan.activations:
+        if point.tensor in scales:
+            _check_fits(view, point, scales[point.tensor])
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
     for members in plan.ties().values():
@@ -163,6 +166,7 @@ def _weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) ->
     """abs-max / 127 per channel, in float32; a channel of zeros takes the tensor's largest: zero stays zero."""
     given = scales.get(point.tensor)
     if given is not None:
+        _check_fits(view, point, given)
         return given
     tensor = view.constant_tensor(point.tensor)
     if tensor is not None:
@@ -183,6 +187,20 @@ def _weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) ->
     return Scale(bits, axis, "derived", "abs-max", point.rule)
 
 
+def _check_fits(view: GraphView, point: Point, scale: Scale) -> None:
+    """Refuse a scale along an axis that the tensor lacks, of another size than it, or per channel on an activation."""
+    if scale.bits.ndim == 0:
+        return
+    if point.role == "activation":
+        raise QdqError(point.tensor, "one scale per channel on an activation", "give one scale for the whole tensor")
+    tensor = view.constant_tensor(point.tensor)
+    value = view.array(point.tensor) if tensor is None else None
+    shape = tuple(tensor.dims) if tensor is not None else () if value is None else value.shape
+    if scale.axis is None or not -len(shape) <= scale.axis < len(shape) or shape[scale.axis] != scale.bits.size:
+        reason = f"{scale.bits.size} scales along axis {scale.axis} do not fit its shape {list(shape)}"
+        raise QdqError(point.tensor, reason, "calibrate this model again")
+
+
 class _Writer:
     """Writes pairs with an editor; holds the zero points that pairs share."""
 
@@ -197,7 +215,8 @@ class _Writer:
             shape, end = ((size,), f"_{size}") if size else ((), "")
             base = f"qdqtool_zero_point{end}"
             known = self.view.initializers.get(base)
-            if known is not None and known.data_type == 3 and tuple(known.dims) == shape:
+            there = None if known is None else self.view.array(base)
+            if there is not None and there.dtype == np.int8 and there.shape == shape and not there.any():
                 self._zero[size] = base
             else:
                 self._zero[size] = self.editor.add_initializer(self.editor.unique_name(base), np.zeros(shape, np.int8))

@@ -175,18 +175,15 @@ def _reads_weight_pair(view: GraphView, node: Node) -> bool:
     if index is None:
         return False
     name = node.inputs[index]
-    return view.root(name) != name or name in view.pairs
+    return view.root(name) != name or any(pair.quantize is None for pair in view.pairs.get(name, ()))
 
 
 def _float_value(view: GraphView, pair: Pair) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Scale * q of an integer weight, in float32, along the axis of its DequantizeLinear."""
-    stored, scale = view.array(pair.dequantize.inputs[0]), pair_scale(view, pair)
-    if stored is None:
+    value = view.array(pair.dequantize.outputs[0])
+    if value is None:
         raise QdqError(pair.tensor, "an integer weight whose value cannot be read", "fold constants first")
-    shape = [1] * stored.ndim
-    if scale.axis is not None:
-        shape[scale.axis] = -1
-    return (stored.astype(np.float32) * scale.bits.reshape(shape)).astype(np.float32)
+    return value.astype(np.float32, copy=False)
 
 
 def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]) -> None:

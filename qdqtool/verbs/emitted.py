@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from qdqtool.cache.text import Cache
-from qdqtool.calibrate.preprocess import Preprocess, parse_preprocess
+from qdqtool.calibration.preprocess import Preprocess, parse_preprocess
 from qdqtool.emit import ENDINGS, Emitted, Job, emit
 from qdqtool.emit.job import Tensor
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed

@@ -63,8 +63,8 @@ def fill_every_tensor(
 
 def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:
     """The table with scales of the wanted tensors from the clean model and the user's data."""
-    from qdqtool.calibrate.engine import CalibrationOptions, calibrate_scales
-    from qdqtool.calibrate.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
 
     if options.data is None:
         raise QdqError(clean.name, "--force-ptq calibrates every tensor, and there is no data", "give --data")

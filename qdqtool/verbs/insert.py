@@ -19,11 +19,11 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import ScaleTable
-from qdqtool.verbs.opening import check_target, load_table, output_path, path_of, raise_ir, store_table
+from qdqtool.verbs.opening import check_target, files_of, load_table, output_path, path_of, raise_ir, store_table
 
 if TYPE_CHECKING:
-    from qdqtool.calibrate.engine import CalibrationOptions
-    from qdqtool.calibrate.feed import Data, Feed, FeedOptions
+    from qdqtool.calibration.engine import CalibrationOptions
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def insert(
         raise QdqError("insert", "both data and scales are given", "give one of them")
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [opened.path, path_of(data), path_of(scales), options.plan.rules])
+    check_target(target, [opened.path, *files_of(data), path_of(scales), options.plan.rules])
     notes: list[str] = []
     proto, view = _prepare(opened, options, notes)
     table = _known(view, data, scales, options)
@@ -149,7 +149,7 @@ def _known(
     missing = [point.tensor for point in points if point.tensor not in view.pairs]
     if not missing:
         return ScaleTable()
-    from qdqtool.calibrate.estimate import estimate_scales
+    from qdqtool.calibration.estimate import estimate_scales
 
     return estimate_scales(view, missing, options.input_range)
 
@@ -158,8 +158,8 @@ def _calibrated(
     proto: onnx.ModelProto, opened: Opened, decided: Plan, data: Data | Feed, options: InsertOptions
 ) -> ScaleTable:
     """Scales of every float tensor of the plain model."""
-    from qdqtool.calibrate.engine import CalibrationOptions, calibrate_scales
-    from qdqtool.calibrate.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
 
     plain = proto
     if not is_plain(proto):

@@ -61,6 +61,14 @@ def check_target(path: Path | None, inputs: Iterable[Path | None]) -> None:
         raise QdqError(path, "its folder does not exist", "make it, or name another file")
 
 
+def files_of(data: object) -> list[Path]:
+    """The files that data comes from, where it comes from any."""
+    files = getattr(data, "files", None)  # Polygraphy's inputs may be several
+    if callable(files):
+        return [Path(name) for name in files()]
+    return [Path(data)] if isinstance(data, (str, Path)) else []
+
+
 def path_of(source: object) -> Path | None:
     """The file that a model, data or a table comes from, where it comes from one."""
     return Path(source) if isinstance(source, (str, Path)) else None

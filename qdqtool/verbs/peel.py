@@ -26,11 +26,11 @@ from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
 from qdqtool.verbs.emitted import Peeling, check_emit_places, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.verbs.fill import fill_every_tensor
-from qdqtool.verbs.opening import check_target, output_path, path_of, restore_header, stored_table
+from qdqtool.verbs.opening import check_target, files_of, output_path, path_of, restore_header, stored_table
 
 if TYPE_CHECKING:
-    from qdqtool.calibrate.engine import CalibrationOptions
-    from qdqtool.calibrate.feed import Data, Feed, FeedOptions
+    from qdqtool.calibration.engine import CalibrationOptions
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
 
 Fill = Literal["ptq", "propagate", "none"]
 
@@ -138,8 +138,9 @@ def peel(
     places = emit_places(options, cache_path)
     check_emit_places(places, _taken(opened, options, target, cache_path))
     peeled, table = _take_out(opened, options)
-    notes = _warnings(opened, options)
+    notes: list[str] = []
     clean = _clean_model(opened, options, notes)
+    notes[:0] = _warnings(clean, options)
     view = GraphView(clean.proto.graph, clean.folder)
     rules = load_rules(options.target, options.trt_version)
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
@@ -162,7 +163,8 @@ def peel(
 
 def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> None:
     """Refuse places that would do harm before anything is done."""
-    inputs = [path for path in (opened.path, path_of(options.source)) if path is not None]
+    known = (opened.path, path_of(options.source), *files_of(options.data))
+    inputs = [path for path in known if path is not None]
     check_target(target, inputs)
     check_target(cache, inputs)
     if cache is not None:
@@ -245,12 +247,14 @@ def _float_nodes(view: GraphView, peeled: Peeled) -> frozenset[str]:
     return frozenset(node.key for node in view.nodes if node.key not in int8)
 
 
-def _warnings(opened: Opened, options: PeelOptions) -> list[str]:
+def _warnings(clean: Opened, options: PeelOptions) -> list[str]:
     version = options.trt_version
     notes = [version.warning] if version.warning else []
-    opset, highest = opset_of(opened.proto) or 0, version.max_opset
-    if options.source is None and highest is not None and opset > highest:
-        todo = "give the file it was made from with --source"
+    opset, highest = opset_of(clean.proto) or 0, version.max_opset
+    if highest is not None and opset > highest:
+        todo = f"export it with opset {highest}"
+        if options.source is None:
+            todo += ", or give the file it was made from with --source"
         notes.append(f"the model has opset {opset}, TensorRT {version.text} reads up to {highest}: {todo}")
     return notes
 

@@ -20,11 +20,11 @@ from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
-from qdqtool.verbs.opening import check_target, output_path, path_of
+from qdqtool.verbs.opening import check_target, files_of, output_path
 
 if TYPE_CHECKING:
-    from qdqtool.calibrate.engine import CalibrationOptions
-    from qdqtool.calibrate.feed import Data, Feed, FeedOptions
+    from qdqtool.calibration.engine import CalibrationOptions
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
     Raises:
         QdqError: a version without caches or INT8 DLA, a model with Q/DQ, and what `calibrate_scales` refuses.
     """
-    from qdqtool.calibrate.engine import CalibrationOptions, calibrate_scales
-    from qdqtool.calibrate.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
 
     require_caches(options.trt_version)
     if options.target == "dla":
@@ -103,8 +103,8 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
         raise QdqError(opened.name, "has Q/DQ, which calibration does not go with", "qdqtool peel takes their scales")
     target = output_path(opened, cache, ".cache")
     if target is not None:
-        check_target(target, [opened.path, path_of(data)])
-        check_place(target)
+        check_target(target, [opened.path, *files_of(data)])
+        check_place(target, files_of(data))
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
     how = options.calibration or CalibrationOptions(method="entropy")
     how = replace(how, where=opened.name, beside="" if how.method == "mse" else "mse")

@@ -37,8 +37,8 @@ from pages import (
 )
 
 import qdqtool
-from qdqtool.calibrate.methods import NAMES
-from qdqtool.calibrate.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
+from qdqtool.calibration.methods import NAMES
+from qdqtool.calibration.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
 from qdqtool.cli import main as cli
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jobs import FLOAT, job_of, layer
 
-from qdqtool.calibrate.preprocess import PRESETS, Preprocess, parse_preprocess
+from qdqtool.calibration.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.emit.deepstream import write_deepstream
 from qdqtool.emit.job import Job, Tensor
 from qdqtool.errors import QdqError

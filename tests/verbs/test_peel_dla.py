@@ -13,8 +13,8 @@ import pytest
 from graphs import model_of, table_of
 
 from qdqtool.cache.sidecar import read_sidecar
-from qdqtool.calibrate.engine import CalibrationOptions, calibrate
-from qdqtool.calibrate.methods import parse_method
+from qdqtool.calibration.engine import CalibrationOptions, calibrate
+from qdqtool.calibration.methods import parse_method
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable

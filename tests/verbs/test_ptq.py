@@ -17,9 +17,9 @@ from graphs import model_of, plan_of, table_of
 
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import read_cache
-from qdqtool.calibrate.engine import CalibrationOptions
-from qdqtool.calibrate.feed import FeedOptions
-from qdqtool.calibrate.trt_entropy import EntropyHistogram
+from qdqtool.calibration.engine import CalibrationOptions
+from qdqtool.calibration.feed import FeedOptions
+from qdqtool.calibration.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, make_plan

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibrate.feed import FeedOptions, Input, open_feed
-from qdqtool.calibrate.json_inputs import JsonInputs, write_json_inputs
-from qdqtool.calibrate.loader import read_json
+from qdqtool.calibration.feed import FeedOptions, Input, open_feed
+from qdqtool.calibration.json_inputs import JsonInputs, write_json_inputs
+from qdqtool.calibration.loader import read_json
 from qdqtool.errors import QdqError
 
 INPUTS = [Input("x", (None, 3), np.dtype(np.float32))]

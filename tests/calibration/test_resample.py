@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.calibrate.resample import Pixels, resize_area, resize_linear
+from qdqtool.calibration.resample import Pixels, resize_area, resize_linear
 
 
 def image(height: int, width: int, channels: int = 3) -> Pixels:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.histogram import CHUNK, SCRATCH, Float32, Int64, check_arrays, finite_part, flatten
+from qdqtool.calibration.histogram import CHUNK, SCRATCH, Float32, Int64, check_arrays, finite_part, flatten
 
 BINS = 2048
 LEVELS = 128

@@ -13,10 +13,10 @@ import pytest
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
-from qdqtool.calibrate.estimate import estimate_scales
-from qdqtool.calibrate.known import Known
-from qdqtool.calibrate.linear import ALIKE
-from qdqtool.calibrate.propagate import propagate
+from qdqtool.calibration.estimate import estimate_scales
+from qdqtool.calibration.known import Known
+from qdqtool.calibration.linear import ALIKE
+from qdqtool.calibration.propagate import propagate
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
@@ -445,7 +445,7 @@ def test_every_model_of_the_corpus_gets_finite_scales(shared: Path) -> None:
 @pytest.mark.shared
 def test_trained_batch_norm_model_is_near_the_measured_ranges(shared: Path) -> None:
     pytest.importorskip("onnxruntime")
-    from qdqtool.calibrate.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 
     images = np.load(shared / "corpus" / "datasets" / "cifar10_1000.npz")["calib"][:32].astype(np.float32) / 255
     images = ((images - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]).transpose(0, 3, 1, 2).astype(np.float32)

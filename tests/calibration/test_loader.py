@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibrate.loader import items_of, load_script, read_json, split_script
+from qdqtool.calibration.loader import items_of, load_script, read_json, split_script
 from qdqtool.errors import QdqError
 
 
@@ -97,7 +97,7 @@ def test_json_that_polygraphy_wrote_reads_back(tmp_path: Path) -> None:
     ("text", "part"),
     [
         ("{", "not Polygraphy's JSON"),
-        ('3', "sample 0 is a int"),
+        ("3", "sample 0 is a int"),
         ('{"schema": 1, "tensors": {}}', "'tensors' of sample 0 is no array"),
         ('{"lst": [], "polygraphy_class": "RunResults"}', "holds a 'RunResults'"),
         ('[{"x": {"polygraphy_class": "Tensor", "array": ""}}]', "holds a 'Tensor'"),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.loader import Item, items_of
+from qdqtool.calibration.loader import Item, items_of
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.calibrate.preprocess import PRESETS, Preprocess, parse_preprocess
+from qdqtool.calibration.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 
 

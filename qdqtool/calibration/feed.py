@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.calibrate.inputs import Array, Input, checked, inputs_of
-from qdqtool.calibrate.json_inputs import JsonInputs
-from qdqtool.calibrate.preprocess import Preprocess
-from qdqtool.calibrate.sources import Source, open_source
+from qdqtool.calibration.inputs import Array, Input, checked, inputs_of
+from qdqtool.calibration.json_inputs import JsonInputs
+from qdqtool.calibration.preprocess import Preprocess
+from qdqtool.calibration.sources import Source, open_source
 from qdqtool.errors import QdqError
 
 __all__ = ["Batch", "Data", "Feed", "FeedOptions", "Input", "inputs_of", "open_feed"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import onnx
 
-from qdqtool.calibrate.backends.ort import OrtActivations
-from qdqtool.calibrate.feed import Batch, Data, Feed, FeedOptions, inputs_of, open_feed
-from qdqtool.calibrate.histogram import Histogram
-from qdqtool.calibrate.methods import (
+from qdqtool.calibration.backends.ort import OrtActivations
+from qdqtool.calibration.feed import Batch, Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.calibration.histogram import Histogram
+from qdqtool.calibration.methods import (
     Method,
     choose_amax,
     needs_entropy_histogram,
@@ -22,7 +22,7 @@ from qdqtool.calibrate.methods import (
     predicted_sqnr,
     scale_from_amax,
 )
-from qdqtool.calibrate.trt_entropy import EntropyHistogram
+from qdqtool.calibration.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.scales import Scale, ScaleTable
@@ -119,6 +119,8 @@ def calibrate_scales(
         if name not in unscaled
     }
     facts: dict[str, Any] = {"method": str(method), "samples": samples}
+    if activations.behind:
+        facts["behind"] = list(activations.behind)
     if options.beside:
         facts["predicted"] = _predicted(parse_method(options.beside), scales, spectra)
     if isinstance(feed, Feed):

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdqtool.calibrate import elementwise, linear, relayout
-from qdqtool.calibrate.known import Known, integer
-from qdqtool.calibrate.moments import (
+from qdqtool.calibration import elementwise, linear, relayout
+from qdqtool.calibration.known import Known, integer
+from qdqtool.calibration.moments import (
     INF,
     MOST,
     Array,

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.arrays import StoredArray, open_npy, open_npz
-from qdqtool.calibrate.images import SUFFIXES, ImageReader, fit_reader
-from qdqtool.calibrate.inputs import Input, check_dtype, check_names
-from qdqtool.calibrate.json_inputs import JsonInputs
-from qdqtool.calibrate.loader import items_of, load_script, read_json, split_script
-from qdqtool.calibrate.preprocess import Preprocess, parse_preprocess
+from qdqtool.calibration.arrays import StoredArray, open_npy, open_npz
+from qdqtool.calibration.images import SUFFIXES, ImageReader, fit_reader
+from qdqtool.calibration.inputs import Input, check_dtype, check_names
+from qdqtool.calibration.json_inputs import JsonInputs
+from qdqtool.calibration.loader import items_of, load_script, read_json, split_script
+from qdqtool.calibration.preprocess import Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 
 Array = npt.NDArray[Any]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdqtool.calibrate.moments import (
+from qdqtool.calibration.moments import (
     INF,
     Array,
     Moments,

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdqtool.calibrate.histogram import Histogram
-from qdqtool.calibrate.methods import (
+from qdqtool.calibration.histogram import Histogram
+from qdqtool.calibration.methods import (
     NAMES,
     Method,
     amax_entropy_stable,
@@ -28,7 +28,7 @@ from qdqtool.calibrate.methods import (
     predicted_sqnr,
     scale_from_amax,
 )
-from qdqtool.calibrate.trt_entropy import EntropyHistogram
+from qdqtool.calibration.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]

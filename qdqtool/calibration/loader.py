@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.arrays import array_of_bytes
+from qdqtool.calibration.arrays import array_of_bytes
 from qdqtool.errors import QdqError
 
 Item = dict[str, npt.NDArray[Any]]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.moments import Array, Moments, constant, guess
-from qdqtool.calibrate.shapes import Shape, shapes_of
+from qdqtool.calibration.moments import Array, Moments, constant, guess
+from qdqtool.calibration.shapes import Shape, shapes_of
 from qdqtool.graph.view import GraphView, Node, attribute
 
 

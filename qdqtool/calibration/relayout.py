@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.moments import MOST, Array, Moments, collapsed, mixture, padded, rearranged, within
-from qdqtool.calibrate.shapes import Shape
+from qdqtool.calibration.moments import MOST, Array, Moments, collapsed, mixture, padded, rearranged, within
+from qdqtool.calibration.shapes import Shape
 
 Places = npt.NDArray[np.generic] | slice
 
@@ -21,7 +21,11 @@ def reshape(x: Moments, before: Shape | None, after: Shape | None) -> Moments:
     old, new = ([axis or 1 for axis in shape] for shape in (before, after))
     x = padded(x, len(old))
     blocks = _blocks(old, new)
-    if blocks is None or x.mean.ndim != len(old):
+    if (
+        blocks is None
+        or x.mean.ndim != len(old)
+        or any(h not in (1, o) for h, o in zip(x.mean.shape, old, strict=True))
+    ):
         return collapsed(x)
     full, target = list(x.mean.shape), [1] * len(new)
     for sources, targets in blocks:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.calibrate.arrays import array_of_bytes, open_npy, open_npz
+from qdqtool.calibration.arrays import array_of_bytes, open_npy, open_npz
 from qdqtool.errors import QdqError
 
 BIG = 1 << 30

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qdqtool.calibrate.histogram import BINS, CHUNK, NEGATIVE, POSITIVE, Histogram, exponent_above, fold
+from qdqtool.calibration.histogram import BINS, CHUNK, NEGATIVE, POSITIVE, Histogram, exponent_above, fold
 from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdqtool.calibrate import linear
-from qdqtool.calibrate.known import Known
-from qdqtool.calibrate.methods import scale_from_amax
-from qdqtool.calibrate.moments import INF, Array, Moments, constant, gaussian, guess
-from qdqtool.calibrate.propagate import batch_norm_statistics, known_fit, propagate
+from qdqtool.calibration import linear
+from qdqtool.calibration.known import Known
+from qdqtool.calibration.methods import scale_from_amax
+from qdqtool.calibration.moments import INF, Array, Moments, constant, gaussian, guess
+from qdqtool.calibration.propagate import batch_norm_statistics, known_fit, propagate
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.scales import Scale, ScaleTable

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.moments import INF, Array, Moments, collapsed, gaussian, padded
-from qdqtool.calibrate.shapes import Shape
+from qdqtool.calibration.moments import INF, Array, Moments, collapsed, gaussian, padded
+from qdqtool.calibration.shapes import Shape
 from qdqtool.errors import QdqError
 
 # Correlation of neighbouring places of one channel. 0 is Nagel's independence; with 0.3 more tensors of 12 of 22

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from qdqtool.calibrate.feed import Data, Feed, FeedOptions, Input, inputs_of, open_feed
+from qdqtool.calibration.feed import Data, Feed, FeedOptions, Input, inputs_of, open_feed
 from qdqtool.errors import QdqError
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.histogram import BINS, BINS_LOG2, NEGATIVE, POSITIVE, Histogram
-from qdqtool.calibrate.trt_entropy import LEVELS, best_bin
+from qdqtool.calibration.histogram import BINS, BINS_LOG2, NEGATIVE, POSITIVE, Histogram
+from qdqtool.calibration.trt_entropy import LEVELS, best_bin
 from qdqtool.errors import QdqError
 
 NAMES = ("mse", "entropy", "percentile", "max", "entropy-stable")

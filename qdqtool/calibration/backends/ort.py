@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibrate.backends.runnable import runnable_part
-from qdqtool.calibrate.backends.runtime import load_onnxruntime, one_line, provider_names
+from qdqtool.calibration.backends.runnable import runnable_part
+from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external
 from qdqtool.graph.view import QUANTIZE, GraphView

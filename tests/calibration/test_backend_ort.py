@@ -20,8 +20,8 @@ from qdqtool.graph.io import open_model
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.calibrate.backends.ort import OrtActivations
-from qdqtool.calibrate.backends.runtime import one_line
+from qdqtool.calibration.backends.ort import OrtActivations
+from qdqtool.calibration.backends.runtime import one_line
 
 HEAD = '<ir_version: {ir}, opset_import: ["" : 13, "my" : 1]>\n'
 
@@ -299,7 +299,7 @@ def test_two_flavours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_importing_does_not_import_onnxruntime() -> None:
-    code = "import sys, qdqtool.calibrate.engine as e; print('onnxruntime' in sys.modules, 'PIL' in sys.modules)"
+    code = "import sys, qdqtool.calibration.engine as e; print('onnxruntime' in sys.modules, 'PIL' in sys.modules)"
     root = Path(__file__).resolve().parents[2]
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
     assert out.stdout.split() == ["False", "False"]

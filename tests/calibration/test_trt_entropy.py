@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.calibrate.methods import scale_from_amax
-from qdqtool.calibrate.trt_entropy import BINS, EntropyHistogram, best_bin, divergence, neutralise
+from qdqtool.calibration.methods import scale_from_amax
+from qdqtool.calibration.trt_entropy import BINS, EntropyHistogram, best_bin, divergence, neutralise
 from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]

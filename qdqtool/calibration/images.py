@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibrate.preprocess import Interpolation, Layout, Preprocess
-from qdqtool.calibrate.resample import resize_area, resize_linear
+from qdqtool.calibration.preprocess import Interpolation, Layout, Preprocess
+from qdqtool.calibration.resample import resize_area, resize_linear
 from qdqtool.errors import MissingPackageError, QdqError
 
 if TYPE_CHECKING:

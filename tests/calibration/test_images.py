@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.calibrate.images import fit_reader
-from qdqtool.calibrate.preprocess import parse_preprocess
+from qdqtool.calibration.images import fit_reader
+from qdqtool.calibration.preprocess import parse_preprocess
 from qdqtool.errors import MissingPackageError, QdqError
 
 pil = pytest.importorskip("PIL.Image")
