@@ -32,7 +32,8 @@ class ConvertOptions:
         source: the format of the input; None guesses by content.
         trt_version: the version for the header; None keeps that of the input.
         sanitize_names: whether names with a `:` get others; the model must then take the same.
-        model_names: every tensor name of that model, so that no new name is one of them.
+        model_names: every tensor name of that model, so that both get the same new names and none is taken; whoever
+            gives them renames the model.
     """
 
     target: Target
@@ -166,7 +167,7 @@ def _notes(source: Cache, cache: Cache, options: ConvertOptions, names: Mapping[
     if options.target == "trt" and cache.colon_names:
         count = len(cache.colon_names)
         notes.append(f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off")
-    if names:
+    if names and not options.model_names:
         notes.append(f"{len(names)} names changed; the model must take the same names")
     if options.target in _AS_FLOAT32 and (inexact := inexact_as_float32(cache)):
         counts = f"{len(inexact)} of {_entries(len(cache.entries))}"

@@ -59,7 +59,7 @@ class ImageReader:
         if self.spec.resize == "stretch":
             return _resample(image, width, height, how)
         if self.spec.resize == "crop":
-            ratio = max(width / _CROP / wide, height / _CROP / high)
+            ratio = max(round(width / _CROP) / wide, round(height / _CROP) / high)
             covering = _resample(image, max(width, round(wide * ratio)), max(height, round(high * ratio)), how)
             left, top = (covering.width - width) // 2, (covering.height - height) // 2
             return covering.crop((left, top, left + width, top + height))

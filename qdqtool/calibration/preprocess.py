@@ -31,7 +31,7 @@ class Preprocess:
         mean: subtracted after scaling, one value or one per channel.
         std: divided by after that, one value or one per channel.
         resize: `stretch` ignores the aspect ratio; `letterbox` keeps it and pads on both sides, `letterbox-topleft` at
-            the right and bottom; `crop` covers size / 0.875 (256 for 224) and cuts the centre out.
+            the right and bottom; `crop` covers size / 0.875, rounded (146 for 128), and cuts the centre out.
         pad: grey level (0..255) of what a letterbox adds.
         interpolation: `linear` takes two neighbours a side, also when it shrinks (OpenCV's INTER_LINEAR, as most
             deployments do); `area` averages when it shrinks (INTER_AREA); `antialias` and `cubic` are Pillow's filters.
@@ -66,6 +66,7 @@ _MINUS_127 = Preprocess(mean=(127.0,), std=(128.0,))
 
 # What the reference implementations do to an image: torchvision's classification presets; yolov5 and ultralytics'
 # LetterBox; YOLOX's preproc (BGR, not scaled); pytorch-ssd, which jetson-inference trains and UltraFace descends from.
+# What resizes with OpenCV for a classifier mostly averages areas: imagenet,interpolation=area.
 PRESETS: dict[str, Preprocess] = {
     "imagenet": Preprocess(
         scale=_UNIT, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), resize="crop", interpolation="antialias"

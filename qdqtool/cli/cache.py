@@ -103,6 +103,10 @@ def _add_convert(actions: _Actions[argparse.ArgumentParser]) -> None:
     convert.add_argument(
         "--sanitize-names", action="store_true", help="put _ for the : in names; the model must take the same names"
     )
+    convert.add_argument(
+        "--model", metavar="M", help="with --sanitize-names: the model, which is written with them too"
+    )
+    convert.add_argument("--model-output", metavar="OUT", help="default: M with .sanitized.onnx for its ending")
 
 
 def _action(actions: _Actions[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:

@@ -7,9 +7,14 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from qdqtool.cli.cache import say
 from qdqtool.cli.show import counted
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    from qdqtool.cache.store import ConvertOptions, Stored
 
 
 def retarget(args: argparse.Namespace) -> int:
@@ -59,17 +64,50 @@ def convert(args: argparse.Namespace) -> int:
     from qdqtool.cache.store import ConvertOptions, convert_file
     from qdqtool.trtversion import parse
 
+    _refuse_stray_model(args)
     version = None if args.trt_version is None else parse(args.trt_version)
     options = ConvertOptions(args.to, args.source, version, args.sanitize_names)
+    if args.model is not None:
+        return _convert_both(args, options)
     done = convert_file(args.cache, args.output, options)
     _warn(done.notes, args)
     if args.json:
-        facts = {"file": str(args.output), "from": done.source, "to": args.to, "header": done.cache.header}
-        counts = {"entries": len(done.cache.entries), "dropped": len(done.cache.dropped)}
-        say(json.dumps({**facts, **counts, "renamed": done.renamed, "warnings": done.notes}, indent=1))
+        say(json.dumps(_converted(done, args), indent=1))
     elif not args.quiet:
         say(f"{args.output}: {done.source} -> {args.to}, {counted(len(done.cache.entries), 'scale')}")
     return 0
+
+
+def _convert_both(args: argparse.Namespace, options: ConvertOptions) -> int:
+    """Write a cache and its model under names that both share."""
+    from qdqtool.verbs.sanitise import sanitise_files
+
+    both = sanitise_files(args.cache, args.model, args.output, options, args.model_output)
+    done = both.stored
+    _warn(done.notes, args)
+    if args.json:
+        say(json.dumps({**_converted(done, args), "model": str(both.model)}, indent=1))
+    elif not args.quiet:
+        changed = sum(new in done.cache.entries for new in done.renamed.values())
+        scales = counted(len(done.cache.entries), "scale")
+        say(f"{args.output}: {done.source} -> {args.to}, {scales}, {counted(changed, 'name')} changed")
+        say(f"{both.model}: {counted(len(both.renamed), 'name')} changed")
+    return 0
+
+
+def _refuse_stray_model(args: argparse.Namespace) -> None:
+    for option, given, needs, there in (
+        ("--model", args.model, "--sanitize-names", args.sanitize_names),
+        ("--model-output", args.model_output, "--model", args.model is not None),
+    ):
+        if given is not None and not there:
+            raise QdqError(option, f"says something only with {needs}", f"add {needs}, or leave it out")
+
+
+def _converted(done: Stored, args: argparse.Namespace) -> dict[str, object]:
+    facts = {"file": str(args.output), "from": done.source, "to": args.to, "header": done.cache.header}
+    counts = {"entries": len(done.cache.entries), "dropped": len(done.cache.dropped)}
+    return {**facts, **counts, "renamed": done.renamed, "warnings": done.notes}
 
 
 def _warn(notes: Iterable[str], args: argparse.Namespace) -> None:
