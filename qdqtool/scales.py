@@ -21,7 +21,7 @@ SCHEMA = 1
 _ORIGINS = get_args(Origin)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Scale:
     """The size of one integer step of a tensor, and where it comes from.
 

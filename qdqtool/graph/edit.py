@@ -15,6 +15,7 @@ import onnx
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
 
 TRACE = "qdqtool."
+_Trace = tuple[tuple[str, str], ...]
 # Fields of a TensorProto that hold its shape, type and values.
 _STORED = (
     "dims",
@@ -38,7 +39,7 @@ class Editor:
         self._removed: set[int] = set()
         self._added: list[onnx.NodeProto] = []
         self._dropped_initializers: set[str] = set()
-        self._traces: dict[tuple[tuple[str, str], ...], list[onnx.StringStringEntryProto]] = {}
+        self._templates: dict[tuple[str, int | None, _Trace], onnx.NodeProto] = {}
         self._names = self._every_name()
 
     def _every_name(self) -> set[str]:
@@ -81,7 +82,7 @@ class Editor:
         beside: Node | None,
         after: bool,
         axis: int | None = None,
-        trace: tuple[tuple[str, str], ...] = (),
+        trace: _Trace = (),
     ) -> None:
         """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
 
@@ -94,23 +95,23 @@ class Editor:
             axis: value of the attribute `axis`, where it has one.
             trace: (key, value) of its metadata_props, each key behind "qdqtool.".
         """
-        proto = self.view.graph.node.add(
-            op_type=op,
-            name=output,
-            input=inputs,
-            output=[output],
-            attribute=[] if axis is None else [onnx.AttributeProto(name="axis", type=onnx.AttributeProto.INT, i=axis)],
-            metadata_props=self._entries(trace),
-        )
+        proto = self.view.graph.node.add()
+        proto.CopyFrom(self._template(op, axis, trace))
+        proto.name = output
+        proto.input.extend(inputs)
+        proto.output.append(output)
         where = -1.0 if beside is None else beside.index + (0.5 if after else -0.5)
         self._place[id(proto)] = (where, len(self._added))
         self._added.append(proto)
 
-    def _entries(self, trace: tuple[tuple[str, str], ...]) -> list[onnx.StringStringEntryProto]:
-        if trace not in self._traces:
+    def _template(self, op: str, axis: int | None, trace: _Trace) -> onnx.NodeProto:
+        """What new nodes of one kind have in common: all but their names."""
+        kind = op, axis, trace
+        if kind not in self._templates:
+            attributes = [] if axis is None else [onnx.helper.make_attribute("axis", axis)]
             entries = [onnx.StringStringEntryProto(key=TRACE + key, value=value) for key, value in trace]
-            self._traces[trace] = entries
-        return self._traces[trace]
+            self._templates[kind] = onnx.NodeProto(op_type=op, attribute=attributes, metadata_props=entries)
+        return self._templates[kind]
 
     def reroute(self, use: Use, name: str) -> None:
         """Let one input of a node read another tensor."""

@@ -84,13 +84,7 @@ def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) 
 
 def subgraphs_of(node: NodeProto) -> list[GraphProto]:
     """The graphs that a node holds in its attributes, in their order."""
-    found: list[GraphProto] = []
-    for attribute in node.attribute:
-        if attribute.type not in _PLAIN:
-            if attribute.HasField("g"):
-                found.append(attribute.g)
-            found.extend(attribute.graphs)
-    return found
+    return [graph for attribute in node.attribute for graph in _graphs_in(attribute)]
 
 
 def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
@@ -99,10 +93,10 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
     nodes = [node for function in proto.functions for node in function.node]
     while graphs or nodes:
         for node in nodes:
-            graphs.extend(subgraphs_of(node))
             for attribute in node.attribute:
                 if attribute.type not in _PLAIN:
                     yield from _tensors_in(attribute)
+                    graphs.extend(_graphs_in(attribute))
         nodes = []
         if graphs:
             graph = graphs.pop()
@@ -196,7 +190,7 @@ def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> l
                     continue
                 for tensor in _tensors_in(attribute):
                     _check_tensor(tensor, where, folder)
-                for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                for graph in _graphs_in(attribute):
                     if region.depth >= MAX_DEPTH:
                         reason = f"{label(node)} lies {MAX_DEPTH} graphs deep and holds one more"
                         raise QdqError(where, reason, "simplify the model")
@@ -231,6 +225,12 @@ def _region_of(graph: GraphProto, outer: int, holder: int, depth: int, where: ob
         twice = next(name for name in inputs if inputs.count(name) > 1)
         raise QdqError(where, f"lists the graph input {twice} twice", _AGAIN)
     return _Region(graph.node, inputs, list(weights), outputs, outer, holder, depth)
+
+
+def _graphs_in(attribute: AttributeProto) -> list[GraphProto]:
+    if attribute.type in _PLAIN:
+        return []
+    return [*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs]
 
 
 def _tensors_in(attribute: AttributeProto) -> list[TensorProto]:

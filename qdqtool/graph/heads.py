@@ -91,7 +91,13 @@ def _value_inputs(node: Node, rules: HeadRules) -> list[str]:
         return []
     if op in rules.markers:
         return [node.inputs[rules.features[op]]] if op in rules.features else []
-    return [name for name in (*node.inputs, *sorted(captured_names(node))) if name]
+    return _reads(node)
+
+
+def _reads(node: Node) -> list[str]:
+    """What a node reads, what the bodies of control flow read from outside behind its own inputs."""
+    captured = sorted(captured_names(node)) if may_have_bodies(node) else []
+    return [name for name in (*node.inputs, *captured) if name]
 
 
 def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
@@ -113,7 +119,7 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
         if weight_index(view, maker) is not None:
             found.add(id(maker))
         elif maker.op not in _SIZES:
-            stack.extend(view.root(n) for n in (*maker.inputs, *sorted(captured_names(maker))) if n)
+            stack.extend(map(view.root, _reads(maker)))
     return [node for node in view.nodes if id(node) in found and id(node) not in behind]
 
 
@@ -126,7 +132,8 @@ def _feeding_weights(view: GraphView, rules: HeadRules) -> set[int]:
             source = view.maker(name)
             if source is not None and id(source) not in above:
                 above.add(id(source))
-                stack.append(source)
+                if weight_index(view, source) is None:  # the others are on the stack from the start
+                    stack.append(source)
     return above
 
 

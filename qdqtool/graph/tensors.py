@@ -6,6 +6,7 @@ Weights are read here and nowhere else; nothing is written, and external data ar
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import stat
@@ -33,6 +34,7 @@ BITS: dict[int, int] = {
 }
 _EXTERNAL_TODO = "keep the data in plain files below the model's folder, as onnx.save_model writes them"
 BLOCK_BYTES = 16 << 20
+_SMALL_BYTES = 1 << 20  # a weight that is not worth cutting: its magnitudes are taken at once
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any, Any]:
 
 def _inline_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
     if tensor.HasField("raw_data") and BITS.get(tensor.data_type, 0) >= 8:
-        return np.frombuffer(tensor.raw_data, _stored_dtype(tensor)).reshape(tuple(tensor.dims))
+        return np.frombuffer(tensor.raw_data, _stored_dtype(tensor.data_type)).reshape(tuple(tensor.dims))
     return numpy_helper.to_array(tensor)
 
 
@@ -154,18 +156,19 @@ def _external_array(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any,
     place = external_range(tensor, folder, tensor.name)
     shape = tuple(tensor.dims)
     if place.length == 0:
-        return np.empty(shape, _stored_dtype(tensor))
+        return np.empty(shape, _stored_dtype(tensor.data_type))
     if BITS[tensor.data_type] >= 8:
-        return np.memmap(place.path, _stored_dtype(tensor), "r", place.offset, shape)
+        return np.memmap(place.path, _stored_dtype(tensor.data_type), "r", place.offset, shape)
     with place.path.open("rb") as file:
         file.seek(place.offset)
         inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=shape, raw_data=file.read(place.length))
     return numpy_helper.to_array(inline)
 
 
-def _stored_dtype(tensor: TensorProto) -> np.dtype[Any]:
+@functools.cache
+def _stored_dtype(kind: int) -> np.dtype[Any]:
     """The element type as ONNX stores it: little-endian."""
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).newbyteorder("<")
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).newbyteorder("<")
 
 
 def blocks_along(
@@ -215,17 +218,27 @@ def channel_amax(tensor: TensorProto, folder: Path | None, axis: int | None) -> 
     channels = 1 if at is None else values.shape[at]
     before = 1 if at is None else math.prod(values.shape[:at])
     after = values.size if at is None else math.prod(values.shape[at + 1 :])
-    amax = np.zeros(channels, np.float64)
-    for part, cube in _cubes(values.reshape(before, channels, after), BLOCK_BYTES):
-        amax[part] = np.maximum(amax[part], _magnitude(cube))
-    with np.errstate(over="ignore"):
-        result = amax.astype(np.float32)
+    cube = values.reshape(before, channels, after)
+    if values.dtype == np.float32 and values.nbytes <= _SMALL_BYTES:
+        result: np.ndarray[Any, np.dtype[np.float32]] = np.abs(cube).max(axis=(0, 2), initial=0)
+    else:
+        result = _amax_in_blocks(cube)
     if not np.isfinite(result).all():
         channel = "" if at is None else f" in channel {int(np.flatnonzero(~np.isfinite(result))[0])}"
         raise QdqError(
             tensor.name, f"the weight holds NaN or infinity{channel}", "export the model again from sound weights"
         )
     return result.reshape(()) if at is None else result
+
+
+def _amax_in_blocks(view: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Max |x| per channel of [before, channels, after]; infinity for a double too large for float32."""
+    amax = np.zeros(view.shape[1], np.float64)
+    for part, cube in _cubes(view, BLOCK_BYTES):
+        amax[part] = np.maximum(amax[part], _magnitude(cube))
+    with np.errstate(over="ignore"):
+        result: np.ndarray[Any, np.dtype[np.float32]] = amax.astype(np.float32)
+    return result
 
 
 def _axis_of(tensor: TensorProto, axis: int) -> int:

@@ -135,7 +135,7 @@ class GraphView:
 
     def maker(self, name: str) -> Node | None:
         """The node that makes the values of a tensor, Q/DQ pairs seen through; None for inputs and initialisers."""
-        return self.producer.get(self.root(name))
+        return self.producer.get(self._root.get(name, name))
 
     def level_of(self, name: str) -> int:
         """Longest way from the graph's inputs to the node that makes the tensor; 0 for inputs."""

@@ -15,7 +15,7 @@ from qdqtool.graph.weighted import weight_index, weight_rank, weight_type
 from qdqtool.rulebook import RuleBook, Step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Site:
     """What a guard looks at.
 

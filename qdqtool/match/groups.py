@@ -10,7 +10,7 @@ from qdqtool.match.trie import Chain, Trie
 from qdqtool.rulebook import RuleBook
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """A weighted operator and what fuses with it.
 

@@ -22,7 +22,7 @@ from qdqtool.trtversion import TrtVersion
 FloatHeads = Literal["regression", "all", "none"]
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Read:
     """Input number `index` of the node whose first output is `node`."""
 
@@ -30,7 +30,7 @@ class Read:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Point:
     """One tensor that is quantised.
 

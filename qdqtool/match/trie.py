@@ -29,7 +29,7 @@ class _Branch:
     composites: dict[str, list[tuple[str, _Branch]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """One step of a chain: its nodes (several for a composite), what comes out, and the guard that let it in."""
 
@@ -38,7 +38,7 @@ class Link:
     constraint: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chain:
     """The longest chain of a rule from one node on."""
 
@@ -111,6 +111,8 @@ class Trie:
     def _follow(
         self, view: GraphView, branch: _Branch, links: tuple[Link, ...], start: Node
     ) -> Iterator[tuple[_Branch, Link]]:
+        if not branch.steps:
+            return
         entry = links[-1].output
         readers = view.readers(entry)
         if not readers or view.is_output(entry) or entry in view.captured:
@@ -119,9 +121,10 @@ class Trie:
             use = readers[0]
             if use.index == 0 or use.node.op in _EITHER_INPUT:
                 for guard, after in branch.ops.get(use.node.op, ()):
-                    site = Site(view, use.node, entry, start, self.behind_activation)
-                    if not guard or constraint_named(guard)(site):
+                    if not guard or constraint_named(guard)(Site(view, use.node, entry, start, self.behind_activation)):
                         yield after, Link((use.node,), use.node.outputs[0], guard)
+        if not branch.composites:
+            return
         ops = tuple(sorted(use.node.op for use in readers))
         for name, guards in branch.composites.items():
             found = find_composite(view, self._patterns[name], entry) if ops in self._first_ops[name] else None

@@ -52,7 +52,11 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
         QdqError: a point without a scale, a conflict, or a weight with NaN or Inf. The graph is untouched then.
     """
     chosen = _choose(view, plan, scales, given=given)
-    weights = {point: _weight_scale(view, point, scales) for point in plan.weights if not _present(view, point)}
+    weights = {
+        (point.tensor, point.axis): _weight_scale(view, point, scales)
+        for point in plan.weights
+        if not _present(view, point)
+    }
     if given:
         _refuse_other_weights(view, plan, scales)
     writer = _Writer(view)
@@ -64,7 +68,8 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
             writer.join(point, here[0])
         else:
             added.append(point)
-            writer.write(point, chosen[point.tensor] if point.role == "activation" else weights[point])
+            scale = chosen[point.tensor] if point.role == "activation" else weights[point.tensor, point.axis]
+            writer.write(point, scale)
     writer.editor.commit()
     return Inserted(tuple(added), tuple(kept), chosen)
 
@@ -147,7 +152,7 @@ def _conflict(name: str, standing: Scale, own: Scale) -> QdqError:
 
 
 def _largest(scales: Mapping[str, Scale]) -> Scale:
-    name = max(sorted(scales), key=lambda n: np.max(scales[n].bits))
+    name = max(sorted(scales), key=lambda n: scales[n].bits.max())
     return scales[name]
 
 

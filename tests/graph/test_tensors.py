@@ -132,6 +132,7 @@ def test_the_largest_magnitude_per_channel_whatever_the_blocks(
     axis: int | None, block: int, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensors, "BLOCK_BYTES", block)
+    monkeypatch.setattr(tensors, "_SMALL_BYTES", block)  # float32 is taken at once only where it fits in one block
     values = (np.random.default_rng(0).standard_normal((3, 4, 2, 5)) * 50).astype(dtype)
     values.flat[7] = -128
     others = tuple(i for i in range(4) if axis is None or i != axis % 4)
@@ -144,7 +145,11 @@ def test_the_largest_magnitude_per_channel_whatever_the_blocks(
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("axis", "named"), [(0, "w.*in channel 1"), (1, "w.*in channel 2"), (None, "w: the weight")])
-def test_a_weight_that_is_not_finite_is_refused_with_its_channel(bad: float, axis: int | None, named: str) -> None:
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_a_weight_that_is_not_finite_is_refused_with_its_channel(
+    bad: float, axis: int | None, named: str, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "_SMALL_BYTES", small)
     values = np.ones((2, 3), np.float32)
     values[1, 2] = bad
     with pytest.raises(QdqError, match=named):

@@ -84,7 +84,12 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem))
 
 
-@pytest.fixture(scope="module", params=STRUCTURE, ids=lambda file: file.stem)
+# Large networks of constants: seconds each, run by `make slow` and by .ci/run.
+_LARGE = {"light_densenet121", "light_vgg19", "light_inception_v2", "light_resnet50", "ort_simplified_ssd"}
+_ODD = [pytest.param(file, marks=pytest.mark.slow) if file.stem in _LARGE else file for file in STRUCTURE]
+
+
+@pytest.fixture(scope="module", params=_ODD, ids=[file.stem for file in STRUCTURE])
 def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """No head stays float: these graphs are small, and often the head is all there is."""
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem), PlanOptions(float_heads="none"))
