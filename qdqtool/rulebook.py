@@ -85,7 +85,7 @@ class Bound(Rule):
 
 @dataclass(frozen=True)
 class Tie(Rule):
-    """An operator around which tensors have one range: `all` of them, or the `inputs` among themselves."""
+    """An operator around which tensors have one range: `all`, the `inputs` among themselves, or `none` of them."""
 
     steps: tuple[Step, ...]
     members: str
@@ -360,7 +360,7 @@ def _bound(path: Path, entry: Mapping[str, Any]) -> Bound:
 
 def _tie(path: Path, entry: Mapping[str, Any]) -> Tie:
     common = _common(path, entry, frozenset({"ops", "members"}))
-    return Tie(**common, steps=_ops(path, entry), members=_choice(path, entry, "members", ("all", "inputs")))
+    return Tie(**common, steps=_ops(path, entry), members=_choice(path, entry, "members", ("all", "inputs", "none")))
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:

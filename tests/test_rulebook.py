@@ -155,7 +155,7 @@ BROKEN = {
         "rule 'b': amax is -1; write a positive number",
     ),
     "bound of text": (f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = "1"\n{RULE}', "rule 'b': amax is '1'"),
-    "members": (f'[[tie]]\nname = "t"\nops = ["Foo"]\nmembers = "none"\n{RULE}', "rule 't': members is 'none'"),
+    "members": (f'[[tie]]\nname = "t"\nops = ["Foo"]\nmembers = "some"\n{RULE}', "rule 't': members is 'some'"),
     "heads": ("[heads]\nmarker = []\n", r"unknown key 'marker' in \[heads\]"),
     "a name that is no text": (
         f'[[fusion]]\nname = ["a"]\nmatch = "Conv"\n{RULE}',

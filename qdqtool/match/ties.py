@@ -29,6 +29,8 @@ def tie_scales(
     """
     classes = _Classes()
     for node, rule in nodes_of(view, rules, rules.ties):
+        if rule.members == "none":
+            continue
         inputs = [view.root(name) for name in node.inputs if name and not view.is_constant(name)]
         members = [*inputs, *filter(None, node.outputs[:1])] if rule.members == "all" else inputs
         classes.join([name for name in members if name in scales])

@@ -150,3 +150,13 @@ def test_equal_scales_of_a_class_are_not_called_tied() -> None:
 def test_only_the_values_of_a_pooling_are_tied_not_its_places() -> None:
     body = "a, i = MaxPool<kernel_shape=[2,2]>(x) j = Cast<to=1>(i) z = Exp(j)"
     assert tied(body, {"x": 0.1, "a": 0.2, "i": 5, "j": 7}, "dla")[1] == {"x": "a"}
+
+
+def test_a_product_is_left_alone_on_the_dla() -> None:
+    """Tying a gate to what it gates would cost the gate its levels; the rule says so and ties nothing."""
+    view = view_of("g (float[1,4] x) => (float[1,4] y) { s = Sigmoid(x) y = Mul(x, s) }")
+    rules = load_rules("dla", TrtVersion(8, 5, 2))
+    assert rules.rule("dla-product").status == "guess"
+    scales = {"x": Scale.of(0.5), "s": Scale.of(0.01), "y": Scale.of(0.25)}
+    tied, taken = tie_scales(view, rules, scales)
+    assert not taken and all(tied[name].same_bits(scale) for name, scale in scales.items())
