@@ -55,7 +55,8 @@ def fill_every_tensor(
         complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
         missing = [name for name in complete.left if name not in complete.exempt]
     if missing and options.fill != "none":
-        shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
+        told = [f"{name} ({table.unscaled[name]})" if name in table.unscaled else name for name in missing[:_SHOWN]]
+        shown = ", ".join(told) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
         todo = "give --data, or --fill none to write the cache without them"
         raise QdqError(clean.name, f"{len(missing)} of {len(tensors)} tensors have no scale: {shown}", todo)
     return complete

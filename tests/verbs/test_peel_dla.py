@@ -352,3 +352,16 @@ def test_real_models_are_covered_from_their_metadata_alone(shared: Path, tmp_pat
     again = peel(done.model, forced, output=tmp_path / "f.onnx", cache=tmp_path / "f.cache")
     assert (tmp_path / "f.onnx").read_bytes() == path.read_bytes()
     assert "qdq" not in again.origins and set(again.cache.entries) == activations_of(onnx.load(path))
+
+
+@pytest.mark.shared
+def test_what_lies_behind_a_plugin_is_left_over_and_told(shared: Path, tmp_path: Path) -> None:
+    """A tensor that onnxruntime cannot compute has no scale: that is refused with the reason, unless it is allowed."""
+    model = shared / "corpus" / "structure" / "gen_ultraface_EfficientNMS_TRT.onnx"
+    images = np.random.default_rng(3).normal(size=(2, 3, 240, 320)).astype(np.float32)
+    placed = insert(model, data=iter([{"input": image[None]} for image in images]), output=tmp_path / "q.onnx")
+    with pytest.raises(QdqError, match=r"detection_boxes \(behind EfficientNMS_TRT"):
+        peel(placed.model, PeelOptions(TrtVersion(8, 5, 2), target="dla"), output=tmp_path / "p.onnx")
+    assert not (tmp_path / "p.onnx").exists()
+    some = peel(placed.model, PeelOptions(TrtVersion(8, 5, 2), target="dla", fill="none"), output=tmp_path / "p.onnx")
+    assert {"detection_boxes", "detection_scores"} <= set(some.table.unscaled)
