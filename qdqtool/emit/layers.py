@@ -62,6 +62,7 @@ class Sources:
         floats: names of its float tensors.
         scaled: names of the tensors that have a scale in the cache.
         markers: operators behind which post-processing begins.
+        unequal: first outputs of operators whose inputs have ranges that differ where the target wants one, perhaps.
     """
 
     heads: Iterable[Head]
@@ -69,14 +70,15 @@ class Sources:
     floats: Collection[str]
     scaled: Collection[str]
     markers: Collection[str] = ()
+    unequal: Collection[str] = ()
 
 
 def find_float_layers(view: GraphView, target: str, known: Sources) -> list[FloatLayer]:
     """Every layer that must stay in FP32 or FP16, in file order, by the names of a graph that is written as it is.
 
     These are: weighted operators that were float under Q/DQ, and what decodes the values of regression heads. For the
-    DLA, where every tensor has a scale, also operators that have no INT8. On the GPU regression heads and their decode
-    compute in FP32, the rest in FP16; the DLA has FP16 only. The main graph only.
+    DLA, where every tensor has a scale, also operators that have no INT8 and products of two ranges. On the GPU
+    regression heads and their decode compute in FP32, the rest in FP16; the DLA has FP16 only. The main graph only.
     """
     labels = {head.key: head.label for head in known.heads}
     exact: Precision = "fp32" if target == "gpu" else "fp16"
@@ -94,6 +96,9 @@ def find_float_layers(view: GraphView, target: str, known: Sources) -> list[Floa
             found.append(_layer(node, exact, why, known))
         elif target == "dla" and node.op in NO_INT8 and _float_outputs(node, known):
             found.append(_layer(node, "fp16", f"{node.op} has no INT8", known))
+        elif node.key in known.unequal:
+            why = f"{node.op} reads two ranges, and making them one would cost its inputs their levels"
+            found.append(_layer(node, "fp16", why, known))
     return _named(view, found)
 
 

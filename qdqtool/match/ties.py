@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from qdqtool.graph.view import GraphView
 from qdqtool.match.spread import nodes_of, same_values
 from qdqtool.rulebook import RuleBook
@@ -47,6 +49,20 @@ def tie_scales(
                 tied[name] = replace(scales[top], origin="equal", method=f"tied with {top}")
                 taken[name] = top
     return tied, taken
+
+
+def unequal_inputs(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32]) -> list[str]:
+    """First outputs of the operators that a rule leaves untied and whose inputs have ranges that differ, in file order.
+
+    Whether the target takes them in INT8 is not documented, so they are better told to stay in float.
+    """
+    found = []
+    for node, rule in nodes_of(view, rules, rules.ties):
+        names = [view.root(name) for name in node.inputs if name]
+        bits = {scales[name].tobytes() for name in names if name in scales}
+        if rule.members == "none" and len(bits) > 1:
+            found.append(node.key)
+    return found
 
 
 class _Classes:

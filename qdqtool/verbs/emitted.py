@@ -23,6 +23,7 @@ from qdqtool.graph.io import Opened
 from qdqtool.graph.types import float_tensors, infer_types, opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan
+from qdqtool.match.ties import unequal_inputs
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import ScaleTable
 
@@ -147,6 +148,7 @@ def _float_layers(found: Peeling) -> list[FloatLayer]:
         floats=frozenset(float_tensors(found.clean.proto)),
         scaled=found.cache.entries.keys(),
         markers=found.rules.heads.markers,
+        unequal=unequal_inputs(found.view, found.rules, found.cache.entries),
     )
     return find_float_layers(found.view, found.rules.target, known)
 

@@ -266,3 +266,14 @@ def test_real_detectors(shared: Path, tmp_path: Path, capsys: Capsys, name: str,
     assert len(heads) == {"ultraface_rfb320_raw": 4, "yolox_nano_coco": 3, "nanodet_m_320_coco": 3}[name]
     for path in (tmp_path / "q.polygraphy.py", tmp_path / "q.deepstream.txt"):
         assert all(node.name in path.read_text() for node in heads)
+
+
+def test_products_of_two_ranges_compute_in_fp16_on_the_dla_only(tmp_path: Path, capsys: Capsys, models: Path) -> None:
+    """Every SiLU of the classifier multiplies what it gates by a gate of another range."""
+    source, data = models / "tiny_classifier.onnx", models / "digits8_calib.npz"
+    insert(source, data=data, output=tmp_path / "q.onnx")
+    muls = {node.name for node in onnx.load(source).graph.node if node.op_type == "Mul"}
+    for target in ("gpu", "dla"):
+        peeled(capsys, tmp_path, "--emit", "trtexec", target=target)
+        told = muls & set(layers_in(tmp_path / "q.trtexec.sh"))
+        assert muls and told == (muls if target == "dla" else set())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import view_of
 
-from qdqtool.match.ties import tie_scales
+from qdqtool.match.ties import tie_scales, unequal_inputs
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
 from qdqtool.trtversion import TrtVersion, parse
@@ -160,3 +160,13 @@ def test_a_product_is_left_alone_on_the_dla() -> None:
     scales = {"x": Scale.of(0.5), "s": Scale.of(0.01), "y": Scale.of(0.25)}
     tied, taken = tie_scales(view, rules, scales)
     assert not taken and all(tied[name].same_bits(scale) for name, scale in scales.items())
+
+
+def test_a_product_of_two_ranges_is_named_and_one_of_equal_ranges_is_not() -> None:
+    view = view_of("g (float[1,4] x) => (float[1,4] y) { s = Sigmoid(x) y = Mul(x, s) }")
+    dla, gpu = (load_rules(target, TrtVersion(8, 5, 2)) for target in ("dla", "gpu"))
+    apart = {"x": np.float32(0.5), "s": np.float32(0.01)}
+    assert unequal_inputs(view, dla, apart) == ["y"]
+    assert unequal_inputs(view, dla, dict.fromkeys("xs", np.float32(0.5))) == []
+    assert unequal_inputs(view, dla, {"x": np.float32(0.5)}) == [], "one range is nothing to differ from"
+    assert unequal_inputs(view, gpu, apart) == [], "the GPU has no such rule"
