@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto
+from onnx import GraphProto, NodeProto
 
-from qdqtool.graph.tensors import bytes_needed, is_external
+from qdqtool.graph.types import lean_tensor
 from qdqtool.graph.view import GraphView
 
 Shape = tuple[int | None, ...]
-
-_LEAN_BYTES = 1024
 
 
 def shapes_of(view: GraphView) -> dict[str, Shape]:
@@ -32,7 +30,7 @@ def _inferred(graph: GraphProto) -> GraphProto:
         lean.opset_import.add(domain=domain, version=1)
     for name in ("input", "output", "value_info"):
         getattr(lean.graph, name).extend(getattr(graph, name))
-    lean.graph.initializer.extend(map(_lean_tensor, graph.initializer))
+    lean.graph.initializer.extend(map(lean_tensor, graph.initializer))
     lean.graph.node.extend(map(_lean_node, graph.node))
     try:
         return onnx.shape_inference.infer_shapes(lean, data_prop=True).graph
@@ -54,18 +52,7 @@ def _modern(graph: GraphProto) -> int:
     return 18 if listed else 17
 
 
-def _lean_tensor(tensor: TensorProto) -> TensorProto:
-    """The tensor without its values where they are many: inference reads only short ones (shapes, axes)."""
-    if not is_external(tensor) and bytes_needed(tensor) <= _LEAN_BYTES:
-        return tensor
-    lean = TensorProto(
-        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
-    )
-    lean.external_data.add(key="location", value="not read")
-    return lean
-
-
 def _lean_node(node: NodeProto) -> NodeProto:
     if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
-        return onnx.helper.make_node("Constant", [], list(node.output), value=_lean_tensor(node.attribute[0].t))
+        return onnx.helper.make_node("Constant", [], list(node.output), value=lean_tensor(node.attribute[0].t))
     return node

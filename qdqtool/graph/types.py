@@ -39,7 +39,7 @@ def infer_types(proto: onnx.ModelProto, opset: int) -> GraphProto:
         lean.opset_import.add(domain="", version=opset)
     for name in ("input", "output", "value_info", "sparse_initializer"):
         getattr(lean.graph, name).extend(getattr(proto.graph, name))
-    lean.graph.initializer.extend(map(_lean_tensor, proto.graph.initializer))
+    lean.graph.initializer.extend(map(lean_tensor, proto.graph.initializer))
     lean.functions.extend(proto.functions)
     lean.graph.node.extend(_lean_node(node, opset) for node in proto.graph.node)
     try:
@@ -48,7 +48,7 @@ def infer_types(proto: onnx.ModelProto, opset: int) -> GraphProto:
         return lean.graph  # types only help: an operator that cannot do without them is refused by name
 
 
-def _lean_tensor(tensor: TensorProto) -> TensorProto:
+def lean_tensor(tensor: TensorProto) -> TensorProto:
     """The tensor without its values where they are many: inference reads only short ones (shapes, axes)."""
     if not is_external(tensor) and bytes_needed(tensor) <= _LEAN_BYTES:
         return tensor
@@ -61,7 +61,7 @@ def _lean_tensor(tensor: TensorProto) -> TensorProto:
 
 def _lean_node(node: NodeProto, opset: int) -> NodeProto:
     if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
-        return helper.make_node("Constant", [], list(node.output), value=_lean_tensor(node.attribute[0].t))
+        return helper.make_node("Constant", [], list(node.output), value=lean_tensor(node.attribute[0].t))
     if opset < 7 and node.op_type in _KEEPS_SHAPE and node.domain in ("", "ai.onnx"):  # they had no inference then
         return helper.make_node("Identity", node.input[:1], node.output[:1])
     lean = NodeProto()
