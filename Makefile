@@ -3,16 +3,18 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+RIG ?= out/rig
+SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
 
-.PHONY: setup demo test slow check format clean
+.PHONY: setup demo test slow bench rig check format clean
 
 setup: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml setup.py qdqtool/calibration/_kernel.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "qdqtool needs Python 3.10 or later; say which: make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing qdqtool and its tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[cpu,images,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools>=77" -e ".[cpu,images,eval,dev]"
 	@touch $@
 
 demo: setup
@@ -23,6 +25,19 @@ test: setup
 
 slow: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow; code=$$?; test $$code -eq 5 || exit $$code
+
+# NVIDIA's Python bindings with stubs below them, for QDQTOOL_TRT_RIG (docs/testing.md). Needs a network and gcc.
+rig:
+	@for version in 10.13.3.9 11.4.0.106; do \
+		folder=$(RIG)/$${version%%.*}; \
+		sh $(SHARED)/trt_rig/rig.sh $$folder $$version && \
+		$$folder/venv/bin/pip install -q onnx onnx-graphsurgeon onnxruntime tqdm || exit 1; \
+	done
+	@echo "now: QDQTOOL_TRT_RIG=$(RIG) $(BIN)/python -m pytest tests/calibration/test_backend_contract.py"
+
+# PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
+bench: setup
+	$(BIN)/python tests/bench/calibration.py $(if $(PARTS),--parts $(PARTS)) $(if $(PEERS),--peers-python $(PEERS))
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -35,4 +50,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) out build dist qdqtool/calibration/_kernel*.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

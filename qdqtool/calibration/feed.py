@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,10 @@ import numpy as np
 from qdqtool.calibration.inputs import Array, Input, checked, inputs_of
 from qdqtool.calibration.json_inputs import JsonInputs
 from qdqtool.calibration.preprocess import Preprocess
-from qdqtool.calibration.sources import Source, open_source
+from qdqtool.calibration.sources import Part, Source, open_source
 from qdqtool.errors import QdqError
 
-__all__ = ["Batch", "Data", "Feed", "FeedOptions", "Input", "inputs_of", "open_feed"]
+__all__ = ["Batch", "Data", "Feed", "FeedOptions", "Input", "Task", "inputs_of", "open_feed"]
 
 Batch = dict[str, Array]
 Data = str | os.PathLike[str] | JsonInputs | Callable[[], Iterable[Any]] | Iterable[Any]
@@ -41,6 +44,23 @@ class FeedOptions:
     max_bytes: int = 8 << 30
 
 
+@dataclass(frozen=True)
+class Task:
+    """One batch to come.
+
+    Attributes:
+        index: its number in file order.
+        first: how many samples lie before it.
+        count: how many it has.
+        load: reads and checks it, in any thread; it may be called once.
+    """
+
+    index: int
+    first: int
+    count: int
+    load: Callable[[], Batch]
+
+
 class Feed:
     """Batches for a model, in order; walked again from the beginning by each loop over it.
 
@@ -49,13 +69,18 @@ class Feed:
         samples: how many samples there are, None where only walking tells.
         batches: how many batches, None likewise.
         notes: what is left out, and why, one sentence each.
+        origin: what another process can open the same data by; None for data that only this one has.
+        options: how it is read.
     """
 
-    def __init__(self, source: Source, inputs: Sequence[Input], options: FeedOptions) -> None:
+    def __init__(
+        self, source: Source, inputs: Sequence[Input], options: FeedOptions, origin: str | JsonInputs | None = None
+    ) -> None:
         self.inputs = tuple(inputs)
+        self.origin = origin
+        self.options = options
         self.notes = source.notes
         self._source = source
-        self._options = options
         self._fixed = next((one for one in self.inputs if not one.batched), None)
         _check_options(source, self._fixed, options)
         self._each = self.inputs[0].first or 1
@@ -74,12 +99,23 @@ class Feed:
         facts: dict[str, Any] = {"kind": self._source.kind}
         if isinstance(self._source.where, Path):
             facts["name"] = self._source.where.resolve().name
-        facts["batch"] = self._each if self._fixed else self._options.batch
+        facts["batch"] = self._each if self._fixed else self.options.batch
         if self._source.preprocess:
             facts["preprocess"] = self._source.preprocess
         if self.notes:
             facts["left_out"] = list(self.notes)
         return facts
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of which samples are fed, and how: file names and sizes, a script's text; the same wherever it is.
+
+        Raises:
+            QdqError: a file is gone.
+        """
+        listed = [[file.name, _weight(file)] for file in self._source.files]
+        facts = {"what": self.description, "limit": self.options.limit, "files": listed}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def __iter__(self) -> Iterator[Batch]:
         """Walk the batches.
@@ -90,16 +126,42 @@ class Feed:
         Raises:
             QdqError: the data does not fit an input (named), holds NaN or Inf, or has no sample at all.
         """
+        return (task.load() for task in self.tasks())
+
+    def tasks(self) -> Iterator[Task]:
+        """Walk the batches without reading those that can be read apart; the others are read as the walk goes.
+
+        Raises:
+            QdqError: as for walking the batches; what is read apart is refused when it is loaded.
+        """
+        index = first = 0
+        for count, load in self._read() if self._source.parts is None else self._apart(self._source.parts):
+            yield Task(index, first, count, load)
+            index, first = index + 1, first + count
+        if not first:
+            raise _no_samples(self._source, self._each)
+
+    def _read(self) -> Iterator[tuple[int, Callable[[], Batch]]]:
         where = self._source.where
         batches: Iterator[Batch] = (checked(where, item, self.inputs) for item in self._source.items())
-        if self._options.batch > 1 and self._fixed is None:
-            batches = _grouped(where, batches, self._options.batch)
-        seen = 0
+        if self.options.batch > 1 and self._fixed is None:
+            batches = _grouped(where, batches, self.options.batch)
         for batch in self._limited(batches):
-            seen += self.count(batch)
-            yield batch
-        if not seen:
-            raise _no_samples(self._source, self._each)
+            yield self.count(batch), partial(_itself, batch)
+
+    def _apart(self, parts: Sequence[Part]) -> Iterator[tuple[int, Callable[[], Batch]]]:
+        """Groups of parts; all are of one size, 1 where the model leaves the batch free."""
+        kept = len(parts) if self.options.limit is None else min(len(parts), self.options.limit // self._each)
+        size = self.options.batch if self._fixed is None else 1
+        for start in range(0, kept, size):
+            group = parts[start : min(start + size, kept)]
+            yield sum(count for count, _ in group), partial(self._loaded, [load for _, load in group])
+
+    def _loaded(self, loads: Sequence[Callable[[], Batch]]) -> Batch:
+        batches = [checked(self._source.where, load(), self.inputs) for load in loads]
+        for batch in batches[1:]:
+            _check_joinable(self._source.where, batches[0], batch)
+        return _joined(batches)
 
     def count(self, batch: Batch) -> int:
         """The number of samples in a batch: the first axis of the first input, 1 for a scalar."""
@@ -107,7 +169,7 @@ class Feed:
         return int(array.shape[0]) if array.ndim else 1
 
     def _limited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        left = self._options.limit
+        left = self.options.limit
         for batch in batches:
             if left is not None and self.count(batch) > left:
                 if self._fixed is None and left:
@@ -137,7 +199,8 @@ def open_feed(data: Data, inputs: Sequence[Input], options: FeedOptions | None =
     if not inputs:
         raise QdqError("model", "has no input to feed", "it computes constants only")
     source = open_source(data, inputs, options.preprocess, options.max_bytes)
-    return Feed(source, inputs, options)
+    origin = data if isinstance(data, JsonInputs) else None
+    return Feed(source, inputs, options, os.fspath(data) if isinstance(data, str | os.PathLike) else origin)
 
 
 def _check_options(source: Source, fixed: Input | None, options: FeedOptions) -> None:
@@ -150,6 +213,20 @@ def _check_options(source: Source, fixed: Input | None, options: FeedOptions) ->
         raise QdqError(
             "--batch", f"{options.batch} cannot be, the input {fixed.name!r} takes {shape}", "leave --batch out"
         )
+
+
+def _itself(batch: Batch) -> Batch:
+    return batch
+
+
+def _weight(file: Path) -> int | str:
+    """A file's size, or the digest of a script: what a script yields, its text decides."""
+    try:
+        if file.suffix == ".py":
+            return hashlib.sha256(file.read_bytes()).hexdigest()
+        return file.stat().st_size
+    except OSError as error:
+        raise QdqError(file, f"cannot be read ({error.strerror})", "was it moved?") from error
 
 
 def _no_samples(source: Source, each: int) -> QdqError:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.calibration import kernel
 from qdqtool.errors import QdqError
 
 BINS_LOG2 = 12
@@ -24,11 +25,46 @@ CHUNK = 65_536
 SMALLEST_EXPONENT = BINS_LOG2 - 126
 LARGEST_EXPONENT = 128
 POSITIVE, NEGATIVE = 0, 1
+WORDS = 8  # in front of the counts
+
+_TALLY = slice(2, 6)
 
 _COUNTED = ("counts", "tally")  # saved arrays that hold no negative number
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
+
+
+class Word:
+    """One integer of a histogram's block, as an attribute."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def __get__(self, owner: Blocked, kind: type | None = None) -> int:
+        return int(owner.block[self.position])
+
+    def __set__(self, owner: Blocked, value: int) -> None:
+        owner.block[self.position] = value
+
+
+class Real:
+    """One float64 of a histogram's block, as an attribute: the bits lie in an int64."""
+
+    def __init__(self, position: int) -> None:
+        self.part = slice(position, position + 1)
+
+    def __get__(self, owner: Blocked, kind: type | None = None) -> float:
+        return float(owner.block[self.part].view(np.float64)[0])
+
+    def __set__(self, owner: Blocked, value: float) -> None:
+        owner.block[self.part].view(np.float64)[0] = value
+
+
+class Blocked(Protocol):
+    """What has a block."""
+
+    block: Int64
 
 
 class Histogram:
@@ -39,42 +75,70 @@ class Histogram:
     When E grows, pairs of bins are added up: ``trunc(trunc(y) / 2) == trunc(y / 2)``, so nothing is lost. A sign
     without values keeps E = -114.
 
+    The state is one block of memory that the C kernel counts into as well (kernel.py): eight words, then the counts.
+
     Attributes:
         counts: int64[2, 4096], positive values first, then |negative values|; zeros are not in it.
         exponents: E of the positive and of the negative side.
         zeros: number of values equal to 0 (either sign).
         nans: number of NaN.
-        infs: number of infinities (either sign).
+        positive_infs: number of +inf.
+        negative_infs: number of -inf.
         low: smallest finite value, +inf where there is none; never -0.0.
         high: largest finite value, -inf where there is none; never -0.0.
     """
 
-    __slots__ = ("counts", "exponents", "high", "infs", "low", "nans", "zeros")
+    __slots__ = ("block",)
+
+    # The order of the words is the C kernel's too.
+    zeros = Word(2)
+    nans = Word(3)
+    positive_infs = Word(4)
+    negative_infs = Word(5)
+    low = Real(6)
+    high = Real(7)
 
     def __init__(self) -> None:
-        self.counts: Int64 = np.zeros((2, BINS), np.int64)
+        self.block: Int64 = np.zeros(WORDS + 2 * BINS, np.int64)
         self.exponents = [SMALLEST_EXPONENT, SMALLEST_EXPONENT]
-        self.zeros = self.nans = self.infs = 0
         self.low, self.high = math.inf, -math.inf
 
+    @property
+    def counts(self) -> Int64:
+        """A view of the counts, int64[2, 4096]."""
+        return self.block[WORDS:].reshape(2, BINS)
+
+    @property
+    def exponents(self) -> list[int]:
+        """E of the positive and of the negative side; assign a pair to change it."""
+        return [int(e) for e in self.block[:2]]
+
+    @exponents.setter
+    def exponents(self, pair: Sequence[int]) -> None:
+        self.block[:2] = pair
+
     def add(self, x: npt.NDArray[np.float32]) -> None:
-        """Count every element of a float32 (or float16) array of any shape and memory order.
+        """Count every element of a float32 (or float16) array of any shape and memory order; see `kernel.add_all`.
 
         Raises:
             TypeError: another dtype, whose values float32 cannot hold exactly.
         """
-        flat = flatten(x)
+        kernel.add_all((self,), (x,))
+
+    def add_in_numpy(self, x: Float32) -> None:
+        """Count a flat float32 vector in NumPy: what counts where the C kernel is absent, and what it is tested by."""
         scratch = SCRATCH
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, flat.size, CHUNK):
-                self._add_chunk(flat[start : start + CHUNK], scratch)
+            for start in range(0, x.size, CHUNK):
+                self._add_chunk(x[start : start + CHUNK], scratch)
 
     def _add_chunk(self, chunk: Float32, scratch: Scratch) -> None:
         low, high = float(chunk.min()), float(chunk.max())
         if not (math.isfinite(low) and math.isfinite(high)):  # a NaN is the minimum and the maximum
-            chunk, nans, infs = finite_part(chunk)
+            chunk, nans, above, below = finite_part(chunk)
             self.nans += nans
-            self.infs += infs
+            self.positive_infs += above
+            self.negative_infs += below
             if not chunk.size:
                 return
             low, high = float(chunk.min()), float(chunk.max())
@@ -94,8 +158,9 @@ class Histogram:
             return
         factor = self._factor(side) * (1.0 if side == POSITIVE else -1.0)
         scaled = np.multiply(chunk, np.float32(factor), out=scratch.scaled[: chunk.size])
-        self.counts[side] += np.bincount(scratch.truncate(scaled), minlength=BINS)
-        self.counts[side, 0] -= zeros
+        counts = self.counts[side]
+        counts += np.bincount(scratch.truncate(scaled), minlength=BINS)
+        counts[0] -= zeros
 
     def _count_both(self, chunk: Float32, scratch: Scratch) -> None:
         """Values of both signs; those that truncate to 0 are told apart by counting signs."""
@@ -105,9 +170,9 @@ class Histogram:
         self.zeros += chunk.size - positive - negative
         found = np.bincount(scratch.truncate(self._scale_both(chunk, scratch), BINS - 1), minlength=2 * BINS - 1)
         above, below = found[BINS:], found[BINS - 2 :: -1]
-        for side, many, bins in ((POSITIVE, positive, above), (NEGATIVE, negative, below)):
-            self.counts[side, 1:] += bins
-            self.counts[side, 0] += many - int(bins.sum())
+        for side, many, bins in zip(self.counts, (positive, negative), (above, below), strict=True):
+            side[1:] += bins
+            side[0] += many - int(bins.sum())
 
     def _scale_both(self, chunk: Float32, scratch: Scratch) -> Float32:
         """Each value times the factor of its sign, p or n.
@@ -124,23 +189,38 @@ class Histogram:
         return choose(scaled, other, out=scaled)
 
     def _factor(self, side: int) -> float:
-        return math.ldexp(1.0, BINS_LOG2 - self.exponents[side])
+        return math.ldexp(1.0, BINS_LOG2 - int(self.block[side]))
 
     def _grow(self, side: int, exponent: int) -> None:
-        steps = exponent - self.exponents[side]
+        steps = exponent - int(self.block[side])
         if steps > 0:
             self.counts[side] = fold(self.counts[side], steps)
-            self.exponents[side] = exponent
+            self.block[side] = exponent
 
     def merge(self, other: Histogram) -> None:
         """Take in what another histogram has counted; the other stays as it is."""
         for side in (POSITIVE, NEGATIVE):
             self._grow(side, other.exponents[side])
             self.counts[side] += fold(other.counts[side], self.exponents[side] - other.exponents[side])
-        self.zeros += other.zeros
-        self.nans += other.nans
-        self.infs += other.infs
+        self.block[_TALLY] += other.block[_TALLY]
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+    def copy(self) -> Histogram:
+        """An equal histogram that counts on by itself."""
+        made = Histogram()
+        made.block[:] = self.block
+        return made
+
+    def rectified(self) -> Histogram:
+        """The histogram of ``max(x, 0)`` of the same values, equal to one that had observed them (NaN stays NaN)."""
+        made = self.copy()
+        made.zeros += int(made.counts[NEGATIVE].sum()) + made.negative_infs
+        made.negative_infs = 0
+        made.counts[NEGATIVE] = 0
+        made.exponents = [made.exponents[POSITIVE], SMALLEST_EXPONENT]
+        if made.zeros:
+            made.low, made.high = 0.0, max(made.high, 0.0)
+        return made
 
     @property
     def count(self) -> int:
@@ -161,6 +241,11 @@ class Histogram:
     def is_empty(self) -> bool:
         """Whether nothing has been added."""
         return self.count == 0
+
+    @property
+    def infs(self) -> int:
+        """Number of infinities, of either sign."""
+        return self.positive_infs + self.negative_infs
 
     @property
     def has_nan(self) -> bool:
@@ -188,7 +273,7 @@ class Histogram:
         return {
             "counts": self.counts.copy(),
             "exponents": np.array(self.exponents, np.int64),
-            "tally": np.array([self.zeros, self.nans, self.infs], np.int64),
+            "tally": self.block[_TALLY].copy(),
             "range": np.array([self.low, self.high], np.float32),
         }
 
@@ -199,15 +284,15 @@ class Histogram:
         Raises:
             QdqError: a part is missing or has another shape or dtype; `where` names the tensor or file.
         """
-        form = {"counts": ((2, BINS), np.int64), "exponents": ((2,), np.int64), "tally": ((3,), np.int64)}
+        form = {"counts": ((2, BINS), np.int64), "exponents": ((2,), np.int64), "tally": ((4,), np.int64)}
         check_arrays(arrays, form | {"range": ((2,), np.float32)}, where)
         exponents = arrays["exponents"]
         if exponents.min() < SMALLEST_EXPONENT or exponents.max() > LARGEST_EXPONENT:
             raise QdqError(where, "not a saved histogram (exponents out of range)", "start the calibration again")
         made = cls()
-        made.counts = np.array(arrays["counts"])
-        made.exponents = [int(e) for e in arrays["exponents"]]
-        made.zeros, made.nans, made.infs = (int(n) for n in arrays["tally"])
+        made.counts[:] = arrays["counts"]
+        made.exponents = [int(e) for e in exponents]
+        made.block[_TALLY] = arrays["tally"]
         made.low, made.high = (float(v) for v in arrays["range"])
         return made
 
@@ -240,22 +325,11 @@ class Scratch(threading.local):
 SCRATCH = Scratch()
 
 
-def flatten(x: npt.NDArray[Any]) -> Float32:
-    """The elements as a float32 vector, in memory order; copied only where they are not contiguous or are float16.
-
-    Raises:
-        TypeError: neither float32 nor float16.
-    """
-    if x.dtype not in (np.float32, np.float16):
-        raise TypeError(f"a histogram takes float32 or float16, not {x.dtype}")
-    return x.ravel(order="K").astype(np.float32, copy=False)
-
-
-def finite_part(values: Float32) -> tuple[Float32, int, int]:
-    """The finite values, how many NaN there were, how many infinities."""
+def finite_part(values: Float32) -> tuple[Float32, int, int, int]:
+    """The finite values, how many NaN there were, how many +inf, how many -inf."""
     finite = values[np.isfinite(values)]
-    nans = int(np.count_nonzero(np.isnan(values)))
-    return finite, nans, values.size - finite.size - nans
+    above, below = (int(np.count_nonzero(values == inf)) for inf in (np.inf, -np.inf))
+    return finite, values.size - finite.size - above - below, above, below
 
 
 def exponent_above(value: float) -> int:

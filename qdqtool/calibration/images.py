@@ -43,7 +43,11 @@ class ImageReader:
         Raises:
             QdqError: the file is no image, is broken, or holds more than 8 bits a channel.
         """
-        pixels = np.asarray(self._resized(_decode(path, self.channels)), np.uint8)
+        return self.array(decode_image(path, self.channels))
+
+    def array(self, image: Image) -> Float32:
+        """The array of a decoded image: float32, (1, C, H, W) or (1, H, W, C)."""
+        pixels = np.asarray(self._resized(image), np.uint8)
         pixels = pixels.reshape(*pixels.shape[:2], self.channels)
         if self.spec.color == "bgr":
             pixels = pixels[..., ::-1]
@@ -55,27 +59,39 @@ class ImageReader:
 
     def _resized(self, image: Image) -> Image:
         width, height = self.spec.size or image.size
-        how, wide, high = self.spec.interpolation, image.width, image.height
+        how = self.spec.interpolation
         if self.spec.resize == "stretch":
             return _resample(image, width, height, how)
         if self.spec.resize == "crop":
-            ratio = max(round(width / _CROP) / wide, round(height / _CROP) / high)
-            covering = _resample(image, max(width, round(wide * ratio)), max(height, round(high * ratio)), how)
+            covering = _resample(image, *covering_size(image.size, (width, height)), how)
             left, top = (covering.width - width) // 2, (covering.height - height) // 2
             return covering.crop((left, top, left + width, top + height))
         return self._letterboxed(image, width, height)
 
     def _letterboxed(self, image: Image, width: int, height: int) -> Image:
         """Keep the aspect ratio: YOLOX cuts off fractions of a pixel and pads behind, YOLOv5 rounds and centres."""
-        pillow = _pillow()
-        ratio = min(width / image.width, height / image.height)
+        pillow = load_pillow()
         corner = self.spec.resize == "letterbox-topleft"
-        wide, high = ((int if corner else round)(side * ratio) for side in image.size)
-        inner = _resample(image, max(1, wide), max(1, high), self.spec.interpolation)
+        _, wide, high = letterbox_size(self.spec, image.size, (width, height))
+        inner = _resample(image, wide, high, self.spec.interpolation)
         grey = (self.spec.pad,) * 3 if self.channels == 3 else self.spec.pad
         canvas: Image = pillow.new(image.mode, (width, height), grey)
         canvas.paste(inner, (0, 0) if corner else ((width - inner.width) // 2, (height - inner.height) // 2))
         return canvas
+
+
+def covering_size(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+    """Width and height to which `crop` scales an image before it cuts the target out of its centre."""
+    (wide, high), (width, height) = size, target
+    ratio = max(round(width / _CROP) / wide, round(height / _CROP) / high)
+    return max(width, round(wide * ratio)), max(height, round(high * ratio))
+
+
+def letterbox_size(spec: Preprocess, size: tuple[int, int], target: tuple[int, int]) -> tuple[float, int, int]:
+    """The ratio by which a letterbox scales an image, and the whole pixels of width and height that result."""
+    ratio = min(target[0] / size[0], target[1] / size[1])
+    wide, high = ((int if spec.resize == "letterbox-topleft" else round)(side * ratio) for side in size)
+    return ratio, max(1, wide), max(1, high)
 
 
 def fit_reader(spec: Preprocess, name: str, shape: Sequence[int | str | None]) -> ImageReader:
@@ -133,9 +149,17 @@ def _size(spec: Preprocess, name: str, width: int | str | None, height: int | st
     return spec.size
 
 
-def _decode(path: Path, channels: int) -> Image:
-    """The image as the camera meant it (EXIF orientation applied), 8 bits, grey or RGB; transparency is dropped."""
-    pillow = _pillow()
+def decode_image(path: Path, channels: int) -> Image:
+    """The image as the camera meant it (EXIF orientation applied), 8 bits, grey or RGB; transparency is dropped.
+
+    Args:
+        path: the file.
+        channels: 1 for grey, 3 for RGB.
+
+    Raises:
+        QdqError: the file is no image, is broken, or holds more than 8 bits a channel.
+    """
+    pillow = load_pillow()
     try:
         with pillow.open(path) as file:
             if file.mode not in _MODES:
@@ -159,7 +183,12 @@ def _short(error: Exception) -> str:
     return "not an image" if "cannot identify" in str(error) else (text[0] if text else type(error).__name__)
 
 
-def _pillow() -> Any:
+def load_pillow() -> Any:
+    """The module PIL.Image.
+
+    Raises:
+        MissingPackageError: Pillow is not installed.
+    """
     try:
         import PIL.Image
     except ImportError:
@@ -168,7 +197,7 @@ def _pillow() -> Any:
 
 
 def _resample(image: Image, width: int, height: int, how: Interpolation) -> Image:
-    pillow = _pillow()
+    pillow = load_pillow()
     if image.size == (width, height):
         return image
     if how in ("linear", "area"):

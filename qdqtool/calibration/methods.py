@@ -19,7 +19,7 @@ from qdqtool.calibration.histogram import BINS, BINS_LOG2, NEGATIVE, POSITIVE, H
 from qdqtool.calibration.trt_entropy import LEVELS, best_bin
 from qdqtool.errors import QdqError
 
-NAMES = ("mse", "entropy", "percentile", "max", "entropy-stable")
+NAMES = ("auto", "mse", "entropy", "percentile", "max", "entropy-stable")
 DEFAULT_PERCENT = 99.99
 SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 
@@ -80,8 +80,12 @@ def choose_amax(method: Method, hist: Histogram) -> np.float32:
     """The clipping value by any method but `entropy`.
 
     Raises:
+        QdqError: the method is `auto`, which needs more than a histogram (auto.py).
         ValueError: the method needs TensorRT's histogram.
     """
+    if method.name == "auto":
+        reason = "asks the operators that read a tensor, and here is only its histogram"
+        raise QdqError("--method auto", reason, "use it where model and data are at hand, or choose mse")
     if method.name == "percentile":
         return amax_percentile(hist, DEFAULT_PERCENT if method.percent is None else method.percent)
     plain: dict[str, Callable[[Histogram], np.float32]] = {

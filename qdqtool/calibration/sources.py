@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from qdqtool.errors import QdqError
 
 Array = npt.NDArray[Any]
 Item = dict[str, Array]
+Part = tuple[int, Callable[[], Item]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Source:
         samples: how many there are in all, None where only walking tells.
         notes: what was left out, and why.
         preprocess: the text of what is done to each image, "" where nothing is.
+        files: what is read, in order; a script counts for whatever it loads.
+        parts: the items as number of samples and a function that reads them, in any order and thread; None where they
+            can only be had one after the other.
     """
 
     where: object
@@ -44,6 +49,8 @@ class Source:
     samples: int | None = None
     notes: tuple[str, ...] = ()
     preprocess: str = ""
+    files: tuple[Path, ...] = ()
+    parts: tuple[Part, ...] | None = None
 
 
 def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> Source:
@@ -70,7 +77,7 @@ def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess
         raise QdqError(path, "is not a folder of images, and --preprocess is for images only", "leave it out")
     if script and not path.is_dir():
         make = load_script(*script)
-        return Source(script[0], "script", lambda: items_of(script[0], make))
+        return Source(script[0], "script", lambda: items_of(script[0], make), files=(script[0],))
     try:
         path.stat()
         if path.is_dir():
@@ -124,7 +131,7 @@ def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> Source:
     def items() -> Iterator[Item]:
         return itertools.chain.from_iterable(read_json(path, max_bytes) for path in paths)
 
-    return Source(where, "json", items)
+    return Source(where, "json", items, files=tuple(paths))
 
 
 def _from_folder(path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> Source:
@@ -151,13 +158,17 @@ def _from_folder(path: Path, inputs: Sequence[Input], preprocess: str | Preproce
 def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageReader) -> Source:
     group = one.first or 1
     count = len(images) // group * group
+    used = tuple(images[:count])
 
-    def items() -> Iterator[Item]:
-        for start in range(0, count, group):
-            arrays = [_as_fed(file, reader.read(file), one) for file in images[start : start + group]]
-            yield {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
+    def read(files: Sequence[Path]) -> Item:
+        arrays = [_as_fed(file, reader.read(file), one) for file in files]
+        return {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
 
-    return Source(path, "images", items, count, _left_over(len(images) - count, one), str(reader.spec))
+    parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
+    notes = _left_over(len(images) - count, one)
+    return Source(
+        path, "images", lambda: (load() for _, load in parts), count, notes, str(reader.spec), files=used, parts=parts
+    )
 
 
 def _as_fed(file: Path, values: npt.NDArray[np.float32], one: Input) -> Array:
@@ -194,10 +205,10 @@ def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: 
 
     array, first = stored[inputs[0].name], inputs[0]
     if _stacked(array, first):
-        return Source(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1))
+        return Source(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1), files=(path,))
     each = first.first or 1
     over = array.shape[0] % each if array.shape else 0
-    return Source(path, kind, items, count * each, _left_over(over, first))
+    return Source(path, kind, items, count * each, _left_over(over, first), files=(path,))
 
 
 def _stacked(array: StoredArray, one: Input) -> bool:

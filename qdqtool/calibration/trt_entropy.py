@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.histogram import CHUNK, SCRATCH, Float32, Int64, check_arrays, finite_part, flatten
+from qdqtool.calibration import kernel
+from qdqtool.calibration.histogram import (
+    CHUNK,
+    SCRATCH,
+    WORDS,
+    Float32,
+    Int64,
+    Real,
+    Word,
+    check_arrays,
+    finite_part,
+)
 
 BINS = 2048
 LEVELS = 128
@@ -32,6 +43,7 @@ class EntropyHistogram:
     """2048 bins of |x|; the first batch that is not all zero sets the width, a larger value doubles it by merging.
 
     ``w = max|first batch| / 2048``, ``bin = min(floor(|x| / w), 2047)`` with the quotient in float64.
+    The state is one block of memory that the C kernel counts into as well (kernel.py): eight words, then the counts.
 
     Attributes:
         counts: int64[2048], zeros included in bin 0.
@@ -41,12 +53,21 @@ class EntropyHistogram:
         infs: number of infinities, left out of the counts.
     """
 
-    __slots__ = ("counts", "infs", "nans", "width", "zeros")
+    __slots__ = ("block",)
+
+    # The order of the words is the C kernel's too.
+    zeros = Word(0)
+    nans = Word(1)
+    infs = Word(2)
+    width = Real(3)
 
     def __init__(self) -> None:
-        self.counts: Int64 = np.zeros(BINS, np.int64)
-        self.width = 0.0
-        self.zeros = self.nans = self.infs = 0
+        self.block: Int64 = np.zeros(WORDS + BINS, np.int64)
+
+    @property
+    def counts(self) -> Int64:
+        """A view of the counts, int64[2048]."""
+        return self.block[WORDS:]
 
     def add(self, batch: npt.NDArray[np.float32]) -> None:
         """Count one batch, a float32 (or float16) array of any shape; the order of the batches matters.
@@ -54,23 +75,33 @@ class EntropyHistogram:
         Raises:
             TypeError: another dtype.
         """
-        values = flatten(batch)
-        largest = _largest(values)
+        kernel.add_all((self,), (batch,))
+
+    def add_in_numpy(self, x: Float32) -> None:
+        """Count a flat float32 batch in NumPy: what counts where the C kernel is absent, and what it is tested by."""
+        values, largest = x, _largest(x)
         if not math.isfinite(largest):
-            values, nans, infs = finite_part(values)
+            values, nans, above, below = finite_part(values)
             self.nans += nans
-            self.infs += infs
+            self.infs += above + below
             largest = _largest(values)
         if largest == 0.0:
             self.zeros += values.size
             return
         self.width = self.width or largest / BINS
+        counts = self.counts
         while largest > self.width * BINS:
-            self.counts[: BINS // 2] = self.counts[0::2] + self.counts[1::2]
-            self.counts[BINS // 2 :] = 0
+            counts[: BINS // 2] = counts[0::2] + counts[1::2]
+            counts[BINS // 2 :] = 0
             self.width *= 2.0
         for start in range(0, values.size, CHUNK):
-            self.counts += np.bincount(self._bins(values[start : start + CHUNK]), minlength=BINS)
+            counts += np.bincount(self._bins(values[start : start + CHUNK]), minlength=BINS)
+
+    def copy(self) -> EntropyHistogram:
+        """An equal histogram that counts on by itself."""
+        made = EntropyHistogram()
+        made.block[:] = self.block
+        return made
 
     def _bins(self, chunk: Float32) -> Int64:
         """The bin of every value, in the thread's working memory."""
@@ -115,7 +146,7 @@ class EntropyHistogram:
         return {
             "counts": self.counts.copy(),
             "width": np.array([self.width], np.float64),
-            "tally": np.array([self.zeros, self.nans, self.infs], np.int64),
+            "tally": self.block[:3].copy(),
         }
 
     @classmethod
@@ -128,9 +159,9 @@ class EntropyHistogram:
         form = {"counts": ((BINS,), np.int64), "width": ((1,), np.float64), "tally": ((3,), np.int64)}
         check_arrays(arrays, form, where)
         made = cls()
-        made.counts = np.array(arrays["counts"])
+        made.counts[:] = arrays["counts"]
         made.width = float(arrays["width"][0])
-        made.zeros, made.nans, made.infs = (int(n) for n in arrays["tally"])
+        made.block[:3] = arrays["tally"]
         return made
 
     def state(self) -> bytes:

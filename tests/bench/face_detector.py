@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[2]
 MODEL = "corpus/models/ultraface_rfb320_raw.onnx"
+DECODED = "corpus/models/ultraface_rfb320.onnx"  # the same detector, its boxes decoded in the graph
 IMAGES = "corpus/datasets/ultraface_imgs/imgs"
 
 
@@ -145,6 +146,11 @@ def _make_symmetric(graph: onnx.GraphProto) -> None:
             value.type.tensor_type.elem_type = onnx.TensorProto.INT8
 
 
+def with_project(command: Sequence[str | Path]) -> Cost:
+    """Run a command that finds this project's package."""
+    return measured(command, environment={"PYTHONPATH": f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"})
+
+
 @dataclass(frozen=True)
 class Bench:
     """Where things lie: the plain model, the prepared data, and the interpreters of the tools."""
@@ -154,13 +160,15 @@ class Bench:
     peers: Path | None
     nncf: Path | None
     qdqtool: Path
+    decoded: bool = False
 
     def row(self, tool: str, command: Sequence[str | Path], out: Path) -> Row:
         """Run one tool and judge what it wrote."""
         print(f"{tool} ...", file=sys.stderr)
-        cost = measured(command, environment={"PYTHONPATH": f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"})
-        made = cost.code == 0 and out.is_file()
-        return Row(tool, cost, apart(judge, out, self.plain, self.work / "evaluation.npy") if made else None)
+        cost = with_project(command)
+        if cost.code != 0 or not out.is_file():
+            return Row(tool, cost, None)
+        return Row(tool, cost, apart(judge, out, self.plain, self.work / "evaluation.npy", decoded=self.decoded))
 
     def copy(self, name: str) -> Path:
         """A copy of the model in a folder of its own, for a tool that may write beside it."""
@@ -169,12 +177,19 @@ class Bench:
         return Path(shutil.copyfile(self.plain, folder / "model.onnx"))
 
     def insert(self, method: str, order: str) -> Row:
-        """`qdqtool insert` with the samples in one order."""
+        """`qdqtool insert` with the samples in one order; with "condition+" before the method, `condition` first."""
         tool = f"qdqtool {method}" + (", reversed" if order == "reversed" else "")
         model = self.copy(tool)
         out, data = model.with_name("q.onnx"), self.work / order / "samples.npz"
-        verb: list[str | Path] = ["-m", "qdqtool", "insert", model, "--data", data, "--method", method, "-o", out]
-        return self.row(tool, [self.qdqtool, *verb], out)
+        plain = method.removeprefix("condition+")
+        options: list[str | Path] = ["--data", data, "--method", plain]
+        if plain == method:
+            return self.row(tool, [self.qdqtool, "-m", "qdqtool", "insert", model, *options, "-o", out], out)
+        edited = model.with_name("conditioned.onnx")
+        before = with_project([self.qdqtool, "-m", "qdqtool", "condition", model, *options, "-o", edited])
+        row = self.row(tool, [self.qdqtool, "-m", "qdqtool", "insert", edited, *options, "-o", out], out)
+        seconds, peak = row.cost.cpu_seconds + before.cpu_seconds, max(row.cost.peak_mb, before.peak_mb)
+        return replace(row, cost=replace(row.cost, cpu_seconds=seconds, peak_mb=peak))
 
     def modelopt(self, python: Path, method: str, order: str) -> Row:
         """`modelopt.onnx.quantization` with the samples in one order."""
@@ -247,6 +262,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--nncf-python", type=Path, help="interpreter with nncf")
     parser.add_argument("--qdqtool-python", type=Path, default=Path(sys.executable), help="default: this one")
     parser.add_argument("--methods", default="mse,entropy,max", help="of qdqtool, with commas; empty for peers only")
+    parser.add_argument("--decoded", action="store_true", help="the model that decodes its boxes in the graph")
     parser.add_argument("--reverse", action="store_true", help="also run with the images in reverse order")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser.parse_args(argv)
@@ -261,13 +277,14 @@ def main(argv: Sequence[str]) -> int:
         return 0
     args = arguments(argv)
     shared = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared"))
-    if not (shared / MODEL).is_file():
-        print(f"face_detector: {shared / MODEL} is absent; set QDQTOOL_SHARED", file=sys.stderr)
+    model = shared / (DECODED if args.decoded else MODEL)
+    if not model.is_file():
+        print(f"face_detector: {model} is absent; set QDQTOOL_SHARED", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         apart(prepare, shared / IMAGES, work)
-        bench = Bench(shared / MODEL, work, args.peers_python, args.nncf_python, args.qdqtool_python)
+        bench = Bench(model, work, args.peers_python, args.nncf_python, args.qdqtool_python, args.decoded)
         rows = list(bench.rows([m for m in args.methods.split(",") if m], backwards=args.reverse))
         verdicts = [gate(rows), *([order_check(work)] if args.reverse else [])]
     facts = apart(environment)

@@ -101,12 +101,15 @@ def iou(box: Floats, boxes: Floats) -> Floats:
     return shared / union
 
 
-def faces(scores: Floats, offsets: Floats, anchors: Floats) -> Floats:
-    """Boxes [n, 4] of the faces of one image after non-maximum suppression, highest score first."""
+def faces(scores: Floats, offsets: Floats, anchors: Floats | None) -> Floats:
+    """Boxes [n, 4] of the faces of one image after non-maximum suppression, highest score first.
+
+    Without anchors the offsets are boxes already: the graph decodes them.
+    """
     import numpy as np
 
     certain = np.flatnonzero(scores[:, 1] > FACE_SCORE)
-    boxes: Floats = decode(offsets[certain], anchors[certain])
+    boxes: Floats = offsets[certain] if anchors is None else decode(offsets[certain], anchors[certain])
     left, kept = np.argsort(-scores[certain, 1], kind="stable"), []
     while len(left):
         kept.append(left[0])
@@ -149,12 +152,12 @@ def sqnr(reference: Floats, found: Floats) -> float:
     return float(10 * np.log10((ref**2).sum() / ((ref - found) ** 2).sum()))
 
 
-def judge(model: Path, plain: Path, evaluation: Path) -> Verdict:
-    """The verdict on a Q/DQ model, with the plain model's answers as the truth."""
+def judge(model: Path, plain: Path, evaluation: Path, *, decoded: bool = False) -> Verdict:
+    """The verdict on a Q/DQ model, with the plain model's answers as the truth; `decoded` where it gives boxes."""
     import numpy as np
     import onnx
 
-    samples, anchors = np.load(evaluation), priors()
+    samples, anchors = np.load(evaluation), None if decoded else priors()
     reference, answers = outputs(plain, samples), outputs(model, samples)
     truth = [faces(s, b, anchors) for s, b in zip(*reference, strict=True)]
     found = [faces(s, b, anchors) for s, b in zip(*answers, strict=True)]

@@ -46,6 +46,44 @@ def make_graph(path: Path, nodes: int, channels: int) -> None:
     _write(path, helper.make_graph(made, "chain", [first], [last], weights))
 
 
+def make_resnet50(path: Path) -> None:
+    """Write a ResNet-50 with random weights, BatchNormalization folded, 224 x 224, opset 13."""
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    random = np.random.default_rng(SEED)
+    made: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def add(op: str, *inputs: str, **attributes: Any) -> str:
+        made.append(helper.make_node(op, inputs, [f"t{len(made)}"], name=f"{op}_{len(made)}", **attributes))
+        return str(made[-1].output[0])
+
+    def stored(*shape: int) -> str:
+        deviation = (2 / np.prod(shape[1:])) ** 0.5 if len(shape) > 1 else 0.1
+        values = (random.standard_normal(shape) * deviation).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, f"w{len(weights)}"))
+        return str(weights[-1].name)
+
+    def conv(tensor: str, given: int, wide: int, side: int, stride: int = 1) -> str:
+        pads = [side // 2] * 4
+        return add("Conv", tensor, stored(wide, given, side, side), stored(wide), strides=[stride] * 2, pads=pads)
+
+    tensor = add("Relu", conv("input", 3, 64, 7, 2))
+    tensor, given = add("MaxPool", tensor, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), 64
+    for wide, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            stride = 2 if block == 0 and wide > 64 else 1
+            inner = add("Relu", conv(add("Relu", conv(tensor, given, wide, 1)), wide, wide, 3, stride))
+            skip = conv(tensor, given, 4 * wide, 1, stride) if block == 0 else tensor
+            tensor, given = add("Relu", add("Add", conv(inner, wide, 4 * wide, 1), skip)), 4 * wide
+    tensor = add("Gemm", add("Flatten", add("GlobalAveragePool", tensor)), stored(given, 1000), stored(1000))
+    ends = [("input", [1, 3, 224, 224]), (tensor, [1, 1000])]
+    first, last = (helper.make_tensor_value_info(name, 1, shape) for name, shape in ends)
+    _write(path, helper.make_graph(made, "resnet50", [first], [last], weights))
+
+
 def make_external(path: Path) -> None:
     """Write a 2.6 GB model beside its data file: one branch of MatMul, one of 1x1 Conv, Relu between, added up."""
     import numpy as np

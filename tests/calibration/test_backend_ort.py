@@ -20,7 +20,7 @@ from qdqtool.graph.io import open_model
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.calibration.backends.ort import OrtActivations
+from qdqtool.calibration.backends.ort import ObservableModel, OrtActivations
 from qdqtool.calibration.backends.runtime import one_line
 
 HEAD = '<ir_version: {ir}, opset_import: ["" : 13, "my" : 1]>\n'
@@ -176,7 +176,7 @@ def test_external_weights_from_any_working_folder(tmp_path: Path, monkeypatch: p
 
 def test_weights_are_not_serialised(tmp_path: Path) -> None:
     opened = open_model(external(tmp_path))
-    model_bytes, lent = OrtActivations(opened.proto, opened.folder)._skeleton
+    model_bytes, lent = ObservableModel(opened.proto, opened.folder)._skeleton
     assert list(lent) == ["big"]
     assert len(model_bytes.SerializeToString()) < 2000 + 4 * 108
     assert isinstance(lent["big"], np.memmap)

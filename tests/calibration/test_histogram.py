@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from qdqtool.calibration.histogram import BINS, CHUNK, NEGATIVE, POSITIVE, Histogram, exponent_above, fold
+from qdqtool.calibration.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]
@@ -59,7 +60,8 @@ def assert_like_oracle(x: Float32, hist: Histogram) -> None:
     finite = x[np.isfinite(x)]
     assert hist.zeros == np.count_nonzero(finite == 0)
     assert hist.nans == np.count_nonzero(np.isnan(x))
-    assert hist.infs == np.count_nonzero(np.isinf(x))
+    assert hist.positive_infs == np.count_nonzero(x == np.inf)
+    assert hist.negative_infs == np.count_nonzero(x == -np.inf)
     assert hist.count == x.size
     assert hist.low == (finite.min() if finite.size else math.inf)
     assert hist.high == (finite.max() if finite.size else -math.inf)
@@ -113,6 +115,36 @@ def test_random_splits_and_orders(x: Float32, data: st.DataObject) -> None:
     order = np.array(data.draw(st.permutations(range(x.size))))
     cuts = sorted(data.draw(st.lists(st.integers(0, x.size), max_size=5)))
     assert hist_of(*np.split(x[order], cuts)).state() == hist_of(x).state()
+
+
+@given(vectors, vectors)
+@settings(deadline=None)
+def test_rectified_is_the_histogram_behind_a_relu(a: Float32, b: Float32) -> None:
+    seen = hist_of(a, b)
+    before = seen.state()
+    assert seen.rectified().state() == hist_of(np.maximum(a, 0), np.maximum(b, 0)).state()
+    assert seen.rectified().rectified().state() == seen.rectified().state()
+    assert seen.state() == before
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("extra", [[], [np.nan], [np.inf], [-np.inf], [0.0], [-0.0]])
+def test_rectified_keeps_the_range_right(sign: float, extra: list[float]) -> None:
+    """No zero comes from nowhere: a positive tensor keeps its smallest value, a negative one becomes zeros."""
+    for values in ([], [1.5], [1.5, 7.0, 2.0**-149]):
+        x = np.array([sign * v for v in values] + extra, np.float32)
+        assert hist_of(x).rectified().state() == hist_of(np.maximum(x, 0)).state()
+    assert hist_of(np.array([sign * 1.5, sign * 7.0], np.float32)).rectified().low == (1.5 if sign > 0 else 0.0)
+
+
+@pytest.mark.parametrize("kind", [Histogram, EntropyHistogram])
+def test_a_copy_counts_on_by_itself(kind: type[Histogram] | type[EntropyHistogram]) -> None:
+    first = kind()
+    first.add(np.array([1.0, -3.0, 0.0], np.float32))
+    before, second = first.state(), first.copy()
+    assert second.state() == before
+    second.add(np.array([9.0], np.float32))
+    assert first.state() == before != second.state()
 
 
 def six_batches() -> list[Float32]:
@@ -210,6 +242,9 @@ def test_what_cannot_be_counted_is_told_apart() -> None:
     odd = hist_of(np.array([np.nan, np.inf, -np.inf, 0.0], np.float32))
     assert odd.has_nan and odd.has_inf and not odd.all_zero and not odd.is_empty
     assert (odd.nans, odd.infs, odd.zeros, odd.count, odd.finite) == (1, 2, 1, 4, 1)
+    assert (odd.positive_infs, odd.negative_infs) == (1, 1)
+    above = hist_of(np.array([np.inf, np.inf, -np.inf], np.float32))
+    assert (above.positive_infs, above.negative_infs, above.infs) == (2, 1, 3)
     fine = hist_of(np.array([1.0, -3.0], np.float32))
     assert not (fine.has_nan or fine.has_inf or fine.all_zero or fine.is_empty)
     only = hist_of(np.array([np.nan], np.float32))
@@ -291,7 +326,8 @@ def test_saving_copies() -> None:
         ("counts", np.zeros((2, 9), np.int64)),
         ("counts", np.zeros((2, BINS), np.float64)),
         ("counts", np.full((2, BINS), -1, np.int64)),
-        ("tally", np.array([0, -1, 0])),
+        ("tally", np.array([0, -1, 0, 0])),
+        ("tally", np.zeros(3, np.int64)),
         ("exponents", np.array([0, 129])),
         ("exponents", np.array([-115, 0])),
         ("range", np.zeros(2, np.float64)),

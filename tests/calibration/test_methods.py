@@ -337,7 +337,7 @@ def test_only_entropy_needs_tensorrts_histogram() -> None:
         ("msee", "--method msee: no such method; did you mean mse?"),
         ("MSE", "--method MSE: no such method; did you mean mse?"),
         ("entropy_stable", "--method entropy_stable: no such method; did you mean entropy-stable?"),
-        ("", "--method : no such method; choose one of mse, entropy, percentile, max, entropy-stable"),
+        ("", "--method : no such method; choose one of auto, mse, entropy, percentile, max, entropy-stable"),
         ("percentile=0", "--method percentile=0: the percentage must lie in (0, 100]; write --method percentile=99.99"),
         (
             "percentile=100.1",

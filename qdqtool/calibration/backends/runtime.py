@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from qdqtool.errors import MissingPackageError, QdqError
@@ -35,10 +36,9 @@ def load_onnxruntime() -> Any:
     Raises:
         MissingPackageError: it is not installed, or several flavours are, which overwrite one another.
     """
-    found = [name for name in _FLAVOURS if _installed(name)]
+    found = installed_flavours()
     if len(found) > 1:
-        fix = f"pip uninstall -y {' '.join(found)}, then pip install one of them"
-        raise MissingPackageError("onnxruntime", f"{' and '.join(found)} are installed over one another", fix)
+        raise flavour_clash(found)
     try:
         import onnxruntime
     except ImportError as error:
@@ -48,6 +48,17 @@ def load_onnxruntime() -> Any:
         fix = 'pip install --force-reinstall --no-deps onnxruntime, or pip install "qdqtool[cpu]"'
         raise MissingPackageError("onnxruntime", "is installed only in part", fix)
     return onnxruntime
+
+
+def installed_flavours() -> list[str]:
+    """The onnxruntime wheels that are installed: one at most, where all is well."""
+    return [name for name in _FLAVOURS if _installed(name)]
+
+
+def flavour_clash(found: Sequence[str]) -> MissingPackageError:
+    """What is wrong with several flavours, and the way out."""
+    fix = f"pip uninstall -y {' '.join(found)}, then pip install one of them"
+    return MissingPackageError("onnxruntime", f"{' and '.join(found)} are installed over one another", fix)
 
 
 def provider_names(runtime: Any, provider: str) -> list[str]:

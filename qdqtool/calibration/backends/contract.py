@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a back end of `ptq` takes and gives, whoever computes the scales. No back end is here.
+
+Two keep it: `calibration.embedded` (onnxruntime and our own search) and `backends.trt` (NVIDIA's calibrator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import onnx
+
+from qdqtool.cache.text import Cache
+from qdqtool.scales import ScaleTable
+
+BACKENDS = ("embedded", "tensorrt")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A plain model whose tensors want scales.
+
+    Attributes:
+        proto: the model, external data not loaded; no back end changes it.
+        folder: where its external data lie.
+        path: the file it came from, where it came from one.
+        where: what messages call it.
+        method: mse, max, entropy, ... as `parse_method` reads it.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None = None
+    path: Path | None = None
+    where: str = "model"
+    method: str = "entropy"
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What a back end found.
+
+    Attributes:
+        table: one scale per float32 tensor, the tensors without one and why, and facts: `method`, `samples`, and `data`
+            where the batches come from a `Feed`. Nothing in it differs between two equal runs.
+        cache: the cache that the back end itself wrote, with the ties it made; None where it writes none.
+        written: that cache byte for byte.
+    """
+
+    table: ScaleTable
+    cache: Cache | None = None
+    written: bytes = b""
+
+
+class Backend(Protocol):
+    """Batches through a model to one scale per tensor."""
+
+    @property
+    def name(self) -> str:
+        """One of `BACKENDS`."""
+        ...
+
+    def check(self, request: Request) -> None:
+        """Say no before any data is read.
+
+        Raises:
+            QdqError: this back end cannot do the request; a package it needs is missing (`MissingPackageError`).
+        """
+        ...
+
+    def calibrate(self, request: Request, batches: Iterable[Mapping[str, Any]]) -> Calibrated:
+        """Use every batch, in order, or say why not.
+
+        Raises:
+            QdqError: what `check` refuses; no batches; whatever goes wrong with one of them, in its own words.
+        """
+        ...

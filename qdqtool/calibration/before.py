@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of which only what an activation lets through matters: they take the scale of what comes out of it.
+
+y -> Relu -> z: what y holds below 0 becomes 0 whatever y's scale is, and the rest is z. So the scale of z is the best
+one for y, too, and y need not be fetched, which would keep onnxruntime (as it would TensorRT) from fusing the two. The
+same holds for a Clip around 0. No scale is lost where a fused group is cut there: whoever asks for y itself gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from qdqtool.graph.view import GraphView, Node, attribute
+
+# What inference engines fuse with the activation behind it.
+_MAKERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Add"})
+
+
+def before_activations(view: GraphView, names: Sequence[str], kept: Collection[str] = ()) -> dict[str, str]:
+    """Of wanted tensors those that only a Relu, or a Clip around 0, reads -> what that makes, which is wanted too.
+
+    Args:
+        view: the main graph.
+        names: the wanted tensors.
+        kept: tensors that need a histogram of their own.
+    """
+    wanted = frozenset(names)
+    found: dict[str, str] = {}
+    for node in view.nodes:
+        if node.op not in ("Relu", "Clip") or node.inputs[0] not in wanted or node.outputs[0] not in wanted:
+            continue
+        before = node.inputs[0]
+        maker = view.producer.get(before)
+        alone = len(view.readers(before)) == 1 and not view.is_output(before) and before not in view.captured
+        if maker is not None and maker.op in _MAKERS and alone and before not in kept and _around_zero(view, node):
+            found[before] = node.outputs[0]
+    return found
+
+
+def _around_zero(view: GraphView, node: Node) -> bool:
+    """Whether the activation leaves 0 as it is and cuts off on either side of it only."""
+    if node.op == "Relu":
+        return True
+    low, high = (_bound(view, node, index, name) for index, name in ((1, "min"), (2, "max")))
+    return low is not None and high is not None and low <= 0.0 <= high
+
+
+def _bound(view: GraphView, node: Node, index: int, name: str) -> float | None:
+    """A bound of a Clip: an input since opset 11, an attribute before; 0 where there is none, None where computed."""
+    if index < len(node.inputs) and node.inputs[index]:
+        value = view.array(node.inputs[index])
+        return None if value is None or value.size != 1 else float(value.reshape(()))
+    given = attribute(node, name, 0.0)
+    return float(given) if isinstance(given, int | float) else None

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the outputs of a model with Q/DQ are from those of the float model, as one number between 0 and 1.
+
+A guide for choices on calibration images, not a figure of quality: that takes labels and held-out images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.calibration.backends.ort import OrtActivations
+from qdqtool.calibration.feed import Batch
+from qdqtool.errors import QdqError
+
+Float64 = npt.NDArray[np.float64]
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Samples, and what the float model gives for them.
+
+    Attributes:
+        samples: what is run.
+        outputs: names of the float32 outputs.
+        wanted: per sample, an array per output.
+        provider: what onnxruntime runs on.
+        where: what messages call the model.
+    """
+
+    samples: tuple[Batch, ...]
+    outputs: tuple[str, ...]
+    wanted: tuple[tuple[Float64, ...], ...]
+    provider: str
+    where: object
+
+    @classmethod
+    def of(
+        cls, proto: onnx.ModelProto, folder: Path | None, samples: Sequence[Batch], provider: str, where: object
+    ) -> Yardstick:
+        """Run the float model.
+
+        Raises:
+            QdqError: no output is float32 and made by a node; what `OrtActivations` refuses.
+        """
+        made = {name for node in proto.graph.node for name in node.output}
+        names = [value.name for value in proto.graph.output if value.name in made]
+        outputs = tuple(name for name in names if _is_float(proto, name))
+        if not outputs:
+            raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
+        wanted = _outputs(proto, folder, samples, outputs, provider, where)
+        return cls(tuple(samples), outputs, wanted, provider, where)
+
+    def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
+        """Mean over outputs, and over the channels of each, of error^2 / variance, no channel counting more than 1.
+
+        The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
+        The variance is taken over samples and positions; a channel that never varies is left out.
+        """
+        got = _outputs(proto, folder, self.samples, self.outputs, self.provider, self.where)
+        losses = []
+        for index in range(len(self.outputs)):
+            mine = np.concatenate([_channels(arrays[index]) for arrays in self.wanted], axis=1)
+            theirs = np.concatenate([_channels(arrays[index]) for arrays in got], axis=1)
+            signal = ((mine - mine.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+            error = ((mine - theirs) ** 2).sum(axis=1)
+            alive = signal > 0
+            lost = np.where(np.isfinite(error[alive]), error[alive], np.inf)
+            losses.append(float(np.minimum(lost / signal[alive], 1.0).mean()) if alive.any() else 0.0)
+        return sum(losses) / len(losses)
+
+
+def _is_float(proto: onnx.ModelProto, name: str) -> bool:
+    return any(v.name == name and v.type.tensor_type.elem_type == _FLOAT for v in proto.graph.output)
+
+
+def _outputs(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    samples: Sequence[Batch],
+    names: tuple[str, ...],
+    provider: str,
+    where: object,
+) -> tuple[tuple[Float64, ...], ...]:
+    activations = OrtActivations(proto, folder, names, provider, where)
+    taken = []
+    for sample in samples:
+        got = dict(activations.run(sample))
+        taken.append(tuple(np.asarray(got[name], np.float64) for name in names))
+    return tuple(taken)
+
+
+def _channels(array: Float64) -> Float64:
+    """As [channels, positions]."""
+    squeezed = array.reshape([size for size in array.shape[1:] if size > 1] or [1])
+    if squeezed.ndim < 2:
+        return squeezed.reshape(1, -1)
+    axis = int(np.argmin(squeezed.shape))
+    return np.moveaxis(squeezed, axis, 0).reshape(squeezed.shape[axis], -1)

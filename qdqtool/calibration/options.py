@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user may say about a calibration. Nothing is decided here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """How scales are found.
+
+    Attributes:
+        method: auto, mse, max, percentile[=99.99], entropy (TensorRT's) or entropy-stable.
+        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
+        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
+        where: what messages call the model.
+        beside: another method, whose predicted loss the table tells beside the chosen one's; not `entropy`.
+        workers: threads that share one session; the scales are the same for any number.
+        max_memory: the most that the arrays of the batches at work and the histograms may take, in bytes; the tensors
+            are then fetched in as many walks over the data as that needs.
+        checkpoint: a file to keep the work in; see checkpoint.py. It stays there when all is done.
+        resume: whether a checkpoint that is there is continued.
+        derive: whether histograms that follow exactly from others are derived; False counts every tensor itself.
+        inner: whether tensors inside what is fused (before a BatchNormalization, before a Relu) get scales that follow
+            from what comes out, and are not fetched; not with `entropy`, which does as TensorRT does, nor without
+            `derive`.
+        candidates: whether the table tells what `auto` tried for each point and what its readers lose with it.
+    """
+
+    method: str = "mse"
+    provider: str = "cpu"
+    progress: bool | None = None
+    where: str = "model"
+    beside: str = ""
+    workers: int = 1
+    max_memory: int | None = None
+    checkpoint: Path | None = None
+    resume: bool = False
+    derive: bool = True
+    inner: bool = True
+    candidates: bool = False

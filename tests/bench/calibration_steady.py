@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model in one process: CPU per image of calibrating over that of plain inference, by the slope between two counts.
+
+Run by calibration.py. With `--chain`, one calibration of a long chain, taken apart.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from qdqtool.calibration.backends.ort import ObservableModel, OrtActivations
+from qdqtool.calibration.counting import count_batches
+from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.calibration.feed import Batch, inputs_of
+from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.graph.io import open_model
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions, make_plan
+
+FEW, ROUNDS = 4, 3
+
+
+def cpu() -> float:
+    """User and system seconds of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def bank_of(graph: onnx.GraphProto) -> list[Batch]:
+    """Eight batches of seeded noise for a model's one input."""
+    one = inputs_of(graph)[0]
+    shape = [size if isinstance(size, int) else 1 for size in one.shape or ()]
+    return [{one.name: np.random.default_rng(k).normal(size=shape).astype(np.float32)} for k in range(8)]
+
+
+def plain_seconds(path: Path, bank: list[Batch], images: int) -> float:
+    """CPU per image of the model alone, initialisers no longer inputs, as the engine runs it."""
+    model = onnx.load(str(path))
+    stored = {tensor.name for tensor in model.graph.initializer}
+    fed = [value for value in model.graph.input if value.name not in stored]
+    del model.graph.input[:]
+    model.graph.input.extend(fed)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def run(count: int) -> None:
+        for k in range(count):
+            session.run(None, bank[k % 8])
+
+    run(FEW)
+    return slope(run, images)[0]
+
+
+def slope(run: Callable[[int], object], images: int) -> tuple[float, float]:
+    """CPU and wall seconds per image: the median over rounds of the difference between few and many."""
+    found = []
+    for _ in range(ROUNDS):
+        marks = []
+        for count in (FEW, FEW + images):
+            start, clock = cpu(), time.monotonic()
+            run(count)
+            marks.append((cpu() - start, time.monotonic() - clock))
+        found.append([(many - few) / images for few, many in zip(*marks, strict=True)])
+    cpu_each, wall_each = zip(*found, strict=True)
+    return median(cpu_each), median(wall_each)
+
+
+def steady(path: Path, images: int) -> None:
+    """Print one line for all tensors and one for the points."""
+    opened = open_model(path)
+    bank = bank_of(opened.proto.graph)
+    plain = plain_seconds(path, bank, images)
+    view = GraphView(opened.proto.graph, opened.folder)
+    points = [point.tensor for point in make_plan(view, PlanOptions()).activations]
+    for label, wanted in (("all", None), ("points", points)):
+
+        def run(count: int, workers: int = 1, wanted: list[str] | None = wanted) -> object:
+            feed = (bank[k % 8] for k in range(count))
+            options = CalibrationOptions(progress=False, workers=workers)
+            return count_batches(opened.proto, opened.folder, feed, options, wanted)
+
+        alone, _ = slope(run, images)
+        _, both = slope(lambda count: run(count, 2), images)
+        fetched = len(run(1).survey.fetched)  # type: ignore[attr-defined]
+        total = len(run(1).survey.names)  # type: ignore[attr-defined]
+        print(f"{label} {fetched}/{total} {plain * 1e3:.2f} {alone / plain:.2f} {both / plain:.2f}")
+
+
+def chain(path: Path) -> None:
+    """Seconds of CPU: the session with all it fetches, the batches, everything else."""
+    opened = open_model(path)
+    bank = bank_of(opened.proto.graph)[:2]
+    start = cpu()
+    calibrate_scales(opened.proto, opened.folder, bank, CalibrationOptions(progress=False))
+    whole = cpu() - start
+    model = ObservableModel(opened.proto, opened.folder)
+    fetched = count_batches(opened.proto, opened.folder, bank[:1], CalibrationOptions(progress=False)).survey.fetched
+    start = cpu()
+    activations = OrtActivations.of(model, fetched)
+    session = cpu() - start
+    start = cpu()
+    for batch in bank:
+        list(activations.run(batch))
+    batches = cpu() - start
+    own = whole - session - batches
+    print(f"{session:.2f} {batches:.2f} {own:.2f} {own / len(opened.proto.graph.node) * 1e6:.0f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--chain":
+        chain(Path(sys.argv[2]))
+    else:
+        steady(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A calibration on Dask: the bytes of a serial run, whatever dies on the way; and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of
+
+from qdqtool.calibration import dask_cluster, distributed, shard_job
+from qdqtool.calibration.distributed import DaskOptions, calibrate_on_dask
+from qdqtool.calibration.engine import CalibrationOptions, calibrate
+from qdqtool.calibration.feed import FeedOptions
+from qdqtool.calibration.json_inputs import JsonInputs
+from qdqtool.cli.main import main
+from qdqtool.errors import MissingPackageError, QdqError
+
+dask = pytest.importorskip("distributed", reason='needs pip install "qdqtool[dask]"')
+
+NET = """net (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,3,3] w> {
+ c = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(c)  y = Sigmoid(r) }"""
+QUIET = CalibrationOptions(progress=False)
+SCRIPT = """import os, pathlib, signal, time
+import numpy as np
+def load_data():
+    here = pathlib.Path(__file__).parent
+    for number, sample in enumerate(np.load(here / "d.npz")["x"]):
+        if number == 5 and os.getpid() != {pid}:
+            {act}
+        yield {{"x": sample[None]}}
+"""
+ONCE = """if not (here / "killed").exists():
+                (here / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two worker processes of one thread, which all tests share."""
+    with dask.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
+        memory_limit=None,
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def here(cluster: Any) -> DaskOptions:
+    return DaskOptions(cluster.scheduler_address, 3)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A model and 10 samples for it."""
+    (tmp_path / "m.onnx").write_bytes(model_of(NET).SerializeToString())
+    np.savez(tmp_path / "d.npz", x=samples())
+    return tmp_path / "m.onnx", tmp_path / "d.npz"
+
+
+def samples() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(10, 3, 8, 8)).astype(np.float32)
+
+
+def script(folder: Path, act: str) -> Path:
+    """A loader that does something at its sixth sample, in any process but this one."""
+    path = folder / "loader.py"
+    path.write_text(SCRIPT.format(pid=os.getpid(), act=act))
+    return path
+
+
+# The same bytes.
+
+
+@pytest.mark.parametrize(("method", "ship"), [("mse", False), ("percentile=99", True)])
+def test_the_bytes_of_a_serial_run(files: tuple[Path, Path], here: DaskOptions, method: str, ship: bool) -> None:
+    options = CalibrationOptions(method, progress=False)
+    assert (
+        calibrate_on_dask(*files, replace(here, ship=ship), options).to_json() == calibrate(*files, options).to_json()
+    )
+
+
+def test_options_reach_the_shards(files: tuple[Path, Path], here: DaskOptions) -> None:
+    options, feed = replace(QUIET, workers=2, max_memory=1 << 24), FeedOptions(batch=2, limit=7)
+    table = calibrate_on_dask(*files, here, options, feed)
+    assert table.facts["samples"] == 7
+    assert table.to_json() == calibrate(*files, QUIET, feed).to_json()
+
+
+@pytest.mark.parametrize("shards", [1, None])
+def test_any_number_of_shards(files: tuple[Path, Path], here: DaskOptions, shards: int | None) -> None:
+    assert (
+        calibrate_on_dask(*files, replace(here, shards=shards), QUIET).to_json() == calibrate(*files, QUIET).to_json()
+    )
+
+
+def test_a_script_by_its_path(files: tuple[Path, Path], here: DaskOptions) -> None:
+    data = f"{script(files[0].parent, 'pass')}:load_data"
+    assert calibrate_on_dask(files[0], data, here, QUIET).to_json() == calibrate(files[0], data, QUIET).to_json()
+
+
+def test_every_kind_of_data_is_shipped(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    np.save(tmp_path / "blob", samples())
+    (tmp_path / "link.npy").symlink_to(tmp_path / "blob.npy")
+    several = write_json(tmp_path)
+    for data in (tmp_path / "link.npy", several, JsonInputs(several.paths[:1])):
+        table = calibrate_on_dask(files[0], data, replace(here, ship=True), QUIET)
+        assert table.to_json() == calibrate(files[0], data, QUIET).to_json()
+
+
+def write_json(folder: Path) -> JsonInputs:
+    from qdqtool.calibration.json_inputs import write_json_inputs
+
+    paths = (folder / "a" / "in.json", folder / "b" / "in.json")
+    for path, part in zip(paths, np.split(samples(), 2), strict=True):
+        path.parent.mkdir()
+        write_json_inputs(path, [{"x": one[None]} for one in part])
+    return JsonInputs(paths)
+
+
+def test_images_and_external_data_are_shipped(here: DaskOptions, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "pictures").mkdir()
+    for number, one in enumerate(np.random.default_rng(2).integers(0, 255, (5, 8, 8, 3), np.uint8)):
+        image.fromarray(one).save(tmp_path / "pictures" / f"{number}.png")
+    (tmp_path / "pictures" / "labels.json").write_text("not JSON of inputs")
+    model, whole = tmp_path / "m.onnx", model_of(NET)
+    onnx.save_model(whole, str(model), save_as_external_data=True, location="w.bin", size_threshold=0)
+    feed = FeedOptions(preprocess="scale=1/255")
+    table = calibrate_on_dask(model, tmp_path / "pictures", replace(here, ship=True), QUIET, feed)
+    assert table.to_json() == calibrate(model, tmp_path / "pictures", QUIET, feed).to_json()
+
+
+def test_what_was_shipped_is_taken_away(files: tuple[Path, Path], here: DaskOptions, cluster: Any) -> None:
+    calibrate_on_dask(*files, replace(here, ship=True), QUIET)
+    with dask.Client(cluster, set_as_default=False) as client:
+
+        def left(dask_worker: Any) -> list[str]:
+            return [path.name for path in Path(dask_worker.local_directory).glob("qdqtool-*")]
+
+        assert not any(client.run(left).values())
+        assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+
+
+def test_a_killed_worker_costs_only_its_shard(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    data = script(tmp_path, ONCE)
+    table = calibrate_on_dask(files[0], data, replace(here, shards=4), QUIET)
+    assert (tmp_path / "killed").exists()
+    assert table.to_json() == calibrate(files[0], data, QUIET).to_json()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ship", [[], ["--dask-ship"]])
+def test_a_local_cluster_by_the_command(
+    files: tuple[Path, Path], tmp_path: Path, ship: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["calibrate", *map(str, files)]
+    words.insert(2, "--data")
+    assert main([*words, "-o", str(tmp_path / "one.json"), "-q"]) == 0
+    assert main([*words, "-o", str(tmp_path / "many.json"), "--dask", "local:2", "--dask-shards", "3", *ship]) == 0
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "many.json").read_bytes()
+    assert re.fullmatch(r"qdqtool: (no )?dashboard: .*\n", capfd.readouterr().err)
+
+
+# Faults of the user's.
+
+
+def test_the_lowest_shards_fault_is_told(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    bad = samples()
+    bad[[4, 6, 8]] = np.nan
+    np.savez(tmp_path / "bad.npz", x=bad)
+    with pytest.raises(QdqError) as serial:
+        calibrate(files[0], tmp_path / "bad.npz", QUIET)
+    for ship in (False, True):
+        with pytest.raises(QdqError) as caught:  # shards 0 and 1 of 2 hold 4, 6, 8 and nothing
+            calibrate_on_dask(files[0], tmp_path / "bad.npz", replace(here, shards=2, ship=ship), QUIET)
+        assert caught.value.line() == serial.value.line()
+        assert type(caught.value) is QdqError
+
+
+def test_of_several_faults_the_lowest(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    act = "raise ValueError(f'shard of {number}')"  # every shard walks a script from its beginning
+    with pytest.raises(QdqError, match=r"loader.py.*shard of 5"):
+        calibrate_on_dask(files[0], script(tmp_path, act), here, QUIET)
+
+
+def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [shard_job.Fault(str(number), "is bad", "", False) for number in range(3)]
+
+    class Future:
+        status = "finished"
+
+    futures = [Future() for _ in answers]
+    cancelled: list[Any] = []
+    client = type("Client", (), {"loop": None, "cancel": lambda self, some: cancelled.append(len(some))})()
+    for order, told in (((2, 0, 1), [0, 1]), ((1, 2, 0), [1, 0]), ((0, 1, 2), [2])):
+        cancelled.clear()
+        monkeypatch.setattr(dask, "as_completed", lambda *_, o=order, **__: [(futures[i], answers[i]) for i in o])
+        monkeypatch.setattr(
+            distributed, "_submitted", lambda _: contextlib.nullcontext(dict(zip(futures, range(3), strict=True)))
+        )
+        work = distributed._Round(client, None, None, 3, lambda: None)  # type: ignore[arg-type]
+        with pytest.raises(QdqError, match="0: is bad"):
+            distributed._counted(work)
+        assert cancelled == told
+
+
+def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) -> None:
+    nowhere = DaskOptions("tcp://127.0.0.1:9", seconds=0.1)
+    cases: list[tuple[str, Callable[[], object]]] = [
+        ("cannot be done in shards", lambda: calibrate_on_dask(*files, nowhere, CalibrationOptions("entropy"))),
+        (
+            "--method auto: runs samples of the whole data",
+            lambda: calibrate_on_dask(*files, nowhere, replace(QUIET, method="auto")),
+        ),
+        ("--dask-shards: 0 is no number", lambda: calibrate_on_dask(*files, replace(nowhere, shards=0))),
+        ("--checkpoint", lambda: calibrate_on_dask(*files, nowhere, replace(QUIET, checkpoint=tmp_path / "c"))),
+        ("none.npz: does not exist", lambda: calibrate_on_dask(files[0], tmp_path / "none.npz", nowhere)),
+        ("none.onnx: does not exist", lambda: calibrate_on_dask(tmp_path / "none.onnx", files[1], nowhere)),
+        (
+            "loader.py: is a script, which may read other files and cannot be sent; put the files where",
+            lambda: calibrate_on_dask(files[0], script(tmp_path, "pass"), replace(nowhere, ship=True)),
+        ),
+        (
+            "--dask-ship: model and data are 0 MiB, and every worker would hold them",
+            lambda: calibrate_on_dask(*files, replace(nowhere, ship=True), QUIET, FeedOptions(max_bytes=8000)),
+        ),
+        ("no scheduler answers within 0.1 s", lambda: calibrate_on_dask(*files, nowhere)),
+        ("is no scheduler file", lambda: calibrate_on_dask(*files, DaskOptions(str(files[0])))),
+        ("no file of that name is here; give tcp", lambda: calibrate_on_dask(*files, DaskOptions("nowhere"))),
+        ("local:0: is no number of workers", lambda: calibrate_on_dask(*files, DaskOptions("local:0"))),
+    ]
+    for message, call in cases:
+        with pytest.raises(QdqError, match=re.escape(message)) as caught:
+            call()
+        assert caught.value.exit_code == 2
+        assert "\n" not in caught.value.line()
+
+
+def test_without_dask(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    found = builtins.__import__
+
+    def hide(name: str, *rest: Any) -> Any:
+        if name == "distributed":
+            raise ModuleNotFoundError(name)
+        return found(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", hide)
+    assert main(["calibrate", str(files[0]), "--data", str(files[1]), "--dask", "local:2"]) == 3
+    assert capsys.readouterr().err == (
+        "qdqtool: error: dask: Dask's distributed is not installed, and --dask runs on it; "
+        'pip install "qdqtool[dask]"\n'
+    )
+
+
+# Machines that are not alike.
+
+
+class Told:
+    """A client whose workers answer what the test says."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def run(self, *_: object) -> dict[str, Any]:
+        return self.answers
+
+
+def versions_here(client: Any) -> dict[str, str]:
+    found: dict[str, dict[str, str]] = {}
+
+    class Spy:
+        def run(self, ask: Callable[[], dict[str, str]]) -> dict[str, Any]:
+            found["here"] = ask()
+            return {"tcp://a": found["here"]}
+
+    dask_cluster.check_versions(Spy())
+    return found["here"]
+
+
+def test_versions(cluster: Any) -> None:
+    same = versions_here(cluster)
+    assert set(same) == {"qdqtool", "onnxruntime", "numpy"}
+    dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": same}))
+    with pytest.raises(
+        QdqError, match=r"worker tcp://b: has numpy 1.0, this machine has .*; install the same versions"
+    ):
+        dask_cluster.check_versions(Told({"tcp://b": {**same, "numpy": "1.0"}, "tcp://a": same}))
+    with pytest.raises(MissingPackageError, match="worker tcp://b: has no qdqtool; install qdqtool"):
+        dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": {**same, "qdqtool": ""}}))
+
+
+def test_files_that_a_worker_does_not_see(files: tuple[Path, Path]) -> None:
+    job = shard_job.make_job(str(files[0]), str(files[1]), QUIET)
+    seen = shard_job.look_at(job)
+    distributed._check_seen(Told({"w": seen}), job, seen)
+    cases: list[tuple[Any, type[QdqError], str]] = [
+        (shard_job.Fault("m.onnx", "does not exist", "", False), QdqError, "does not see the files: m.onnx does not"),
+        (
+            replace(seen, data="other"),
+            QdqError,
+            r"sees another \S*d.npz than this machine; put the .* with --dask-ship",
+        ),
+        (replace(seen, model=("other",)), QdqError, r"sees another \S*m.onnx than this machine"),
+        (shard_job.Fault("images", "needs Pillow", "pip", True), MissingPackageError, "worker w: needs Pillow; pip"),
+    ]
+    for found, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            distributed._check_seen(Told({"v": seen, "w": found}), job, seen)
+
+
+def test_paths_are_checked_on_the_workers(files: tuple[Path, Path], here: DaskOptions, cluster: Any) -> None:
+    job = shard_job.make_job(str(files[0]), str(files[1]), QUIET)
+    gone = replace(job, model=job.model + ".gone")
+    with dask.Client(cluster, set_as_default=False) as client:
+        distributed._check_seen(client, job, shard_job.look_at(job))
+        with pytest.raises(QdqError, match=r"worker tcp://\S+: does not see the files: .*m.onnx.gone does not exist"):
+            distributed._check_seen(client, gone, shard_job.look_at(job))
+
+
+# Clusters that fail.
+
+
+@pytest.mark.slow
+def test_a_shard_that_ends_every_worker(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    data = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(QdqError, match=r"shard \d/3: ended 4 workers, one after the other; see the workers' logs"):
+        calibrate_on_dask(files[0], data, here, QUIET)
+
+
+def test_what_is_lost_is_told(files: tuple[Path, Path]) -> None:
+    error = distributed._lost("shard 2/3", RuntimeError("scheduler-connection-lost\nand more"))
+    assert isinstance(error, QdqError)
+    assert "shard 2/3: was given up by the scheduler (scheduler-connection-lost); see" in error.line()
+    bug = ZeroDivisionError("ours")
+    assert distributed._lost("shard 2/3", (type(bug), bug, None)) is bug
+
+
+def test_no_workers(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "_ANY_WORKER", 0.1)
+    options = {"n_workers": 0, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with (
+        dask.LocalCluster(**options) as empty,
+        pytest.raises(QdqError, match=r"has no workers after 0.1 s; start workers"),
+    ):
+        calibrate_on_dask(*files, DaskOptions(empty.scheduler_address), QUIET)
+
+
+def test_an_interruption_takes_the_shards_back(
+    files: tuple[Path, Path], here: DaskOptions, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distributed.ShardSum, "add", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_on_dask(*files, here, QUIET)
+    with dask.Client(cluster, set_as_default=False) as client:
+        assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+
+
+def test_faults_and_jobs_travel(files: tuple[Path, Path]) -> None:
+    job = shard_job.make_job(
+        "m.onnx", "loader.py:make", replace(QUIET, beside="max", resume=True), FeedOptions(limit=3)
+    )
+    assert pickle.loads(pickle.dumps(job)) == job
+    assert (job.model, job.data) == (str(Path("m.onnx").absolute()), f"{Path('loader.py').absolute()}:make")
+    assert not (job.options.beside or job.options.resume)
+    fault = shard_job.Fault.of(MissingPackageError(job.model, f"is not {job.model}", "see"), job)
+    assert pickle.loads(pickle.dumps(fault)).error().line() == "m.onnx: is not m.onnx; see"
+    assert fault.error().exit_code == 3

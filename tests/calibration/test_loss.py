@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss at the outputs: 0 for the model itself, by hand for a known error, never above 1 per channel."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of
+
+from qdqtool.calibration.loss import Yardstick
+from qdqtool.errors import QdqError
+
+SCALED = "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,1] k> { y = Mul(x, k) }"
+
+
+def with_factors(factors: list[float]) -> onnx.ModelProto:
+    model = model_of(SCALED)
+    value = np.array(factors, np.float32).reshape(-1, 1)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(value, "k"))
+    return model
+
+
+def yardstick(model: onnx.ModelProto, count: int = 3) -> Yardstick:
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.standard_normal((1, 6, 5)).astype(np.float32)} for _ in range(count)]
+    return Yardstick.of(model, None, data, "cpu", "m")
+
+
+def test_the_model_itself_loses_nothing() -> None:
+    model = with_factors([1.0] * 6)
+    assert yardstick(model).loss(model, None) == 0.0
+
+
+def test_the_loss_is_error_over_variance_per_channel() -> None:
+    """Rows are the longer axis, so columns are the channels; an error of 10 % everywhere is 1 % of the power."""
+    one = yardstick(with_factors([1.0] * 6), 200)
+    assert one.loss(with_factors([1.1] * 6), None) == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_lost_channel_counts_one_and_no_more() -> None:
+    model = model_of("g (float[N,2,50] x) => (float[N,2,50] y) <float[2,1] k> { y = Mul(x, k) }")
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((2, 1), np.float32), "k"))
+    data = [{"x": np.random.default_rng(0).standard_normal((1, 2, 50)).astype(np.float32)}]
+    one = Yardstick.of(model, None, data, "cpu", "m")
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([[1], [100]], np.float32), "k"))
+    assert one.loss(model, None) == 0.5
+
+
+def test_a_channel_that_never_varies_is_left_out() -> None:
+    one = yardstick(model_of("g (float[N,6,5] x) => (float[N,6,5] y) <float[6,5] k> { z = Sub(x, x) y = Add(z, k) }"))
+    other = model_of(
+        "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,5] k> { z = Sub(x, x) w = Add(z, k) y = Add(w, k) }"
+    )
+    assert 0.0 < one.loss(other, None) <= 1.0  # the columns vary over the rows; a constant output does not
+    flat = "g (float[N,6,5] x) => (float[N,6,5] y) { z = Sub(x, x) y = Add(z, z) }"
+    assert yardstick(model_of(flat)).loss(model_of(flat.replace("Add", "Sub")), None) == 0.0
+
+
+def test_the_mean_is_over_outputs_and_integers_are_left_out() -> None:
+    text = """g (float[N,6,5] x) => (float[N,6,5] y, float[N,6,5] z, int64[3] s) <float[6,1] k>
+              { y = Mul(x, k) z = Mul(x, x) s = Shape(x) }"""
+    model = model_of(text)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((6, 1), np.float32), "k"))
+    one = yardstick(model, 100)
+    assert one.outputs == ("y", "z")
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((6, 1), 1.2, np.float32), "k"))
+    assert one.loss(model, None) == pytest.approx(0.02, rel=0.1)
+
+
+def test_an_output_that_overflows_is_lost() -> None:
+    one = yardstick(with_factors([1.0] * 6))
+    with np.errstate(invalid="ignore"):
+        assert one.loss(with_factors([float("inf")] * 6), None) == 1.0
+
+
+def test_a_vector_of_classes_is_one_channel() -> None:
+    text = "g (float[N,8] x) => (float[N,8] y) <float[8] k> { y = Mul(x, k) }"
+    model = model_of(text)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones(8, np.float32), "k"))
+    x = np.arange(8, dtype=np.float32).reshape(1, 8)
+    one = Yardstick.of(model, None, [{"x": x}], "cpu", "m")
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([1] * 7 + [2], np.float32), "k"))
+    assert one.loss(model, None) == 1.0  # 7^2 over a variance sum of 42
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([1, 2] + [1] * 6, np.float32), "k"))
+    assert one.loss(model, None) == pytest.approx(1 / 42)
+
+
+def test_a_model_without_a_float_output_is_refused() -> None:
+    model = model_of("g (float[N,6,5] x) => (int64[3] s) { s = Shape(x) }")
+    with pytest.raises(QdqError, match="no float32 output"):
+        yardstick(model)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An observation as a file: it comes back bit for bit, and what is no state of this survey is refused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import view_of
+
+from qdqtool.calibration.affine import Affine
+from qdqtool.calibration.feed import Task
+from qdqtool.calibration.observation import Observation
+from qdqtool.calibration.state import Identity, State, read_state, state_from_bytes, state_to_bytes, write_state
+from qdqtool.calibration.survey import Survey
+from qdqtool.errors import QdqError
+
+NET = "net (float[N,2,4] a, float[N,3,4] b) => (float[N,2,4] y) { y = Neg(a)  z = Neg(b) }"
+NAMES = ("a", "b", "y", "z")
+
+
+def state_of(*, ranges: bool = True, kinds: tuple[str, ...] = ("mergeable",)) -> State:
+    """Two tensors that have ranges of two and three channels, of one batch."""
+    plain = Survey.of(view_of(NET), NAMES, kinds, {}, derive=False)
+    affine = {"p": Affine("a", (1.0, -2.0), (0.0, 1.0)), "q": Affine("b", (3.0, 1.0, -1.0), (0.0,) * 3)}
+    survey = Survey((*NAMES, *affine), plain.derivations, affine, {}, {}) if ranges else plain
+    observation = Observation(survey)
+    r = np.random.default_rng(0)
+    arrays = [r.normal(size=(2, channels, 4)).astype(np.float32) for channels in (2, 3, 2, 3)]
+    observation.counter(NAMES).add(Task(5, 10, 2, dict), arrays)
+    return State(Identity("m", "d", "cpu"), survey, observation, (0, 1), True, {"n": 1})
+
+
+def parts_of(state: State) -> dict[str, Any]:
+    with np.load(io.BytesIO(state_to_bytes(state))) as stored:
+        return dict(stored)
+
+
+def bytes_of(parts: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **parts)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("compress", [True, False])
+def test_a_state_comes_back(tmp_path: Path, ranges: bool, compress: bool) -> None:
+    state = state_of(ranges=ranges, kinds=("mergeable",) if ranges else ("entropy", "mergeable"))
+    write_state(state, tmp_path / "s", compress=compress)
+    back = read_state(tmp_path / "s")
+    assert state_to_bytes(back) == state_to_bytes(state) == state_to_bytes(state_from_bytes(state_to_bytes(state)))
+    assert back.identity == state.identity and back.facts == {"n": 1}
+    assert 5 in back.observation.done and back.observation.samples == 2
+    for kind, found in state.observation.histograms.items():
+        for name, one in found.items():
+            assert back.observation.histograms[kind][name].state() == one.state()
+
+
+def test_each_range_gets_its_own_channels() -> None:
+    state = state_of()
+    packed = parts_of(state)["ranges"]
+    assert packed.shape == (2, 5) and packed.dtype == np.float32
+    back = state_from_bytes(state_to_bytes(state)).observation
+    for name, one in state.observation.ranges.items():
+        assert np.isfinite(one.ends).all()
+        assert back.ranges[name].ends.tobytes() == one.ends.tobytes()
+    back.merge(state.observation)  # what was read can be written to
+    assert back.ranges["q"].high == state.observation.ranges["q"].high
+    assert "ranges" not in parts_of(state_of(ranges=False))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        None,
+        np.zeros((2, 4), np.float32),
+        np.zeros((2, 6), np.float32),
+        np.zeros((5, 2), np.float32),
+        np.zeros((2, 5), np.float64),
+        np.full((2, 5), np.nan, np.float32),
+    ],
+    ids=["missing", "too few", "too many", "turned", "float64", "NaN"],
+)
+def test_ranges_of_another_survey_are_refused(broken: Any) -> None:
+    parts = parts_of(state_of())
+    assert state_from_bytes(bytes_of(parts)).observation.ranges["p"].amax > 0
+    parts.pop("ranges")
+    if broken is not None:
+        parts["ranges"] = broken
+    with pytest.raises(QdqError, match="is no calibration state"):
+        state_from_bytes(bytes_of(parts))
+
+
+def test_ranges_that_nobody_asked_for_are_refused() -> None:
+    parts = {**parts_of(state_of(ranges=False)), "ranges": np.zeros((2, 1), np.float32)}
+    with pytest.raises(QdqError, match="is no calibration state"):
+        state_from_bytes(bytes_of(parts))
+
+
+@pytest.mark.parametrize("name", ["meta", "done", "mergeable.counts", "mergeable.lengths", "mergeable.tally"])
+def test_a_state_without_a_part_is_refused(name: str) -> None:
+    parts = parts_of(state_of())
+    del parts[name]
+    with pytest.raises(QdqError):
+        state_from_bytes(bytes_of(parts))
+
+
+def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QdqError, match="does not exist"):
+        read_state(tmp_path / "none")
+    with pytest.raises(QdqError, match="cannot be read"):
+        state_from_bytes(b"PK\x03\x04 and no more")
