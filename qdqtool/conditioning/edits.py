@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was done to a model, as values: told to the user, and kept in the model's metadata to be replayed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from qdqtool.conditioning.check import Difference
+from qdqtool.conditioning.prediction import Prediction
+from qdqtool.graph.edit import CONDITIONED
+
+STEPS = ("equalise", "smooth", "clip", "correct")
+METADATA = CONDITIONED
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One edit.
+
+    Attributes:
+        step: one of `STEPS`.
+        site: the tensor that is divided, or the operator (its first output) whose weight or bias changes.
+        decibel: what it was predicted to win, at the outputs of the operators that it concerns.
+        reason: one sentence.
+        added: a tensor or input that was not there: the output of a Mul, or a bias; "" where nothing was added.
+    """
+
+    step: str
+    site: str
+    decibel: float
+    reason: str
+    added: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The edit for --json and the metadata."""
+        entry: dict[str, Any] = {"step": self.step, "site": self.site, "decibel": round(self.decibel, 2)}
+        entry["reason"] = self.reason
+        return {**entry, "added": self.added} if self.added else entry
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """What `condition_model` did.
+
+    Attributes:
+        edits: in the order in which they were made.
+        left: tensor or operator -> why it was left alone.
+        before, after: the prediction without and with the edits that divide channels.
+        kept: how far the float outputs moved by dividing, which must stay below 1e-5.
+        moved: how far they moved by all edits.
+        samples: how many samples were seen.
+        method: how the scales came about that the correction used; "" where there was none.
+    """
+
+    edits: tuple[Edit, ...] = ()
+    left: dict[str, str] = field(default_factory=dict)
+    before: Prediction | None = None
+    after: Prediction | None = None
+    kept: dict[str, Difference] = field(default_factory=dict)
+    moved: dict[str, Difference] = field(default_factory=dict)
+    samples: int = 0
+    method: str = ""
+
+    def count(self, step: str) -> int:
+        """How many edits of one step there are."""
+        return sum(edit.step == step for edit in self.edits)
+
+    def metadata(self, earlier: str | None = None) -> str:
+        """JSON for the model's metadata: every edit, what was added by it, and the method of the correction.
+
+        Args:
+            earlier: what the metadata say of an earlier run on the same model; its edits come first.
+        """
+        before = json.loads(earlier)["edits"] if earlier else []
+        document = {"schema": 1, "method": self.method, "edits": [*before, *(edit.to_json() for edit in self.edits)]}
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quantising does to the output of each weighted operator, by itself: mean and size of its error per channel.
+
+Each operator runs twice on the float activations, as it is and with its input and weight rounded, in one session whose
+outputs are sums per channel. Errors do not travel from one operator to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.calibration.backends.ort import OrtActivations
+from qdqtool.conditioning.subject import Subject
+from qdqtool.conditioning.sums import ExactSum
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
+from qdqtool.scales import Float32, ScaleTable
+
+Float64 = npt.NDArray[np.float64]
+Batch = Mapping[str, npt.NDArray[Any]]
+_ERROR = "\0error"
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """The error of one operator's output, per output channel, over all samples and places.
+
+    Attributes:
+        key: first output of the operator.
+        mean: float64 [channels], mean of exact - quantised.
+        square: float64 [channels], mean of its square.
+        signal: float64 [channels], mean of exact^2.
+        chance: float64 [channels], variance of `mean` from one choice of samples to another; inf for a single sample.
+    """
+
+    key: str
+    mean: Float64
+    square: Float64
+    signal: Float64
+    chance: Float64
+
+    def noise(self, addition: Float64 | float = 0.0) -> float:
+        """Noise over signal of the whole output, once `addition` has been added to the quantised one."""
+        noise = np.maximum(self.square - 2 * self.mean * addition + np.square(addition), 0.0).sum()
+        return float(noise) / max(float(self.signal.sum()), 1e-30)
+
+
+def measure_losses(subject: Subject, table: ScaleTable, feed: Iterable[Batch]) -> list[Loss]:
+    """Run data through a model in which each operator that reads a point has a quantised twin.
+
+    Args:
+        subject: the model and its plan.
+        table: the scale of every point; tied points take the largest of theirs, as `insert` does.
+        feed: single samples.
+
+    Raises:
+        QdqError: a point without a scale; what `OrtActivations` refuses.
+    """
+    twins = _twins(subject, table)
+    if not twins:
+        return []
+    shadow = _Shadow(subject.proto)
+    names = [shadow.add(twin) for twin in twins]
+    every = [name for four in names for name in four]
+    activations = OrtActivations(shadow.model, subject.folder, every)
+    sums: dict[str, ExactSum] = {}
+    runs = 0
+    for sample in feed:
+        runs += 1
+        for name, value in activations.run(sample):
+            if not np.isfinite(value).all():
+                raise QdqError(twins[0].node.name, "an activation holds NaN or Inf", "leave that sample out")
+            sums.setdefault(name, ExactSum(value.size)).add(value.reshape(-1))
+            if name.endswith(_ERROR):
+                sums.setdefault(name + "2", ExactSum(value.size)).add(np.square(value.reshape(-1)))
+    return [
+        _loss(twin, [sums[name].total() for name in (*four, four[0] + "2")], runs)
+        for twin, four in zip(twins, names, strict=True)
+    ]
+
+
+def _loss(twin: _Twin, totals: list[Float64], runs: int) -> Loss:
+    error, square, signal, size, spread = totals
+    places = max(float(size[0]) / twin.channels, 1.0)
+    mean = error / places
+    if runs < 2:
+        return Loss(twin.node.key, mean, square / places, signal / places, np.full(mean.size, np.inf))
+    # Samples are independent, places of one are not: the variance of a mean comes from the sums of the samples.
+    between = np.maximum(spread / runs - np.square(error / runs), 0.0)
+    chance = between / (runs - 1) / np.square(places / runs)
+    return Loss(twin.node.key, mean, square / places, signal / places, chance)
+
+
+@dataclass(frozen=True, eq=False)
+class _Twin:
+    """A weighted operator, the scale of what it reads and its rounded weight (None where it stays in float)."""
+
+    node: Node
+    scale: Float32
+    weight: Float32 | None
+    weight_at: int
+    rank: int
+    channels: int
+
+
+def _twins(subject: Subject, table: ScaleTable) -> list[_Twin]:
+    axes = {read.node: point.axis for point in subject.plan.weights for read in point.reads}
+    twins = []
+    for key, (node, scale) in read_scales(subject, table).items():
+        index = weight_index(subject.view, node)
+        weight = None if index is None else subject.view.array(node.inputs[index])
+        if index is None or weight is None or not readable(subject.view, node):
+            continue
+        rounded = rounded_weight(node, weight, axes[key]) if key in axes else None
+        rank = weight.ndim if node.op in ("Conv", "ConvTranspose") else 0
+        twins.append(_Twin(node, scale, rounded, index, rank, output_channels(node, weight.shape)))
+    return sorted(twins, key=lambda twin: (twin.node.level, twin.node.key))
+
+
+def read_scales(subject: Subject, table: ScaleTable) -> dict[str, tuple[Node, Float32]]:
+    """First output of each weighted operator that reads INT8 -> the operator, and the scale of what it reads (float32).
+
+    Raises:
+        QdqError: a point without a scale.
+    """
+    plan = subject.plan
+    missing = [point.tensor for point in plan.activations if point.tensor not in table]
+    if missing:
+        raise QdqError(missing[0], "is quantised and the table has no scale for it", "calibrate this model")
+    largest = {tie: max((table[name].bits for name in names), key=float) for tie, names in plan.ties().items()}
+    return {
+        use.node.key: (use.node, largest[point.tie])
+        for point in plan.activations
+        for use in subject.ways[point.tensor].ends
+    }
+
+
+def rounded_weight(node: Node, weight: npt.NDArray[np.generic], axis: int | None) -> Float32:
+    """A weight as INT8 holds it: steps of abs-max / 127, one per output channel (axis not None) or one for all."""
+    cube = as_cube(node, weight.astype(np.float32, copy=False))
+    axes = (2, 3) if axis is not None else (0, 1, 2, 3)
+    step = np.abs(cube).max(axis=axes, keepdims=True) / 127
+    step[step == 0] = 1.0
+    made = np.rint(cube / step) * step
+    return np.ascontiguousarray(from_cube(node, made, weight.shape), np.float32)
+
+
+class _Shadow:
+    """A copy of a model that grows a twin of each operator, and nodes that add up how the two differ."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(proto)
+        self.model.ir_version = max(proto.ir_version, 7)
+        self._rounded: dict[tuple[str, bytes], str] = {}
+        self._count = 0
+
+    def add(self, twin: _Twin) -> list[str]:
+        """The names of four sums: error, its square, the signal's square (per channel) and the number of values."""
+        self._count += 1
+        name = f"twin{self._count}\0"
+        copy = self.model.graph.node.add()
+        copy.CopyFrom(twin.node.proto)
+        copy.name = ""
+        copy.input[1 - twin.weight_at] = self._activation(twin.node.inputs[1 - twin.weight_at], twin.scale, name)
+        if twin.weight is not None:
+            copy.input[twin.weight_at] = self._constant(name + "weight", twin.weight)
+        del copy.output[:]
+        copy.output.append(name + "made")
+        exact = twin.node.outputs[0]
+        off = self._node("Sub", [exact, name + "made"], name + "off")
+        values = {
+            "error": off,
+            "square": self._node("Mul", [off, off], name + "off2"),
+            "signal": self._node("Mul", [exact, exact], name + "exact2"),
+        }
+        for kind, value in values.items():
+            self._sum(value, twin, name + kind)
+        self._node("Size", [exact], name + "size")
+        cast = self._node("Cast", [name + "size"], name + "places")
+        self.model.graph.node[-1].attribute.append(onnx.helper.make_attribute("to", onnx.TensorProto.FLOAT))
+        return [*(name + kind for kind in values), cast]
+
+    def _node(self, op: str, inputs: list[str], output: str) -> str:
+        self.model.graph.node.add(op_type=op, input=inputs, output=[output])
+        return output
+
+    def _constant(self, name: str, value: npt.NDArray[Any]) -> str:
+        self.model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+        return name
+
+    def _activation(self, source: str, scale: Float32, name: str) -> str:
+        key = source, scale.tobytes()
+        if key not in self._rounded:
+            step = self._constant(name + "scale", np.asarray(scale))
+            zero = self._constant(name + "zero", np.zeros((), np.int8))
+            levels = self._node("QuantizeLinear", [source, step, zero], name + "levels")
+            self._rounded[key] = self._node("DequantizeLinear", [levels, step, zero], name + "rounded")
+        return self._rounded[key]
+
+    def _sum(self, value: str, twin: _Twin, output: str) -> None:
+        """Everything but the channels added up; they are the second axis of a convolution, else the last."""
+        axes = [0, *range(2, twin.rank)]
+        if not twin.rank:
+            shape = self._constant(output + "shape", np.array([-1, twin.channels]))
+            value, axes = self._node("Reshape", [value, shape], output + "rows"), [0]
+        self._node("ReduceSum", [value, self._constant(output + "axes", np.array(axes))], output)
+        self.model.graph.node[-1].attribute.append(onnx.helper.make_attribute("keepdims", 0))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes sure that dividing leaves the pairs where they were: the same points, those with a Mul right behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from qdqtool.conditioning.subject import Subject
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.passes.condition.equalise import Division, divide
+
+LEAST_SKIP = 1.0  # decibels for which the skip of a residual block may be read in float
+
+
+def kept_divisions(
+    subject: Subject, divisions: Sequence[Division], gains: Mapping[str, float], options: PlanOptions
+) -> tuple[list[Division], dict[str, str]]:
+    """The divisions that leave the plan as it is, and why the others are left out.
+
+    Divisions by what makes a tensor add no node. A Mul is tried on a copy of the graph: every point must then stand on
+    the same tensor or behind its Mul. One price is taken where a Mul wins much: behind the Add of a residual block, the
+    skip is read in float from then on, since the Add no longer ends in INT8.
+
+    Args:
+        subject: the model and its plan.
+        divisions: what is wanted.
+        gains: tensor -> predicted decibels.
+        options: what the plan was made with.
+    """
+    free = [one for one in divisions if one.makers]
+    muls = [one for one in divisions if not one.makers]
+    left: dict[str, str] = {}
+    while muls:
+        moved, skips = _moved(subject, muls, options)
+        if not moved:
+            moved = {name for name in skips if gains[name] < LEAST_SKIP}
+        if not moved:
+            break
+        left.update(dict.fromkeys(sorted(moved), "a Mul behind it would move Q/DQ pairs"))
+        muls = [one for one in muls if one.tensor not in moved]
+    return [*free, *muls], left
+
+
+def _moved(subject: Subject, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
+    """The tensors whose Mul moves pairs (all, where it cannot be told), and those whose Mul only loses INT8 skips."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(subject.proto)
+    view = GraphView(copy.graph, subject.folder)
+    done = divide(view, [_unit(one) for one in muls], {})
+    behind = {made: name for name, made in done.muls.items()}
+    after = make_plan(GraphView(copy.graph, subject.folder), options)
+    was = {(point.tensor, read) for point in subject.plan.activations for read in point.reads}
+    now = {(behind.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
+    outputs = {node.key: group.output for group in subject.plan.groups for node in group.nodes}
+    makers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the Mul
+    blamed = ({*makers, *(outputs[key] for key in makers if key in outputs)}) & set(done.muls)
+    if {name for name, _ in was} == {name for name, _ in now} and now < was and blamed:
+        return set(), blamed
+    if was == now:
+        return set(), set()
+    return blamed or ({name for name, _ in was ^ now} & set(done.muls)) or set(done.muls), set()
+
+
+def _unit(one: Division) -> Division:
+    factors = np.ones(one.factors.size, np.float32)
+    return Division(one.tensor, factors, one.axis, one.rank, one.reads, one.makers)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What dividing the channels of tensors of one scale does to the error at their readers' outputs; the best division.
+
+With factors f, clipping value t and weights w: a reader's noise is
+    sum_c W_c e_c(t f_c)  +  sum_o,c,k (Q(w f) / f - w)^2 X_c,      W_c = sum_o,k w^2
+over its signal sum_c W_c X_c; e_c is the error of channel c (spectra.py), X_c its mean square, Q the rounding of the
+weight per output channel. Channels count as independent: their common mean is left to the bias correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.conditioning.spectra import ErrorTable
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Rounding = Literal["float", "power-of-two"]
+
+_POWERS = (0.25, 0.5, 0.75, 1.0)
+_CLIPS = 2.0 ** (-np.arange(40) / 4)  # from the largest value down, four to the octave
+_SMALLEST = 2.0**-16  # factors lie between this and its inverse
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A reader of one class of tensors.
+
+    Attributes:
+        key: its first output.
+        cube: float64 [groups, outputs, inputs, taps]; see `as_cube`.
+        channels: int64 [groups * inputs], the row of the error table that each input channel holds; -1: none.
+        rounded: whether the weight itself is quantised: "channel", "tensor" or "no".
+    """
+
+    key: str
+    cube: Float64
+    channels: npt.NDArray[np.int64]
+    rounded: str
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The best division found.
+
+    Attributes:
+        factors: float32 [rows of the table].
+        before: noise over signal, summed over the readers, without it; float64 [readers] each.
+        after: the same with it.
+    """
+
+    factors: Float32
+    before: Float64
+    after: Float64
+
+    @property
+    def gain(self) -> float:
+        """Decibels won over all readers together."""
+        return float(10 * np.log10(self.before.sum() / self.after.sum())) if self.after.sum() > 0 else 0.0
+
+
+def choose_factors(
+    table: ErrorTable, readers: Sequence[Weight], divisible: npt.NDArray[np.bool_], rounding: Rounding = "float"
+) -> Choice:
+    """Try divisions by powers of each channel's largest value, with and without a share for the weights.
+
+    Args:
+        table: of all channels of all tensors that share one scale.
+        readers: who reads them.
+        divisible: bool [rows]: which channels may be divided; the others keep the factor 1.
+        rounding: what the factors are: any float32, or powers of two, which keep the float function to the bit.
+    """
+    plain = np.ones(table.amax.size, np.float32)
+    before = predicted_noise(table, readers, plain)
+    best, least = plain, before
+    for factors in _candidates(table, readers, divisible, rounding):
+        noise = predicted_noise(table, readers, factors)
+        if noise.sum() < least.sum():
+            best, least = factors, noise
+    return Choice(best, before, least)
+
+
+def predicted_noise(table: ErrorTable, readers: Sequence[Weight], factors: Float32) -> Float64:
+    """Noise over signal of each reader at the clipping value that is best for all of them: float64 [readers]."""
+    wide = factors.astype(np.float64)
+    top = float((table.amax / wide).max(initial=0.0))
+    if not top > 0:
+        return np.zeros(len(readers))
+    errors = table.at(np.multiply.outer(top * _CLIPS, wide))
+    shares = np.stack([_share(table, reader) for reader in readers])
+    noise = shares @ errors.T
+    fixed = np.array([_rounding(table, reader, wide) for reader in readers])
+    found: Float64 = noise[:, int(noise.sum(axis=0).argmin())] + fixed
+    return found
+
+
+def _share(table: ErrorTable, reader: Weight) -> Float64:
+    """How much of a reader's relative noise each row of the table brings per unit of its error: float64 [rows]."""
+    power = _power(reader)
+    used = reader.channels >= 0
+    rows = np.bincount(reader.channels[used], weights=power[used], minlength=table.amax.size)
+    found: Float64 = rows / max(float(rows @ table.energy), 1e-30)
+    return found
+
+
+def _power(reader: Weight) -> Float64:
+    """Sum of squares of what each input channel is multiplied with: float64 [inputs]."""
+    power: Float64 = np.square(reader.cube).sum(axis=(1, 3)).reshape(-1)
+    return power
+
+
+def _rounding(table: ErrorTable, reader: Weight, factors: Float64) -> float:
+    """Relative noise from rounding the weight, symmetric to [-127, 127] steps of its largest value."""
+    if reader.rounded == "no":
+        return 0.0
+    used = reader.channels >= 0
+    own = np.where(used, factors[reader.channels], 1.0).reshape(reader.cube.shape[0], 1, reader.cube.shape[2], 1)
+    energy = np.where(used, table.energy[reader.channels], 0.0).reshape(own.shape)
+    scaled = reader.cube * own
+    axes = (2, 3) if reader.rounded == "channel" else (0, 1, 2, 3)
+    step = np.abs(scaled).max(axis=axes, keepdims=True) / 127
+    step[step == 0] = 1.0
+    off = (np.rint(scaled / step) * step - scaled) / own
+    signal = float((_power(reader) * energy.reshape(-1)).sum())
+    return float((np.square(off) * energy).sum()) / max(signal, 1e-30)
+
+
+def _candidates(
+    table: ErrorTable, readers: Sequence[Weight], divisible: npt.NDArray[np.bool_], rounding: Rounding
+) -> list[Float32]:
+    """(largest value of the channel)^p / (largest weight that reads it)^r for a few p and r."""
+    alive = divisible & (table.amax > 0)
+    if not alive.any():
+        return []
+    heavy = np.zeros(table.amax.size)
+    for reader in readers:
+        used = reader.channels >= 0
+        peak = np.abs(reader.cube).max(axis=(1, 3)).reshape(-1)
+        np.maximum.at(heavy, reader.channels[used], peak[used])
+    heavy = np.where(heavy > 0, heavy, heavy.max(initial=1e-30))
+    shares = [(power, share) for power in _POWERS for share in dict.fromkeys((0.0, 1.0 - power))]
+    wishes = [table.amax**power * heavy**-share for power, share in shares]
+    return [_brought(wish, table.amax, alive, rounding) for wish in wishes]
+
+
+def _brought(wish: Float64, amax: Float64, alive: npt.NDArray[np.bool_], rounding: Rounding) -> Float32:
+    """Factors in proportion to the wishes, the largest divided value as it was before; dead channels keep 1."""
+    level = (amax[alive] / wish[alive]).max() / amax.max()
+    factors = np.clip(np.where(alive, wish, 1.0) * level, _SMALLEST, 1 / _SMALLEST)
+    if rounding == "power-of-two":
+        factors = np.exp2(np.rint(np.log2(factors)))
+    made: Float32 = np.where(alive, factors, 1.0).astype(np.float32)
+    return made

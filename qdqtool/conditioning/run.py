@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All steps on one model, in order: equalise and smooth, clip, correct. Each decides on the model as it is by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+from qdqtool.calibration.feed import Batch, Feed
+from qdqtool.conditioning.biases import find_additions
+from qdqtool.conditioning.check import Difference, Outputs, compare, require_same
+from qdqtool.conditioning.divisions import Family, Verdict, divisions_of, find_families, inverse_of, judge
+from qdqtool.conditioning.edits import METADATA, STEPS, Conditioned, Edit
+from qdqtool.conditioning.limits import LEAST_CLIP, find_limits
+from qdqtool.conditioning.losses import measure_losses
+from qdqtool.conditioning.placement import kept_divisions
+from qdqtool.conditioning.predict import Rounding
+from qdqtool.conditioning.prediction import Prediction, predict
+from qdqtool.conditioning.routes import Routes, find_routes
+from qdqtool.conditioning.samples import Singles, count_channels
+from qdqtool.conditioning.subject import Subject, look
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import get_metadata, set_metadata
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.condition.clip import clip_weights
+from qdqtool.passes.condition.constants import list_as_inputs
+from qdqtool.passes.condition.correct import correct_biases
+from qdqtool.passes.condition.equalise import Division, divide
+from qdqtool.scales import ScaleTable
+
+ScalesFor = Callable[[Subject, Iterable[Batch]], ScaleTable]
+_LOWEST_OPSET = 7  # Mul and Add broadcast from here on
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is conditioned.
+
+    Attributes:
+        steps: some of `STEPS`.
+        plan: where the pairs will stand: target, version, float heads.
+        method: how the scales come about that the correction reckons with.
+        provider: what onnxruntime runs on while it calibrates.
+        factors: what divisions are rounded to: float32, or powers of two, which keep the float function to the bit.
+        scales_for: finds those scales in place of `method`: (the model as it is then, samples) -> a table that has
+            every point of the plan.
+    """
+
+    steps: Sequence[str] = STEPS
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    method: str = "mse"
+    provider: str = "cpu"
+    factors: Rounding = "float"
+    scales_for: ScalesFor | None = None
+
+
+def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: Feed, settings: Settings) -> Conditioned:
+    """Edit the weights of a plain model so that it quantises better.
+
+    Args:
+        proto: the model, edited in place; of opset 7 or later, which stays.
+        folder: where its external data lie; a weight that is edited moves into the model.
+        feed: what is fed; walked three to five times.
+        settings: steps, plan and method.
+
+    Raises:
+        QdqError: Q/DQ in the model, an older opset, an output that equalising or smoothing changed by more than 1e-5
+            of itself, and what planning, calibrating and running refuse. What `proto` holds then is of no use.
+    """
+    return _Run(proto, folder, feed, settings).run()
+
+
+def advice(
+    proto: onnx.ModelProto, folder: Path | None, feed: Feed, plan: PlanOptions
+) -> tuple[Prediction, Prediction] | None:
+    """What equalising and smoothing would win, predicted without an edit: without them, with them.
+
+    Args:
+        proto: a plain model; it is not changed, and must be of opset 13 or later.
+        folder: where its external data lie.
+        feed: walked once.
+        plan: where the pairs will stand.
+
+    Returns:
+        None where nothing would be divided.
+    """
+    subject = look(proto, folder, plan)
+    _, verdicts = _decided(subject, Singles(feed), STEPS, "float")
+    if not any(verdict.divided for verdict in verdicts):
+        return None
+    before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, None))
+    return None if before is None or after is None else (before, after)
+
+
+class _Run:
+    """One model on its way: as it will be written, and as it is decided about (lifted, where its opset is old)."""
+
+    def __init__(self, proto: onnx.ModelProto, folder: Path | None, feed: Feed, settings: Settings) -> None:
+        _refuse(proto, folder)
+        self.proto, self.folder, self.settings = proto, folder, settings
+        self.samples = Singles(feed)
+        self.exact = Outputs(proto, folder)
+        self.lifted = proto
+        if (opset_of(proto) or 0) < 13:
+            self.lifted = onnx.ModelProto()
+            self.lifted.CopyFrom(proto)
+            normalise(self.lifted, folder)
+        self.edits: list[Edit] = []
+        self.left: dict[str, str] = {}
+        self.method = ""
+
+    def run(self) -> Conditioned:
+        """Every step asked for."""
+        before = after = divided = None
+        steps = self.settings.steps
+        if set(steps) & {"equalise", "smooth", "clip"}:
+            verdicts, divisions = self._divide()
+            before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, divisions))
+            if divisions:
+                divided = Outputs(self.proto, self.folder)
+            if "clip" in steps:
+                self._clip(_divided(verdicts, divisions))
+        if "correct" in steps:
+            self._correct()
+        kept, moved = self._compare(divided)
+        require_same(kept)
+        done = Conditioned(tuple(self.edits), self.left, before, after, kept, moved, self.samples.seen, self.method)
+        if done.edits:
+            set_metadata(self.proto, METADATA, done.metadata(get_metadata(self.proto, METADATA)))
+        return done
+
+    def _compare(self, divided: Outputs | None) -> tuple[dict[str, Difference], dict[str, Difference]]:
+        """How far the outputs moved by dividing, and by all: both in one walk through the data."""
+        changed = any(edit.step in ("clip", "correct") for edit in self.edits)
+        models = [divided] if divided else []
+        models += [Outputs(self.proto, self.folder)] if changed else []
+        found = compare(self.exact, models, self.samples) if models else [{}]
+        return (found[0] if divided else {}), found[-1]
+
+    def _protos(self) -> list[onnx.ModelProto]:
+        return [self.proto] if self.lifted is self.proto else [self.proto, self.lifted]
+
+    def _look(self) -> Subject:
+        return look(self.lifted, self.folder, self.settings.plan)
+
+    def _divide(self) -> tuple[list[Verdict], list[Division]]:
+        subject = self._look()
+        routes, verdicts = _decided(subject, self.samples, self.settings.steps, self.settings.factors)
+        self.left.update(routes.left)
+        equalise = "equalise" in self.settings.steps
+        wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalise=equalise)]
+        gains = {span.tensor: one.choice.gain for one in verdicts for span in one.family.spans}
+        divisions, left = kept_divisions(subject, wanted, gains, self.settings.plan)
+        self.left.update(left)
+        inverse = inverse_of(routes, divisions)
+        for proto in self._protos() if divisions else ():
+            done = divide(GraphView(proto.graph, self.folder), divisions, inverse)
+            list_as_inputs(proto)
+        for one in divisions:
+            self.edits.append(_edit_of(one, gains[one.tensor], done.muls.get(one.tensor, "")))
+        return verdicts, divisions
+
+    def _clip(self, choices: Sequence[tuple[Family, npt.NDArray[np.float32]]]) -> None:
+        limits = find_limits(choices, LEAST_CLIP)
+        for proto in self._protos() if limits else ():
+            clip_weights(GraphView(proto.graph, self.folder), {key: limit for key, (limit, _) in limits.items()})
+            list_as_inputs(proto)
+        for key, (_, decibel) in limits.items():
+            self.edits.append(Edit("clip", key, decibel, "its largest weights cost the others more than they bring"))
+
+    def _correct(self) -> None:
+        subject = self._look()
+        points = [point.tensor for point in subject.plan.activations]
+        if not points:
+            return
+        table = self._scales(subject, points)
+        self.method = str(table.facts.get("method", "given"))
+        if table.facts.get("cuts"):  # `auto` gave some readers a scale of their own
+            subject = look(self.lifted, self.folder, self.settings.plan, table.facts["cuts"])
+        losses = measure_losses(subject, table, self.samples)
+        additions, left = find_additions(subject, losses)
+        self.left.update(left)
+        values = {one.key: one.values for one in additions}
+        fresh: list[str] = []
+        for proto in self._protos() if additions else ():
+            fresh = correct_biases(GraphView(proto.graph, self.folder), values)
+            list_as_inputs(proto)
+        for one in additions:
+            added = "bias" if one.key in fresh else ""
+            self.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantisation error", added))
+
+    def _scales(self, subject: Subject, points: list[str]) -> ScaleTable:
+        """The scales that the correction reckons with."""
+        how = self.settings
+        if how.scales_for is not None:
+            return how.scales_for(subject, self.samples)
+        options = CalibrationOptions(how.method, how.provider, progress=False)
+        wanted = None if how.method == "auto" else points  # it also looks at what it could cut off
+        return calibrate_scales(self.lifted, self.folder, self.samples, options, wanted, points, how.plan)
+
+
+def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:
+    view = GraphView(proto.graph, folder)
+    where = proto.graph.name or "the model"
+    if view.pairs:
+        raise QdqError(where, "carries Q/DQ already", "condition the plain model (qdqtool peel gives it), then insert")
+    opset = opset_of(proto)
+    if opset is not None and opset < _LOWEST_OPSET:
+        raise QdqError(where, f"is of opset {opset}, conditioning starts at {_LOWEST_OPSET}", "export it anew")
+
+
+def _decided(
+    subject: Subject, samples: Iterable[Batch], steps: Sequence[str], factors: Rounding
+) -> tuple[Routes, list[Verdict]]:
+    first = next(iter(samples))
+    routes = find_routes(subject.view, subject.proto, subject.folder, subject.ways, first)
+    spectra = count_channels(subject, routes.spans, samples)
+    families = find_families(subject, routes, spectra)
+    equalise, smooth = "equalise" in steps, "smooth" in steps
+    return routes, [judge(one, equalise=equalise, smooth=smooth, rounding=factors) for one in families]
+
+
+def _undivided(verdicts: Sequence[Verdict]) -> list[tuple[Family, npt.NDArray[np.float32]]]:
+    return [(one.family, np.ones(one.family.table.amax.size, np.float32)) for one in verdicts]
+
+
+def _divided(
+    verdicts: Sequence[Verdict], divisions: Sequence[Division] | None
+) -> list[tuple[Family, npt.NDArray[np.float32]]]:
+    """Each family with the factors that were carried out; those that were decided where `divisions` is None."""
+    made = None if divisions is None else {one.tensor: one.factors for one in divisions}
+    found = []
+    for verdict in verdicts:
+        factors = np.ones(verdict.family.table.amax.size, np.float32)
+        for span, rows in verdict.family.rows():
+            if verdict.divided and made is None:
+                factors[rows] = verdict.choice.factors[rows]
+            elif made is not None and span.tensor in made:
+                factors[rows] = made[span.tensor]
+        found.append((verdict.family, factors))
+    return found
+
+
+def _edit_of(one: Division, decibel: float, mul: str) -> Edit:
+    spread = float(one.factors.max() / one.factors.min())
+    if one.makers:
+        reason = f"its channels, up to {spread:.3g} times apart, are evened out in the weights before and behind it"
+        return Edit("equalise", one.tensor, decibel, reason)
+    reason = (
+        f"its channels, up to {spread:.3g} times apart, are evened out by a Mul, the weights behind it make up for it"
+    )
+    return Edit("smooth", one.tensor, decibel, reason, mul)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks data sample by sample, so that nothing depends on how it was grouped, and counts each tensor's channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from qdqtool.calibration.backends.ort import OrtActivations
+from qdqtool.calibration.feed import Batch, Feed
+from qdqtool.conditioning.routes import Span
+from qdqtool.conditioning.spectra import ChannelSpectrum
+from qdqtool.conditioning.subject import Subject
+from qdqtool.errors import QdqError
+
+
+class Singles:
+    """The samples of a feed one by one, walked anew by each loop; batches as they are where the model fixes their size.
+
+    Attributes:
+        seen: how many samples the last walk has given.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self.seen = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Walk the samples."""
+        self.seen = 0
+        free = all(one.batched for one in self._feed.inputs)
+        for batch in self._feed:
+            count = self._feed.count(batch)
+            self.seen += count
+            if not free or count == 1 or any(len(array) != count for array in batch.values()):
+                yield batch
+                continue
+            for row in range(count):
+                yield {name: array[row : row + 1] for name, array in batch.items()}
+
+
+def count_channels(subject: Subject, spans: Mapping[str, Span], samples: Iterable[Batch]) -> dict[str, ChannelSpectrum]:
+    """Run data through a model and count the values of every channel.
+
+    Raises:
+        QdqError: NaN or Inf in a tensor (named); what `OrtActivations` refuses.
+    """
+    found = {name: ChannelSpectrum(span.channels, span.axis) for name, span in spans.items()}
+    if not found:
+        return found
+    activations = OrtActivations(subject.proto, subject.folder, list(found))
+    for sample in samples:
+        for name, value in activations.run(sample):
+            if not np.isfinite(value).all():
+                raise QdqError(name, "holds NaN or Inf", "mend the model or leave the sample out")
+            found[name].add(value)
+    return found

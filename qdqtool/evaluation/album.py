@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of results that comes into being whole or not at all, and never over an input. Not what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from qdqtool.errors import QdqError
+from qdqtool.files import refuse_overwrite
+
+
+def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool = False) -> None:
+    """Refuse a folder that results must not go to, before any work is done.
+
+    Args:
+        folder: where results go; it need not exist, the folder around it must.
+        inputs: files and folders that are read.
+        force: whether a folder that holds files already will do; files of the same name are replaced.
+
+    Raises:
+        QdqError: it is one of the inputs or holds one, is no folder, or is not empty.
+    """
+    if not folder.absolute().parent.is_dir():
+        raise QdqError(folder, "its folder does not exist", "make it, or name another")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise QdqError(folder, "is a file, results go to a folder", "name another with -o")
+    place = folder.resolve()
+    for source in inputs:
+        if source.resolve() == place or (not force and place in source.resolve().parents):
+            raise QdqError(folder, f"holds the input {source}, which stays as it is", "name another with -o")
+    if not force and any(folder.iterdir()):
+        raise QdqError(folder, "is not empty", "name another with -o, or replace files of the same name with --force")
+
+
+@contextlib.contextmanager
+def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
+    """A new folder to write to, whose files move to `folder` when the block ends without a fault.
+
+    Args:
+        folder: where the files go; made where it is not there.
+        inputs: files that none of them may replace.
+
+    Yields:
+        The folder to write to, beside the other one; it is gone afterwards.
+
+    Raises:
+        QdqError: a file would replace an input; no permission, a full disk.
+    """
+    beside = folder.absolute().parent / f".qdqtool-{secrets.token_hex(8)}.tmp"
+    try:
+        beside.mkdir()
+        yield beside
+        made = sorted(beside.iterdir())
+        for file in made:
+            refuse_overwrite(folder / file.name, inputs)
+        folder.mkdir(exist_ok=True)
+        for file in made:
+            file.replace(folder / file.name)
+    except OSError as error:
+        raise QdqError(folder, f"cannot be written ({error.strerror or error})", "give another with -o") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def picture_names(files: Sequence[Path]) -> list[str]:
+    """A name ending in .png for each image file: its stem, or as much more as tells it from the others.
+
+    Args:
+        files: all of one folder, or of folders side by side; case does not tell names apart.
+    """
+    forms = [
+        [file.stem for file in files],
+        [file.name for file in files],
+        [f"{file.parent.name}_{file.name}" for file in files],
+        [f"{file.parent.name}_{file.name}_{index}" for index, file in enumerate(files)],
+    ]
+    counts = [Counter(name.lower() for name in form) for form in forms]
+    return [
+        next(f"{name}.png" for name, count in zip(named, counts, strict=True) if count[name.lower()] == 1)
+        for named in zip(*forms, strict=True)
+    ]

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a decoder sees of a model and what it hands on: outputs, a recognised head, boxes. No family is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.detections import Array, Detections, Float32, Geometry
+from qdqtool.evaluation.nms import Float64, Selection, select
+
+Size = tuple[int, int]
+Candidates = tuple[Float64, Float32]  # corners (B, N, 4) in pixels of the input, scores (B, N, C)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a family cannot know from the outputs; each has a default.
+
+    Attributes:
+        anchors: YOLOv5's anchors in pixels, width then height, from the finest map to the coarsest; three a map.
+        classes: the number of classes, where shapes leave it open.
+        decoded: whether the graph itself makes boxes of what its head says; None asks the values.
+    """
+
+    anchors: tuple[float, ...] = ()
+    classes: int | None = None
+    decoded: bool | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A detector's outputs as a family looks at them.
+
+    Attributes:
+        shapes: name -> shape, in graph order.
+        arrays: name -> values of one batch; empty where only shapes are known.
+        size: (width, height) of the input.
+        settings: what the user said.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    size: Size = (0, 0)
+    settings: Settings = field(default_factory=Settings)
+
+    def of_rank(self, rank: int) -> dict[str, tuple[int, ...]]:
+        """The outputs with so many dimensions."""
+        return {name: shape for name, shape in self.shapes.items() if len(shape) == rank}
+
+
+@dataclass(frozen=True)
+class Head:
+    """A recognised head.
+
+    Attributes:
+        told: what was recognised, one phrase.
+        iou: the threshold of overlap that the family's own code uses.
+        candidates: outputs by name and (width, height) of the input -> all boxes with all scores, nothing dropped.
+        classes: how many classes it tells apart; None where only the boxes tell.
+    """
+
+    told: str
+    iou: float
+    candidates: Callable[[Mapping[str, Array], Size], Candidates]
+    classes: int | None = None
+
+
+@dataclass(frozen=True)
+class HeadDecoder:
+    """A head with what is kept of its boxes: outputs to detections.
+
+    Attributes:
+        family: its name in `--decoder`.
+        head: what was recognised.
+        selection: thresholds and numbers.
+    """
+
+    family: str
+    head: Head
+    selection: Selection
+
+    @property
+    def told(self) -> str:
+        """What was recognised and what will be kept, one line."""
+        iou = self.head.iou if self.selection.iou is None else self.selection.iou
+        return f"{self.family}: {self.head.told}; score above {self.selection.score:g}, NMS at IoU {iou:g}"
+
+    def __call__(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
+        """Decode one batch.
+
+        Args:
+            outputs: the model's outputs by name.
+            geometries: one per sample; all have one input size.
+
+        Raises:
+            QdqError: an output is missing, or there are not as many geometries as samples.
+        """
+        if not geometries:
+            return []
+        try:
+            boxes, scores = self.head.candidates(outputs, geometries[0].input_size)
+        except KeyError as error:
+            name = error.args[0]
+            raise QdqError(self.family, f"the outputs lack {name!r}, which its decoder reads") from None
+        if len(boxes) != len(geometries):
+            raise QdqError(self.family, f"the outputs hold {len(boxes)} samples, there are {len(geometries)} images")
+        return [
+            in_image(*select(box, score, self.selection, self.head.iou), geometry)
+            for box, score, geometry in zip(boxes, scores, geometries, strict=True)
+        ]
+
+
+def in_image(boxes: Float64, scores: Float32, labels: npt.NDArray[np.int64], geometry: Geometry) -> Detections:
+    """Boxes of the input to boxes of the image, cut off at its borders."""
+    original = (boxes - np.array(geometry.offset * 2)) / np.array(geometry.scale * 2)
+    edges = np.array((geometry.width, geometry.height) * 2, np.float64)
+    return Detections(np.clip(original, 0, edges).astype(np.float32), scores.astype(np.float32), labels)
+
+
+def corners(centres: npt.NDArray[Any], sides: npt.NDArray[Any]) -> Float64:
+    """Boxes by their corners from centres (..., 2) and widths and heights (..., 2)."""
+    half = np.asarray(sides, np.float64) / 2
+    return np.concatenate((centres - half, centres + half), -1)
+
+
+def sigmoid(values: npt.NDArray[Any]) -> Float32:
+    """1 / (1 + exp(-x)) without overflow."""
+    half = np.float32(0.5)
+    shares: Float32 = (np.tanh(np.asarray(values, np.float32) * half) + np.float32(1)) * half
+    return shares
+
+
+def softmax(values: npt.NDArray[Any]) -> Float32:
+    """Along the last axis."""
+    powers = np.exp(values - values.max(-1, keepdims=True))
+    shares: Float32 = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+    return shares
+
+
+def expected(values: npt.NDArray[Any], bins: int) -> Float32:
+    """The mean of each distribution over 0..bins-1 (Li et al. 2020): (..., 4 * bins) logits to (..., 4)."""
+    shares = softmax(values.reshape(*values.shape[:-1], 4, bins))
+    means: Float32 = np.matmul(shares, np.arange(bins, dtype=np.float32), dtype=np.float32)
+    return means
+
+
+def are_shares(values: npt.NDArray[Any]) -> bool:
+    """Whether rows are what a Softmax gives; a tenth is left for what INT8 does to it."""
+    close = (np.abs(values.sum(-1) - 1) < 0.1) & (values > -0.05).all(-1)
+    return bool(close.mean() > 0.99)
+
+
+def are_probabilities(values: npt.NDArray[Any]) -> bool:
+    """Whether values are what a Sigmoid gives: logits of a detector are far below 0 nearly everywhere."""
+    return bool(values.min(initial=0) >= -0.01 and values.max(initial=0) <= 1.01)
+
+
+def counted(classes: int) -> str:
+    """`1 class`, `2 classes`."""
+    return f"{classes} class{'' if classes == 1 else 'es'}"

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a detector found in one image, and how that image was laid into the network's input. Nothing is decoded here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Detections:
+    """The boxes of one image, after non-maximum suppression, highest score first.
+
+    Attributes:
+        boxes: float32[n, 4], x1, y1, x2, y2 in pixels of the original image.
+        scores: float32[n], 0 to 1.
+        labels: int64[n], class numbers from 0.
+    """
+
+    boxes: Float32
+    scores: Float32
+    labels: Int64
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How an image was laid into the input: ``input = original * scale + offset`` per axis, in pixels.
+
+    Attributes:
+        width: of the original image.
+        height: of the original image.
+        scale: (x, y).
+        offset: (x, y), where the original's corner lies in the input.
+        input_size: (width, height) of the network's input.
+    """
+
+    width: int
+    height: int
+    scale: tuple[float, float]
+    offset: tuple[float, float]
+    input_size: tuple[int, int]
+
+
+class Decoder(Protocol):
+    """Turns a detector's outputs into boxes."""
+
+    def __call__(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
+        """Decode one batch.
+
+        Args:
+            outputs: the model's outputs by name.
+            geometries: one per sample of the batch.
+        """
+        ...

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What labels say, whatever their form: boxes or classes. The forms are in labels_boxes.py and labels_classes.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qdqtool.calibration.arrays import open_npz
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.labels_boxes import BoxLabels, open_box_labels
+from qdqtool.evaluation.labels_classes import (
+    FILENAME,
+    ClassLabels,
+    from_file_names,
+    from_folders,
+    read_class_labels,
+)
+from qdqtool.evaluation.names import Names
+from qdqtool.evaluation.samples import Samples
+
+_GIVE = (
+    "--labels takes COCO's .json, folders of VOC's .xml, YOLO's or KITTI's .txt, a .csv, a .npz, or the word filename"
+)
+
+
+def are_boxes(labels: str | Path) -> bool:
+    """Whether labels are of boxes, by their outside: a .json, a folder, a .npz with boxes."""
+    path = Path(labels)
+    if path.is_dir():
+        return True
+    if path.suffix.lower() == ".npz" and path.is_file():
+        return "boxes" in open_npz(path, 1 << 30)
+    return path.suffix.lower() == ".json"
+
+
+def box_labels(labels: str | Path | None, samples: Samples, names: Names | None) -> BoxLabels:
+    """The boxes of the samples.
+
+    Raises:
+        QdqError: no labels, or not of boxes; see `open_box_labels`.
+    """
+    if labels is None:
+        raise QdqError("--labels", "is needed for an average precision", _GIVE)
+    return open_box_labels(Path(labels), samples.images, names)
+
+
+def class_labels(labels: str | Path | None, samples: Samples, names: Names | None) -> ClassLabels:
+    """The right classes of the samples: what is said, else what the data itself tells.
+
+    Raises:
+        QdqError: nothing tells them; see `read_class_labels`.
+    """
+    if labels is not None and not (str(labels) == FILENAME and not Path(labels).exists()):
+        return read_class_labels(Path(labels), samples.images, samples.count, names)
+    if labels is not None:
+        if samples.images is None:
+            raise QdqError("--labels", "filename is for image files, and the data has none", _GIVE)
+        return from_file_names(samples.images, names)
+    if samples.images is not None and samples.in_folders:
+        return from_folders(samples.images, names)
+    if samples.classes is not None:
+        return ClassLabels("arrays", samples.classes, names.shown if names else ())
+    raise QdqError(str(samples.where), "does not tell the classes of its samples", _GIVE)
+
+
+def tell_classes(samples: Samples) -> bool:
+    """Whether the data itself tells the right classes."""
+    return samples.in_folders or samples.classes is not None

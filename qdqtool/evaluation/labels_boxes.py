@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes from labels in the form of COCO, VOC, YOLO or KITTI, or in arrays. What is done with them is not asked here."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdqtool.calibration.arrays import open_npz
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.names import LEFT_OUT, Names
+from qdqtool.evaluation.truth import ANY_CLASS, Truth, truth_of
+
+Box = tuple[float, float, float, float]
+_FORMS = "COCO's .json, a folder of VOC's .xml, of YOLO's or KITTI's .txt, or a .npz with boxes, labels and image"
+_YOLO_COLUMNS, _KITTI_COLUMNS = 5, 15
+_DONT_CARE = "dontcare"
+_SLACK = 0.01  # how far beyond the image's border a fraction may lie: tools round
+
+
+@dataclass(frozen=True)
+class Row:
+    """One labelled object: corners in pixels, or fractions of the image where the form says so; its class."""
+
+    box: Box
+    label: int
+    crowd: bool = False
+    difficult: bool = False
+
+
+@dataclass(frozen=True)
+class BoxLabels:
+    """The boxes of every image of a data set.
+
+    Attributes:
+        where: the file or folder.
+        form: coco, voc, yolo, kitti or arrays.
+        shown: what the classes are called, in the model's order; empty where nobody says.
+        rows: the objects of the image of that number.
+        fractions: whether the corners are fractions of the image.
+    """
+
+    where: Path
+    form: str
+    shown: tuple[str, ...]
+    rows: Callable[[int], Sequence[Row]]
+    fractions: bool = False
+
+    def truth(self, index: int, width: int, height: int) -> Truth:
+        """The boxes of one image.
+
+        Args:
+            index: its number in the data.
+            width: of the image, in pixels.
+            height: of the image, in pixels.
+
+        Raises:
+            QdqError: a label that cannot be.
+        """
+        rows = [row for row in self.rows(index) if row.label != LEFT_OUT]
+        boxes = np.array([row.box for row in rows], np.float64).reshape(-1, 4)
+        if self.fractions:
+            boxes *= np.array([width, height, width, height], np.float64)
+        return truth_of(
+            boxes, [row.label for row in rows], [row.crowd for row in rows], [row.difficult for row in rows]
+        )
+
+
+def open_box_labels(path: Path, images: Sequence[Path] | None, names: Names | None) -> BoxLabels:
+    """Find out which form labels have, and that they know the images.
+
+    Args:
+        path: a file or folder.
+        images: the image files of the data in order; None for data without file names, which want arrays.
+        names: the model's classes; None where the labels say them or number them.
+
+    Raises:
+        QdqError: no form that is read, nothing for an image (named), a class outside the names.
+    """
+    if path.suffix.lower() == ".npz" and path.is_file():
+        return _arrays(path, names)
+    if images is None:
+        raise QdqError(path, "tells boxes by image file, and the data has no image files", "give --labels as .npz")
+    if path.suffix.lower() == ".json" and path.is_file():
+        return _coco(path, images, names)
+    if path.is_dir():
+        if any(path.glob("*.xml")):
+            return _voc(path, images, names)
+        if any(path.glob("*.txt")):
+            return _text(path, images, names)
+        raise QdqError(path, "holds neither .xml nor .txt", _FORMS)
+    raise QdqError(path, "does not exist" if not path.exists() else "is no form of boxes that is read", _FORMS)
+
+
+def _refuse_missing(path: Path, images: Sequence[Path], missing: Sequence[Path], what: str) -> None:
+    if missing:
+        reason = f"has {what} for {len(missing)} of {len(images)} images, such as {missing[0].name}"
+        raise QdqError(path, reason, "are these the labels of --data?")
+
+
+def _named(where: Path, names: Names | None, seen: Sequence[str]) -> Names:
+    """The names given, or the only one there is."""
+    if names is not None:
+        return names
+    if len(seen) > 1:
+        shown = ", ".join(seen[:6]) + (", ..." if len(seen) > 6 else "")
+        raise QdqError(
+            where, f"names {len(seen)} classes ({shown}), not their numbers", "give them in the model's order: --names"
+        )
+    return Names(tuple(seen), {seen[0].casefold(): 0} if seen else {})
+
+
+# ------------------------------------------------------------------------------------------------------------- COCO
+
+
+def _coco(path: Path, images: Sequence[Path], names: Names | None) -> BoxLabels:
+    document = _json(path)
+    try:
+        files = {Path(one["file_name"]).name: one["id"] for one in document["images"]}
+        called = {one["id"]: str(one["name"]) for one in sorted(document["categories"], key=lambda one: one["id"])}
+        by_image: dict[Any, list[Row]] = {}
+        shown = names.shown if names else tuple(called.values())
+        number = {key: names.number(path, name) if names else index for index, (key, name) in enumerate(called.items())}
+        for one in document["annotations"]:
+            x, y, width, height = map(float, one["bbox"])
+            row = Row((x, y, x + width, y + height), number[one["category_id"]], bool(one.get("iscrowd", 0)))
+            by_image.setdefault(one["image_id"], []).append(row)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise QdqError(path, f"is not COCO's labels ({type(error).__name__}: {error})", _FORMS) from error
+    _refuse_missing(path, images, [one for one in images if one.name not in files], "no entry")
+    return BoxLabels(path, "coco", shown, lambda index: by_image.get(files[images[index].name], []))
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise QdqError(path, f"cannot be read as JSON ({error})", _FORMS) from error
+
+
+# -------------------------------------------------------------------------------------------------------------- VOC
+
+
+def _voc(folder: Path, images: Sequence[Path], names: Names | None) -> BoxLabels:
+    files = [folder / f"{image.stem}.xml" for image in images]
+    missing = [image for image, file in zip(images, files, strict=True) if not file.is_file()]
+    _refuse_missing(folder, images, missing, "no .xml")
+    known = _named(folder, names, [] if names else sorted({word for file in files for word in _voc_words(file)}))
+    return BoxLabels(folder, "voc", known.shown, lambda index: _voc_rows(files[index], known))
+
+
+def _voc_objects(file: Path) -> list[ET.Element]:
+    try:
+        return list(ET.parse(file).getroot().iter("object"))
+    except (OSError, ET.ParseError) as error:
+        raise QdqError(file, f"cannot be read as XML ({error})", _FORMS) from error
+
+
+def _voc_words(file: Path) -> list[str]:
+    return [_child(file, one, "name") for one in _voc_objects(file)]
+
+
+def _voc_rows(file: Path, names: Names) -> list[Row]:
+    rows = []
+    for one in _voc_objects(file):
+        frame = one.find("bndbox")
+        if frame is None:
+            raise QdqError(file, "has an object without a bndbox", _FORMS)
+        try:
+            x1, y1, x2, y2 = (float(_child(file, frame, key)) for key in ("xmin", "ymin", "xmax", "ymax"))
+        except ValueError as error:
+            raise QdqError(file, f"has a corner that is no number ({error})") from None
+        difficult = (one.findtext("difficult") or "").strip() == "1"
+        rows.append(Row((x1, y1, x2, y2), names.number(file, _child(file, one, "name")), difficult=difficult))
+    return rows
+
+
+def _child(file: Path, element: ET.Element, key: str) -> str:
+    text = element.findtext(key)
+    if not text:
+        raise QdqError(file, f"has a {element.tag} without {key}", "is it VOC's form?")
+    return text.strip()
+
+
+# ---------------------------------------------------------------------------------------------------- YOLO and KITTI
+
+
+def _text(folder: Path, images: Sequence[Path], names: Names | None) -> BoxLabels:
+    """One file per image: five columns are YOLO's, fifteen KITTI's. YOLO has no file for an image without objects."""
+    files = [folder / f"{image.stem}.txt" for image in images]
+    there = [file for file in files if file.is_file()]
+    if not there:
+        _refuse_missing(folder, images, images, "no .txt")
+    columns = next((len(words[0]) for file in there if (words := _words(file))), _YOLO_COLUMNS)
+    if columns == _YOLO_COLUMNS:
+        shown = names.shown if names else ()
+        return BoxLabels(folder, "yolo", shown, lambda index: _yolo_rows(files[index], names), fractions=True)
+    missing = [image for image, file in zip(images, files, strict=True) if not file.is_file()]
+    _refuse_missing(folder, images, missing, "no .txt")
+    found = {words[0] for file in there for words in _words(file) if words[0].casefold() != _DONT_CARE}
+    known = _named(folder, names, [] if names else sorted(found))
+    return BoxLabels(folder, "kitti", known.shown, lambda index: _kitti_rows(files[index], known))
+
+
+def _words(file: Path) -> list[list[str]]:
+    try:
+        text = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise QdqError(file, f"cannot be read ({error})") from error
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def _yolo_rows(file: Path, names: Names | None) -> list[Row]:
+    rows = []
+    for words in _words(file):
+        if len(words) != _YOLO_COLUMNS:
+            raise QdqError(file, f"has {len(words)} columns in a row, not class, x, y, width, height", _FORMS)
+        number, x, y, width, height = _numbers(file, words)
+        if number != int(number) or number < 0:
+            raise QdqError(file, f"has the class {words[0]}, which is no class number", _FORMS)
+        corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        if min(corners) < -_SLACK or max(corners) > 1 + _SLACK:
+            raise QdqError(file, f"has a box beyond the image ({' '.join(words[1:])})", "YOLO's are fractions of it")
+        rows.append(Row(corners, names.checked(file, int(number)) if names else int(number)))
+    return rows
+
+
+def _kitti_rows(file: Path, names: Names) -> list[Row]:
+    rows = []
+    for words in _words(file):
+        if len(words) != _KITTI_COLUMNS:
+            raise QdqError(file, f"has {len(words)} columns in a row, KITTI's labels have {_KITTI_COLUMNS}", _FORMS)
+        x1, y1, x2, y2 = _numbers(file, words[4:8])
+        if words[0].casefold() == _DONT_CARE:
+            rows.append(Row((x1, y1, x2, y2), ANY_CLASS, crowd=True))
+        else:
+            rows.append(Row((x1, y1, x2, y2), names.number(file, words[0])))
+    return rows
+
+
+def _numbers(file: Path, words: Sequence[str]) -> list[float]:
+    try:
+        values = [float(word) for word in words]
+    except ValueError as error:
+        raise QdqError(file, f"has a column that is no number ({error})", _FORMS) from None
+    if not all(map(math.isfinite, values)):
+        raise QdqError(file, f"has a column that is not finite ({' '.join(words)})", _FORMS)
+    return values
+
+
+# ------------------------------------------------------------------------------------------------------------ arrays
+
+
+def _arrays(path: Path, names: Names | None) -> BoxLabels:
+    stored = open_npz(path, 1 << 30)
+    image = "image" if "image" in stored else "scene"
+    lacking = [key for key in ("boxes", "labels", image) if key not in stored]
+    if lacking:
+        raise QdqError(path, f"has no array {' and '.join(lacking)}", "boxes [m, 4], labels [m], image [m] (numbers)")
+    boxes, labels, owner = (stored[key].whole() for key in ("boxes", "labels", image))
+    if boxes.shape != (len(labels), 4) or labels.shape != owner.shape or labels.dtype.kind not in "iu":
+        raise QdqError(path, f"has boxes {boxes.shape}, labels {labels.shape} and {image} {owner.shape}", _FORMS)
+    if names is not None and len(labels):
+        names.checked(path, int(labels.max()))
+    by_image: dict[int, list[Row]] = {}
+    for box, label, number in zip(boxes.tolist(), labels.tolist(), owner.tolist(), strict=True):
+        by_image.setdefault(number, []).append(Row(tuple(box), label))
+    return BoxLabels(path, "arrays", names.shown if names else (), lambda index: by_image.get(index, []))

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The samples that a figure is for: images with how each was laid into the input, or arrays; streamed, in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from qdqtool.calibration.arrays import StoredArray, open_npy, open_npz
+from qdqtool.calibration.feed import Batch, Data, Feed, FeedOptions, Input, open_feed
+from qdqtool.calibration.images import SUFFIXES, ImageReader, fit_reader, load_pillow
+from qdqtool.calibration.inputs import Array, checked
+from qdqtool.calibration.preprocess import parse_preprocess
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.detections import Geometry
+from qdqtool.evaluation.geometry import geometry_of, read_image
+from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
+
+_PIXELS = ("x", "images", "image", "data")  # what archives of images call them
+_SAY = "say --preprocess, such as yolov8 or scale=1/255"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One run: what is fed, and how each sample of it was laid into the input."""
+
+    feed: Batch
+    geometries: tuple[Geometry, ...]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples, opened but not read.
+
+    Attributes:
+        where: the file or folder, for messages.
+        images: the image files in order; None where the data has none.
+        in_folders: whether the images lie in folders of their class.
+        count: how many there are; None where only walking tells.
+        chunks: walks them from the beginning.
+        classes: int64[n], the right classes where the data itself holds them.
+        boxes: whether the data itself holds labelled boxes.
+        notes: what was left out, and why.
+    """
+
+    where: object
+    chunks: Callable[[], Iterator[Chunk]]
+    images: tuple[Path, ...] | None = None
+    in_folders: bool = False
+    count: int | None = None
+    classes: Int64 | None = None
+    boxes: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def open_samples(data: Data, inputs: Sequence[Input], options: FeedOptions) -> Samples:
+    """Open what a model is judged on.
+
+    Args:
+        data: a folder of images, or of class folders of images; a .npz or .npy of arrays, which may be images in uint8
+            with a preprocessing, and may hold their classes as y or their boxes; or what else `open_feed` takes.
+        inputs: what the model takes.
+        options: batch, limit, preprocessing.
+
+    Raises:
+        QdqError: what `open_feed` refuses; images without a preprocessing.
+    """
+    path = Path(data) if isinstance(data, (str, os.PathLike)) else None
+    if path is not None and path.is_dir():
+        files, in_folders = _images_below(path)
+        if files:
+            return _of_images(path, files, in_folders, _only(path, inputs), options)
+    if path is not None and path.suffix.lower() in (".npz", ".npy") and path.is_file():
+        return _of_arrays(path, inputs, options)
+    return _of_feed(open_feed(data, inputs, options))
+
+
+def _only(path: Path, inputs: Sequence[Input]) -> Input:
+    if len(inputs) != 1 or inputs[0].shape is None:
+        raise QdqError(path, f"holds images, the model has {len(inputs)} inputs", "give the data as .npz or .py")
+    return inputs[0]
+
+
+def _check(options: FeedOptions, one: Input) -> None:
+    """Refuse a batch or a limit that cannot be, as `open_feed` does."""
+    if options.batch < 1 or (options.limit is not None and options.limit < 1):
+        raise QdqError("--batch or --limit", "leaves no samples", "give 1 or more")
+    if not one.batched and options.batch not in (1, one.first):
+        raise QdqError("--batch", f"{options.batch} cannot be, {one.name!r} takes {one.told()}", "leave --batch out")
+
+
+def _kept(total: int, one: Input, options: FeedOptions) -> tuple[int, int, tuple[str, ...]]:
+    """How many samples are used, how many go into one run, and what is said of the others."""
+    _check(options, one)
+    wanted = min(total, options.limit or total)
+    if one.batched:
+        return wanted, options.batch, ()
+    size = one.first or 1
+    count = wanted // size * size
+    if not count:
+        raise QdqError("--data", f"gives {wanted} samples, not the {size} of one batch", "give more")
+    left = f"the last {wanted - count} samples do not fill a batch of {size}, which {one.name} fixes: left out"
+    return count, size, (left,) if wanted > count else ()
+
+
+# ------------------------------------------------------------------------------------------------------------ images
+
+
+def _images_below(path: Path) -> tuple[list[Path], bool]:
+    """The images of a folder by name; where it has none, those of its folders, folder by folder."""
+    files = [file for file in sorted(path.iterdir()) if file.is_file() and file.suffix.lower() in SUFFIXES]
+    if files:
+        return files, False
+    below = [file for folder in sorted(path.iterdir()) if folder.is_dir() for file in sorted(folder.iterdir())]
+    found = [file for file in below if file.is_file() and file.suffix.lower() in SUFFIXES]
+    return found, True
+
+
+def _reader(path: Path, one: Input, options: FeedOptions) -> ImageReader:
+    if options.preprocess is None:
+        raise QdqError(path, "holds images, and what the model wants done to them is not known", _SAY)
+    spec = parse_preprocess(options.preprocess) if isinstance(options.preprocess, str) else options.preprocess
+    return fit_reader(spec, one.name, one.shape or ())
+
+
+def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, options: FeedOptions) -> Samples:
+    reader = _reader(path, one, options)
+    count, size, notes = _kept(len(files), one, options)
+    used = tuple(files[:count])
+
+    def chunks() -> Iterator[Chunk]:
+        for start in range(0, count, size):
+            read = [read_image(reader, file)[:2] for file in used[start : start + size]]
+            yield _chunk(used[start], one, [array for array, _ in read], [geometry for _, geometry in read])
+
+    return Samples(path, chunks, used, in_folders, count, notes=notes)
+
+
+def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Sequence[Geometry]) -> Chunk:
+    """One run, in the dtype of the input: a model of quantised input takes integers, which must come out exactly."""
+    values = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    with np.errstate(invalid="ignore"):
+        cast = values.astype(one.dtype, copy=False)
+    if one.dtype.kind != "f" and not np.array_equal(cast, values):
+        reason = f"preprocessed, does not stay in {one.dtype}, which {one.name!r} takes"
+        raise QdqError(where, reason, "leave scale, mean and std out, or give what the model expects")
+    return Chunk(checked(where, {one.name: cast}, [one]), tuple(geometries))
+
+
+# ------------------------------------------------------------------------------------------------------------ arrays
+
+
+def _of_arrays(path: Path, inputs: Sequence[Input], options: FeedOptions) -> Samples:
+    npy = path.suffix.lower() == ".npy"
+    stored = {"": open_npy(path)} if npy else open_npz(path, options.max_bytes)
+    key = _fed(stored, inputs)
+    if key is None:
+        return _of_feed(open_feed(path, inputs, options))
+    array, one = stored[key], inputs[0]
+    classes, boxes = _truth_in(path, stored, array.shape[0] if array.shape else 0, options.limit)
+    if options.preprocess is not None:
+        return replace(_of_pixels(path, array, one, options), classes=classes, boxes=boxes)
+    if array.dtype.kind in "iu" and one.dtype.kind == "f":
+        raise QdqError(path, f"holds images as {array.dtype}, and what the model wants done to them is not known", _SAY)
+    if len(stored) == 1:
+        return _of_feed(open_feed(path, inputs, options))
+    size = one.first or 1
+    rows = array.shape[0] // size * size if array.shape else 0
+    feed = open_feed(lambda: ({one.name: block} for block in array.blocks(size) if len(block) == size), inputs, options)
+    count = min(rows, options.limit or rows) // size * size
+    return replace(_of_feed(feed), where=path, count=count, classes=classes, boxes=boxes)
+
+
+def _fed(stored: dict[str, StoredArray], inputs: Sequence[Input]) -> str | None:
+    """The array that the only input is fed with; None where `open_feed` knows better."""
+    if len(inputs) != 1:
+        return None
+    return next(
+        (key for key in (inputs[0].name, *_PIXELS) if key in stored), next(iter(stored)) if len(stored) == 1 else None
+    )
+
+
+def _truth_in(path: Path, stored: dict[str, StoredArray], rows: int, limit: int | None) -> tuple[Int64 | None, bool]:
+    """The classes that lie beside the samples, one each, and whether boxes do."""
+    if "boxes" in stored:
+        return None, True
+    if not any(key in stored and stored[key].shape[:1] == (rows,) for key in ARRAY_KEYS):
+        return None, False
+    return array_classes(path, stored)[:limit], False
+
+
+def _of_pixels(path: Path, array: StoredArray, one: Input, options: FeedOptions) -> Samples:
+    """Images of eight bits, (n, rows, columns[, channels]) or (n, channels, rows, columns)."""
+    if array.dtype != np.uint8 or len(array.shape) not in (3, 4):
+        shape = f"{array.dtype} {list(array.shape)}"
+        raise QdqError(path, f"holds {shape}, not images of eight bits", "leave --preprocess out")
+    reader = _reader(path, one, options)
+    count, size, notes = _kept(array.shape[0], one, options)
+    pillow = load_pillow()
+
+    def chunks() -> Iterator[Chunk]:
+        for start, block in zip(range(0, count, size), array.blocks(size), strict=False):
+            images = [pillow.fromarray(_pixels(row)) for row in block[: count - start]]
+            images = [image.convert("RGB" if reader.channels == 3 else "L") for image in images]
+            geometries = [geometry_of(reader.spec, image.size) for image in images]
+            yield _chunk(path, one, [reader.array(image) for image in images], geometries)
+
+    return Samples(path, chunks, count=count, notes=notes)
+
+
+def _pixels(row: Array) -> Array:
+    if row.ndim == 3 and row.shape[0] in (1, 3) and row.shape[2] not in (1, 3):
+        row = row.transpose(1, 2, 0)
+    return np.ascontiguousarray(row[..., 0] if row.ndim == 3 and row.shape[2] == 1 else row)
+
+
+def _of_feed(feed: Feed) -> Samples:
+    def chunks() -> Iterator[Chunk]:
+        for batch in feed:
+            yield Chunk(batch, (_as_it_is(batch[feed.inputs[0].name]),) * feed.count(batch))
+
+    return Samples(feed.description.get("name", "data"), chunks, count=feed.samples, notes=feed.notes)
+
+
+def _as_it_is(array: Array) -> Geometry:
+    """Arrays are the input itself: boxes come out in its pixels."""
+    if array.ndim != 4:
+        return Geometry(0, 0, (1.0, 1.0), (0.0, 0.0), (0, 0))
+    first = array.shape[1] in (1, 3) or array.shape[3] not in (1, 3)
+    rows, columns = array.shape[2:] if first else array.shape[1:3]
+    return Geometry(columns, rows, (1.0, 1.0), (0.0, 0.0), (columns, rows))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clips weights per output channel, so that abs-max / 127 is the step chosen. This changes the float function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
+from qdqtool.passes.condition.constants import Constants, narrowed
+from qdqtool.passes.condition.layout import as_cube, from_cube
+
+Float64 = npt.NDArray[np.float64]
+
+
+def clip_weights(view: GraphView, limits: Mapping[str, Float64]) -> int:
+    """Clip weights to [-limit, limit] per output channel; the proto is edited. Enters the main graph only.
+
+    Args:
+        view: the graph.
+        limits: first output of a weighted operator -> the limits, float64 [channels]; at or above a channel's largest
+            weight it stays as it is.
+
+    Returns:
+        How many weights were cut off.
+    """
+    editor = Editor(view)
+    constants = Constants(editor)
+    cut = 0
+    for key, limit in limits.items():
+        node = view.producer[key]
+        index = weight_index(view, node)
+        assert index is not None
+        weight = constants.read(node, index)
+        cube = as_cube(node, weight)
+        bound = limit.reshape(cube.shape[0], cube.shape[1], 1, 1)
+        cut += int((np.abs(cube) > bound).sum())
+        clipped = np.clip(cube, -bound, bound)
+        constants.write(node, index, narrowed(from_cube(node, clipped, weight.shape), node.name))
+    editor.commit()
+    return cut

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading and replacing the float32 constants that a node reads; one that others read too is copied first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import GraphView, Node
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+def is_plain_constant(view: GraphView, node: Node, index: int) -> bool:
+    """Whether input number `index` is a float32 constant that stands in the model as it is computed with."""
+    if index >= len(node.inputs) or not node.inputs[index]:
+        return False
+    name = node.inputs[index]
+    if not view.is_constant(name) or view.root(name) in view.pairs:
+        return False
+    tensor = view.constant_tensor(name)
+    return tensor is not None and tensor.data_type == tensor.FLOAT
+
+
+def read_constant(view: GraphView, node: Node, index: int) -> Float32:
+    """The value of a float32 constant.
+
+    Raises:
+        QdqError: it is computed, quantised, or not float32.
+    """
+    value = view.array(node.inputs[index]) if is_plain_constant(view, node, index) else None
+    if value is None:
+        name = node.inputs[index] if index < len(node.inputs) else ""
+        raise QdqError(node.name, f"its input {name or index} is no plain float32 constant", "fold constants first")
+    return value.astype(np.float32, copy=False)
+
+
+class Constants:
+    """Writes constants into one graph: in place where one node reads the old one, else as a copy under a new name."""
+
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        view = editor.view
+        self._uses = Counter(name for node in view.every for name in node.inputs if name)
+        self._uses.update(view.outputs)
+        self._uses.update(sorted(view.captured))
+        self._written: dict[tuple[str, int], Float32] = {}
+
+    def read(self, node: Node, index: int) -> Float32:
+        """The constant at input number `index` as it is now; see `read_constant`."""
+        known = self._written.get((node.key, index))
+        return read_constant(self.editor.view, node, index) if known is None else known
+
+    def write(self, node: Node, index: int, value: Float32) -> None:
+        """Let a node compute with another value at input number `index`, one that it may have left out so far."""
+        old = node.inputs[index] if index < len(node.inputs) else ""
+        value = np.ascontiguousarray(value, np.float32)
+        self._written[node.key, index] = value
+        if old in self.editor.view.initializers and self._uses[old] == 1:
+            self.editor.set_initializer(old, value)
+            return
+        name = self.editor.unique_name(f"{old}_conditioned" if old else f"{node.key}_bias")
+        self.editor.add_initializer(name, value)
+        self.editor.set_input(node, index, name)
+        self._uses[name] = 1
+        if old:
+            self._release(old)
+
+    def _release(self, name: str) -> None:
+        """One reader of a constant is gone; what nobody reads any more goes with the last."""
+        self._uses[name] -= 1
+        if self._uses[name]:
+            return
+        maker = self.editor.view.producer.get(name)
+        if maker is None:
+            self.editor.drop_initializers([name])
+            self.editor.drop_inputs([name])
+        elif maker.op == "Constant":
+            self.editor.remove_node(maker)
+
+
+def narrowed(values: Float64, where: str) -> Float32:
+    """Rounded to float32 once.
+
+    Raises:
+        QdqError: a value passes what float32 holds.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = values.astype(np.float32)
+    if not np.isfinite(made).all():
+        raise QdqError(where, "the edited weight passes what float32 holds", "leave that step out with --steps")
+    return made
+
+
+def list_as_inputs(proto: onnx.ModelProto) -> None:
+    """List initialisers among the graph's inputs where the IR version asks for it (below 4); the others stay."""
+    if proto.ir_version >= 4:
+        return
+    known = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if tensor.name not in known:
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            proto.graph.input.append(value)

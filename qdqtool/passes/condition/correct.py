@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adds to the bias of weighted operators; one that has none gets one. This changes the float function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.passes.condition.constants import Constants, is_plain_constant, narrowed
+from qdqtool.passes.condition.rescale import constant_side, has_plain_bias
+
+Float64 = npt.NDArray[np.float64]
+
+
+def bias_site(view: GraphView, node: Node) -> tuple[Node, int] | None:
+    """The node and input that hold an operator's bias, or could; None where there is no such place.
+
+    A MatMul's is the constant that the Add behind it adds along the last axis.
+    """
+    if node.op != "MatMul":
+        return (node, 2) if has_plain_bias(view, node) else None
+    uses = view.readers(node.outputs[0])
+    if len(uses) != 1 or uses[0].node.op != "Add" or view.is_output(node.outputs[0]):
+        return None
+    side = constant_side(view, uses[0].node)
+    value = None if side is None else view.array(uses[0].node.inputs[side])
+    index = weight_index(view, node)
+    weight = None if index is None else view.constant_tensor(node.inputs[index])
+    if side is None or value is None or weight is None or value.ndim != 1 or value.size != weight.dims[-1]:
+        return None
+    return uses[0].node, side
+
+
+def correct_biases(view: GraphView, additions: Mapping[str, Float64]) -> list[str]:
+    """Add to biases; the proto is edited. Enters the main graph only.
+
+    Args:
+        view: the graph.
+        additions: first output of a weighted operator -> what is added per output channel, float64 [channels].
+
+    Returns:
+        The operators that had no bias and have one now.
+    """
+    editor = Editor(view)
+    constants = Constants(editor)
+    fresh: list[str] = []
+    for key, addition in additions.items():
+        node = view.producer[key]
+        site = bias_site(view, node)
+        assert site is not None
+        owner, index = site
+        bias = np.zeros(addition.size)
+        if is_plain_constant(view, owner, index):
+            bias = np.broadcast_to(constants.read(owner, index).astype(np.float64).reshape(-1), addition.shape)
+        else:
+            fresh.append(key)
+        constants.write(owner, index, narrowed(bias + addition, node.name))
+    editor.commit()
+    return fresh

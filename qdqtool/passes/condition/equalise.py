@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equalise and smooth: one tensor divided per channel, its readers' weights multiplied. The float function stays.
+
+Equalise divides in the weights of what makes the tensor, smooth with a Mul behind it. Enters the main graph only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.match.plan import Read
+from qdqtool.passes.condition.constants import Constants
+from qdqtool.passes.condition.rescale import scale_constant, scale_inputs, scale_outputs
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """One tensor that is divided per channel.
+
+    Attributes:
+        tensor: its name; every value of channel c is divided by `factors[c]`.
+        factors: float32 values, > 0.
+        axis: the channels' axis, counted from the front.
+        rank: number of axes.
+        reads: who reads the divided tensor; all others have the tensor as it was. Empty where it is divided by what
+            makes it: then all read the divided one.
+        makers: first outputs of the nodes whose constants take the division in; empty where a Mul does it.
+    """
+
+    tensor: str
+    factors: npt.NDArray[np.float32]
+    axis: int
+    rank: int
+    reads: tuple[Read, ...]
+    makers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Divided:
+    """What the pass did: the Mul nodes that were added (tensor -> what it gives out) and the operators edited."""
+
+    muls: Mapping[str, str]
+    weights: tuple[str, ...]
+
+
+def divide(view: GraphView, divisions: Sequence[Division], inverse: Mapping[str, npt.NDArray[np.floating]]) -> Divided:
+    """Carry divisions out; the proto is edited.
+
+    Args:
+        view: the graph.
+        divisions: the tensors to divide.
+        inverse: first output of a weighted operator -> what its input channels are multiplied with, float64 [inputs].
+
+    Raises:
+        QdqError: a weight is no plain float32 constant, or passes what float32 holds.
+    """
+    editor = Editor(view)
+    constants = Constants(editor)
+    by_key = {node.key: node for node in view.every}
+    muls: dict[str, str] = {}
+    for one in divisions:
+        if one.makers:
+            _divide_makers(view, constants, by_key, one)
+        else:
+            muls[one.tensor] = _add_mul(editor, by_key, one)
+    for key, factors in inverse.items():
+        scale_inputs(view, constants, by_key[key], np.asarray(factors, np.float64))
+    editor.commit()
+    return Divided(muls, tuple(inverse))
+
+
+def _divide_makers(view: GraphView, constants: Constants, nodes: Mapping[str, Node], one: Division) -> None:
+    factors = 1.0 / one.factors.astype(np.float64)
+    for key in one.makers:
+        node = nodes[key]
+        if node.op in ("Add", "Mul"):
+            scale_constant(view, constants, node, factors, one.axis, one.rank)
+        else:
+            scale_outputs(view, constants, node, factors)
+
+
+def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
+    """A Mul behind the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
+    maker = editor.view.producer.get(one.tensor)
+    shape = [1] * one.rank
+    shape[one.axis] = one.factors.size
+    with np.errstate(divide="raise"):
+        value = (1.0 / one.factors.astype(np.float64)).astype(np.float32).reshape(shape)
+    if not np.isfinite(value).all():
+        raise QdqError(one.tensor, "its factors cannot be inverted in float32", "leave smoothing out with --steps")
+    name = editor.unique_name(f"{one.tensor}_smooth")
+    constant = editor.add_initializer(editor.unique_name(f"{one.tensor}_smooth_factor"), value)
+    trace = (("rule", "smooth"), ("origin", "condition"))
+    editor.add_node("Mul", [one.tensor, constant], name, beside=maker, after=True, trace=trace)
+    for read in one.reads:
+        editor.reroute(Use(nodes[read.node], read.index), name)
+    return name

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three ways in which TensorRT rounds to INT8, in numpy and in standard operators. Not who rounds which way.
+
+Each is exact in float32, at half-way values and one step beside them: adding one half before rounding down is not
+(0.49999997 + 0.5 is 1.0 in float32).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import Node
+
+Float32 = npt.NDArray[np.float32]
+Rounding = Literal["even", "up", "away"]
+
+HIGHEST = 127
+_TRACE = (("rule", "simulation"),)
+# 1.5 * 2^23: float32 has no fraction there, so that adding it rounds to even; exact below 2^22.
+_NO_FRACTION = np.float32(12582912)
+
+
+def rounded(values: Float32, how: Rounding) -> Float32:
+    """The nearest whole numbers, half-way values to even, up (to +inf) or away from zero.
+
+    Args:
+        values: float32 of any shape.
+        how: which way half-way values go.
+    """
+    if how == "away":
+        size = np.abs(values)
+        whole: Float32 = np.copysign(np.floor(size + size) - np.floor(size), values)
+        return whole
+    nearest: Float32 = np.rint(values)
+    return nearest if how == "even" else nearest + (values - nearest == np.float32(0.5)).astype(np.float32)
+
+
+def through_int8(values: Float32, scale: Float32, how: Rounding, lowest: int) -> Float32:
+    """What is left of values after INT8: `scale * clip(round(values / scale), lowest, 127)`.
+
+    Args:
+        values: float32.
+        scale: float32, of a shape that goes with that of the values.
+        how: which way half-way values go.
+        lowest: the smallest level, -128 or -127.
+    """
+    levels = np.clip(rounded(values / scale, how), np.float32(lowest), np.float32(HIGHEST))
+    result: Float32 = (levels * scale).astype(np.float32, copy=False)
+    return result
+
+
+class RoundingNodes:
+    """Writes the same arithmetic into a graph, in operators that every opset from 8 on has; shares its constants."""
+
+    def __init__(self, editor: Editor, how: Rounding, lowest: int) -> None:
+        if how == "up":
+            raise ValueError("half-way values go up in weights only, which numpy rounds")
+        self._editor, self._how, self._lowest = editor, how, lowest
+        self._constants: dict[float, str] = {}
+
+    def write(self, source: str, target: str, scale: np.float32, *, beside: Node | None) -> None:
+        """Nodes behind `beside` (at the front where it is None) that make `target` of `source`.
+
+        Args:
+            source: a float32 tensor of the graph.
+            target: a name that nothing makes yet, taken already.
+            scale: of the tensor.
+            beside: the node that makes `source`.
+        """
+        chain = _Chain(self._editor, target, beside)
+        step = self._editor.add_initializer(self._editor.unique_name(f"{target}_step"), np.asarray(scale, np.float32))
+        level = chain.add("Div", source, step)
+        level = chain.add("Min", chain.add("Max", level, self._constant(self._lowest)), self._constant(HIGHEST))
+        chain.last("Mul", self._even(chain, level) if self._how == "even" else self._away(chain, level), step)
+
+    def _even(self, chain: _Chain, level: str) -> str:
+        shift = self._constant(float(_NO_FRACTION))
+        return chain.add("Sub", chain.add("Add", level, shift), shift)
+
+    def _away(self, chain: _Chain, level: str) -> str:
+        """The sign times floor(2 |v|) - floor(|v|): below one half that is 0, and the sign need not be whole."""
+        size = chain.add("Abs", level)
+        whole = chain.add("Sub", chain.add("Floor", chain.add("Add", size, size)), chain.add("Floor", size))
+        sign = chain.add("Max", chain.add("Add", level, level), self._constant(-1))
+        return chain.add("Mul", chain.add("Min", sign, self._constant(1)), whole)
+
+    def _constant(self, value: float) -> str:
+        if value not in self._constants:
+            name = self._editor.unique_name(f"simulation_{value:g}".replace("-", "minus_"))
+            self._constants[value] = self._editor.add_initializer(name, np.asarray(value, np.float32))
+        return self._constants[value]
+
+
+class _Chain:
+    """Nodes in a row, named after the tensor that the last one makes."""
+
+    def __init__(self, editor: Editor, target: str, beside: Node | None) -> None:
+        self._editor, self._target = editor, target
+        self._place: dict[str, Any] = {"beside": beside, "after": beside is not None, "trace": _TRACE}
+
+    def add(self, op: str, *inputs: str) -> str:
+        output = self._editor.unique_name(f"{self._target}_{op}")
+        self._editor.add_node(op, list(inputs), output, **self._place)
+        return output
+
+    def last(self, op: str, *inputs: str) -> None:
+        self._editor.add_node(op, list(inputs), self._target, **self._place)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All steps on small networks: the function that stays, the function that moves, the same bytes in any order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from graphs import model_of
+from nets import CONCAT, RELU, SILU, feed_of, samples, spread, subject_of, value_of
+
+from qdqtool.conditioning.edits import STEPS, Conditioned
+from qdqtool.conditioning.run import Settings, advice, condition_model
+from qdqtool.errors import QdqError
+from qdqtool.match.plan import PlanOptions
+from qdqtool.scales import Scale, ScaleTable
+
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+PLAN = PlanOptions(float_heads="none")
+
+
+def run_model(proto: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    made: npt.NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: rows})[0]
+    return made
+
+
+def done(proto: onnx.ModelProto, *steps: str, **settings: Any) -> tuple[onnx.ModelProto, Conditioned]:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    told = condition_model(copy, None, feed_of(proto), Settings(steps or STEPS, PLAN, **settings))
+    onnx.checker.check_model(copy, full_check=True)
+    return copy, told
+
+
+def ops(proto: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in proto.graph.node]
+
+
+def test_equalise_divides_in_the_weights_and_keeps_the_function() -> None:
+    proto = spread(RELU)
+    made, told = done(proto, "equalise")
+    assert ops(made) == ops(proto)
+    assert [(edit.step, edit.site) for edit in told.edits] == [("equalise", "r1")]
+    assert told.kept["y"].relative < 1e-6
+    assert run_model(made, samples()) == pytest.approx(run_model(proto, samples()), rel=1e-4, abs=1e-5)
+    rows = np.abs(value_of(made, "w1")).max(axis=(1, 2, 3))
+    before = np.abs(value_of(proto, "w1")).max(axis=(1, 2, 3))
+    assert rows.max() / rows.min() < before.max() / before.min() / 4
+    assert told.after is not None
+    assert told.before is not None
+    assert told.after.worst > told.before.worst + 2
+
+
+def test_smooth_adds_one_mul_and_keeps_the_function() -> None:
+    proto = spread(SILU)
+    made, told = done(proto, "equalise", "smooth")
+    assert ops(made) == ["Conv", "Sigmoid", "Mul", "Mul", "Conv"]
+    assert [(edit.step, edit.site, edit.added) for edit in told.edits] == [("smooth", "m1", "m1_smooth")]
+    assert made.graph.node[4].input[0] == "m1_smooth"
+    assert {entry.key: entry.value for entry in made.graph.node[3].metadata_props}["qdqtool.rule"] == "smooth"
+    assert told.kept["y"].relative < 1e-6
+    assert run_model(made, samples()) == pytest.approx(run_model(proto, samples()), rel=1e-4, abs=1e-6)
+
+
+def test_powers_of_two_keep_the_function_to_the_bit() -> None:
+    proto = spread(CONCAT, names=("w1", "w2"))
+    made, told = done(proto, "equalise", "smooth", factors="power-of-two")
+    assert told.count("smooth") == 2
+    assert run_model(made, samples()).tobytes() == run_model(proto, samples()).tobytes()
+    assert told.kept["y"].relative == 0.0
+
+
+def even() -> onnx.ModelProto:
+    """SILU with eight equal channels."""
+    proto = model_of(SILU)
+    for tensor in proto.graph.initializer:
+        value = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.repeat(value[:1], 8, axis=0), tensor.name))
+    return proto
+
+
+def test_nothing_to_win_nothing_done() -> None:
+    proto = even()
+    made, told = done(proto, "equalise", "smooth")
+    assert told.edits == ()
+    assert made == proto
+
+
+def test_smooth_makes_the_quantised_network_better() -> None:
+    from qdqtool.verbs import insert
+
+    def error(one: onnx.ModelProto) -> float:
+        feed = feed_of(one)
+        from qdqtool.verbs import InsertOptions
+
+        quantised = insert(one, data=feed, options=InsertOptions(plan=PLAN)).model
+        return float(np.square(run_model(quantised, samples()) - run_model(proto, samples())).mean())
+
+    proto = spread(SILU)
+    assert error(done(proto)[0]) < error(proto) / 3
+
+
+def test_the_pairs_stand_where_they_stood() -> None:
+    proto = spread(CONCAT, names=("w1", "w2"))
+    made, _ = done(proto)
+    before = {point.tensor for point in subject_of(proto).plan.activations}
+    after = {point.tensor.removesuffix("_smooth") for point in subject_of(made).plan.activations}
+    assert after == before
+    assert len(subject_of(made).plan.activations) == len(before)
+
+
+def test_correct_adds_a_bias_and_says_how_far_the_function_moved() -> None:
+    proto = spread(SILU)
+    made, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
+    edit = next(edit for edit in told.edits if edit.site == "y")
+    assert (edit.step, edit.added) == ("correct", "bias")
+    assert len(made.graph.node[3].input) == 3
+    assert -20 < told.moved["y"].decibel < 60
+    assert told.kept == {}
+
+
+def narrow(subject: Any) -> ScaleTable:
+    """Scales that clip: the error has a mean."""
+    return ScaleTable({point.tensor: Scale.of(np.float32(0.001)) for point in subject.plan.activations})
+
+
+@pytest.mark.parametrize("text", [RELU, CONCAT])
+def test_reversed_and_batched_data_give_the_same_bytes(text: str) -> None:
+    proto = spread(text)
+    rows = samples(5)
+    results = []
+    for data, batch in ((rows, 1), (rows[::-1], 4)):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        told = condition_model(copy, None, feed_of(proto, data, batch), Settings(STEPS, PLAN))
+        results.append((copy.SerializeToString(deterministic=True), told.edits))
+        assert told.edits
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(("opset", "ir"), [(9, 3), (13, 8)])
+def test_opset_ir_and_names_stay(opset: int, ir: int) -> None:
+    proto = spread(SILU, opset, ir)
+    if ir < 4:
+        for tensor in proto.graph.initializer:
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, 1, list(tensor.dims)))
+    made, told = done(proto, scales_for=lambda subject, _: narrow(subject))
+    assert told.count("smooth") == 1
+    assert told.count("correct") > 0
+    assert (made.ir_version, made.opset_import[0].version) == (ir, opset)
+    assert {node.output[0] for node in proto.graph.node} <= {node.output[0] for node in made.graph.node}
+
+
+def test_metadata_tells_what_was_done() -> None:
+    made, told = done(spread(SILU))
+    entries = {entry.key: entry.value for entry in made.metadata_props}
+    assert entries["qdqtool.condition"] == told.metadata()
+    assert '"site":"m1"' in told.metadata()
+    assert '"added":"m1_smooth"' in told.metadata()
+    again, more = done(made, "correct", scales_for=lambda subject, _: narrow(subject))
+    entries = {entry.key: entry.value for entry in again.metadata_props}
+    kept = json.loads(entries["qdqtool.condition"])["edits"]
+    assert kept == [edit.to_json() for edit in (*told.edits, *more.edits)]
+    assert more.edits
+
+
+def test_an_edit_that_moves_the_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qdqtool.conditioning import check
+
+    monkeypatch.setattr(check, "TOLERANCE", 1e-12)
+    with pytest.raises(QdqError, match="nothing was written"):
+        done(spread(SILU), "smooth")
+
+
+def test_qdq_and_old_opsets_are_refused() -> None:
+    from qdqtool.verbs import InsertOptions, insert
+
+    proto = spread(SILU)
+    quantised = insert(proto, data=feed_of(proto), options=InsertOptions(plan=PLAN)).model
+    with pytest.raises(QdqError, match="carries Q/DQ already"):
+        condition_model(quantised, None, feed_of(proto), Settings(STEPS, PLAN))
+    with pytest.raises(QdqError, match="of opset 6"):
+        condition_model(spread(SILU, 6), None, feed_of(proto), Settings(STEPS, PLAN))
+
+
+def test_advice_predicts_without_an_edit() -> None:
+    proto = spread(SILU)
+    before = proto.SerializeToString()
+    found = advice(proto, None, feed_of(proto), PLAN)
+    assert found is not None
+    assert found[1].worst > found[0].worst + 2
+    assert found[0].operator == "y"
+    assert proto.SerializeToString() == before
+    assert advice(even(), None, feed_of(proto), PLAN) is None

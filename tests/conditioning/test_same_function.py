@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far two models lie apart, and where weights are clipped."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of
+from nets import RELU, feed_of, samples
+
+from qdqtool.conditioning.check import Difference, Outputs, compare, require_same
+from qdqtool.conditioning.divisions import Family
+from qdqtool.conditioning.limits import find_limits
+from qdqtool.conditioning.predict import Weight
+from qdqtool.conditioning.samples import Singles
+from qdqtool.conditioning.spectra import ChannelSpectrum, ErrorTable
+from qdqtool.errors import QdqError
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+
+def test_a_difference_is_measured_over_all_samples() -> None:
+    proto = model_of(RELU)
+    before = Outputs(proto, None)
+    bias = proto.graph.initializer[3]
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(0.5), bias.name))
+    feed = feed_of(proto)
+    found = compare(before, [Outputs(proto, None)], Singles(feed))[0]["y"]
+    exact = np.concatenate([before.run({"x": row[None]})["y"] for row in samples()])
+    assert found.relative == pytest.approx(0.5 / np.sqrt(np.square(exact).mean()), rel=1e-4)
+    assert found.largest == pytest.approx(0.5 / np.abs(exact).max(), rel=1e-4)
+    assert found.decibel == pytest.approx(-20 * np.log10(found.relative))
+    with pytest.raises(QdqError, match="changed this output by"):
+        require_same({"y": found})
+
+
+def test_the_same_model_does_not_differ() -> None:
+    proto = model_of(RELU)
+    (found,) = compare(Outputs(proto, None), [Outputs(proto, None)], Singles(feed_of(proto)))
+    assert found == {"y": Difference(0.0, 0.0, 999.0)}
+    require_same(found)
+    require_same({"y": Difference(9.9e-6, 1e-3, 100.1)})
+
+
+def test_another_shape_is_refused() -> None:
+    body = "g (float[N,4,6,6] x) => (float[N,a,b,c] y) {{ y = {} }}"
+    one, other = model_of(body.format("Relu(x)")), model_of(body.format("GlobalMaxPool(x)"))
+    with pytest.raises(QdqError, match="has the shape"):
+        compare(Outputs(one, None), [Outputs(other, None)], Singles(feed_of(one)))
+
+
+def family_of(cube: np.ndarray) -> Family:
+    spectrum = ChannelSpectrum(cube.shape[2], 1)
+    spectrum.add(np.random.default_rng(0).normal(size=(1, cube.shape[2], 500)).astype(np.float32))
+    table = ErrorTable(spectrum.counts, spectrum.amax)
+    return Family((), table, (Weight("y", cube, np.arange(cube.shape[2]), "channel"),), {})
+
+
+def test_an_outlier_among_weights_is_clipped_where_that_wins() -> None:
+    cube = np.random.default_rng(1).laplace(size=(1, 4, 64, 9))
+    families = [(family_of(cube), np.ones(64, np.float32))]
+    limits, decibel = find_limits(families, 0.0)["y"]
+    top = np.abs(cube).max(axis=(2, 3)).reshape(-1)
+    assert (limits <= top).all()
+    assert (limits < top).any()
+    assert decibel > 0
+    assert find_limits(families, 20.0) == {}
+
+
+def test_weights_without_outliers_stay() -> None:
+    cube = np.full((1, 2, 8, 1), 0.5)
+    assert find_limits([(family_of(cube), np.ones(8, np.float32))], 0.0) == {}

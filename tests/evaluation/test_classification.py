@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of the right class, and top-1 and top-5 from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.classification import classified, ranks
+
+
+def test_a_rank_is_the_number_of_classes_before() -> None:
+    scores = np.array([[0.1, 0.7, 0.2], [0.1, 0.7, 0.2], [3, 2, 1]], np.float32)
+    assert ranks("m", scores, np.array([1, 0, 2])).tolist() == [0, 2, 2]
+
+
+def test_of_equal_scores_the_lower_class_stands_first() -> None:
+    """As numpy's argmax and a stable sort have it."""
+    scores = np.array([[1, 1, 0, 1]] * 4, np.int8)
+    assert ranks("m", scores, np.arange(4)).tolist() == [0, 1, 3, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_top_1_and_top_5_are_argmax_and_stable_sort(seed: int) -> None:
+    values = np.random.default_rng(seed)
+    scores = values.integers(-8, 8, (50, 12)).astype(np.float32)
+    right = values.integers(0, 12, 50)
+    measured = classified([ranks("m", scores[:20], right[:20]), ranks("m", scores[20:], right[20:])])
+    five = np.argsort(-scores, 1, kind="stable")[:, :5]
+    assert measured.value("top1") == (scores.argmax(1) == right).mean()
+    assert measured.value("top5") == (five == right[:, None]).any(1).mean()
+    assert measured.images == 50
+
+
+def test_resampled_figures_count_an_image_as_often_as_it_is_drawn() -> None:
+    measured = classified([np.array([0, 3, 9])])
+    drawn = measured.resampled(np.array([[1, 1, 1], [3, 0, 0], [0, 1, 2]]))
+    np.testing.assert_allclose(drawn[:, :, 0], [[1 / 3, 2 / 3], [1, 1], [0, 1 / 3]])
+
+
+@pytest.mark.parametrize("right", [-1, 3])
+def test_a_label_outside_the_classes_is_refused(right: int) -> None:
+    with pytest.raises(QdqError, match=f"gives 3 scores, but a label says class {right}"):
+        ranks("m", np.zeros((1, 3), np.float32), np.array([right]))
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(QdqError, match="NaN"):
+        ranks("m", np.array([[0, np.nan]], np.float32), np.array([0]))
