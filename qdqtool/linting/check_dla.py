@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what the DLA leaves to the GPU, and how often it is left and entered. The rules are in rules/dla.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qdqtool.linting.checks import Fault, check
+from qdqtool.linting.dla import DlaReport, Verdict
+from qdqtool.linting.subject import Subject
+
+_NAMED = 4  # nodes of one place that a message names
+
+
+@check("Q030", "dla-fallback", "warning", targets=("dla",))
+def fallbacks(subject: Subject) -> Iterable[Fault]:
+    """A node that the DLA cannot run, so that it falls back to the GPU.
+
+    The limits of each layer (kernels, strides, padding, groups, the convolution buffer, the axis of a Concat, shapes)
+    are rules of rules/dla.toml, by platform and version; each names the document or log that it is from. Where GPU
+    fallback is not allowed, or a standalone loadable is built, the build fails at such a node.
+    """
+    report = subject.dla
+    for verdict in report.fallbacks if report is not None else ():
+        reasons = "; ".join(f"{one.text} (rule {one.rule})" for one in verdict.reasons)
+        instead = next((one.instead for one in verdict.reasons if one.instead), "")
+        yield Fault(verdict.name, f"{verdict.op} falls back to the GPU because {reasons}", instead)
+
+
+@check("Q031", "dla-cut", "note", targets=("dla",))
+def cuts(subject: Subject) -> Iterable[Fault]:
+    """Nodes on the GPU that cut the DLA's part of the graph in two.
+
+    Each contiguous part is a loadable of its own, and at each cut tensors travel between the DLA and the GPU and change
+    their format. The nodes named together are those that would have to run on the DLA, at once, to save a part.
+    """
+    report = subject.dla
+    if report is None:
+        return
+    name = {one.node: one.name for one in report.verdicts}
+    parts = len(report.subgraphs.members)
+    for saving in report.subgraphs.savings:
+        shown = ", ".join(name[key] for key in saving.nodes[1:_NAMED])
+        more = len(saving.nodes) - _NAMED
+        beside = f" with {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
+        text = f"cuts the DLA's part{beside}: run by the DLA they would leave {saving.left} of {parts} subgraphs"
+        yield Fault(name[saving.nodes[0]], text, _instead(report, saving.nodes))
+
+
+@check("Q032", "dla-loadables", "warning", targets=("dla",))
+def loadables(subject: Subject) -> Iterable[Fault]:
+    """More DLA subgraphs than a core can hold at a time.
+
+    Each subgraph is a loadable. Beyond the number that the guide of the version tells the build stops, or leaves the
+    rest to the GPU.
+    """
+    report = subject.dla
+    if report is not None and report.too_many and report.most is not None:
+        parts = len(report.subgraphs.members)
+        text = f"{parts} DLA subgraphs, where a core holds {report.most.most} at a time (rule {report.most.name})"
+        yield Fault("graph", text, "see the cuts of Q031")
+
+
+def _instead(report: DlaReport, nodes: tuple[str, ...]) -> str:
+    here = frozenset(nodes)
+    found: list[Verdict] = [one for one in report.verdicts if one.node in here]
+    return next((reason.instead for one in found for reason in one.reasons if reason.instead), "")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the model as a whole: its opset, where its Q/DQ come from, and the names that caches and flags go by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
+from qdqtool.linting.checks import Fault, check
+from qdqtool.linting.subject import Subject
+
+_OPSET_QDQ, _OPSET_AXIS = 10, 13
+
+
+@check("Q014", "opset", "error")
+def opset(subject: Subject) -> Iterator[Fault]:
+    """The model's opset is higher than the parser of the TensorRT version reads.
+
+    JetPack 4.4 to 4.5.1 (TensorRT 7.1.3) reads up to opset 11, 8.0 and 8.2 up to 13, 8.5 and 8.6 up to 17. Only the
+    original file with a calibration cache goes to a version that cannot read Q/DQ.
+    """
+    highest = subject.version.max_opset
+    if highest is not None and subject.opset > highest:
+        text = f"opset {subject.opset}, TensorRT {subject.version.text} reads up to {highest}"
+        yield Fault(_name_of(subject), text, f"export with opset {highest}, or qdqtool peel --source the original file")
+
+
+@check("Q015", "explicit-too-early", "error", trt="<8.0")
+def explicit_too_early(subject: Subject) -> Iterator[Fault]:
+    """A Q/DQ model for TensorRT 7 or earlier, which has no explicit quantisation.
+
+    Such versions take a clean model and a calibration cache: `peel` makes both.
+    """
+    number = sum(node.op in (QUANTIZE, DEQUANTIZE) for node in subject.view.every)
+    if number:
+        text = f"{number} Q/DQ nodes, TensorRT {subject.version.text} has no explicit quantisation"
+        command = f"qdqtool peel --target {subject.target} --trt-version {subject.version.header_number}"
+        yield Fault(_name_of(subject), text, command)
+
+
+@check("Q017", "colon", "warning")
+def colon(subject: Subject) -> Iterator[Fault]:
+    """A name of an activation that holds a ':'.
+
+    TensorRT keeps such names whole, but onnxruntime's and MIGraphX's readers of calibration caches end a name at its
+    first ':'. `--fix Q017` writes '_' in its place, inputs and outputs of the model included, so it is done only where
+    it is asked for by code; a cache must take the same names: `qdqtool cache convert --sanitize-names --model` renames
+    both together.
+    """
+    made = [name for node in subject.view.nodes for name in node.outputs if not subject.view.is_constant(name)]
+    names = [name for name in (*subject.view.inputs, *made) if ":" in name]
+    if names:
+        text = f"{len(names)} names of activations have a ':', at which some readers of caches cut them off"
+        todo = "qdqtool lint --fix Q017 renames them; with a cache: qdqtool cache convert --sanitize-names --model"
+        yield Fault(names[0], text, todo, fixable="scales" not in _metadata(subject))
+
+
+@check("Q018", "node-names", "note")
+def node_names(subject: Subject) -> Iterator[Fault]:
+    """Nodes without a name, or with one that others have too.
+
+    Names of nodes are what `--layerPrecisions` and engine reports go by: an unnamed node cannot be kept in float by
+    name, and equal names mean all of them. Caches are not concerned, they name tensors. `--fix` names the unnamed.
+    """
+    nodes = subject.view.every
+    unnamed = [node for node in nodes if not node.proto.name]
+    if unnamed:
+        text = f"{len(unnamed)} of {len(nodes)} nodes have no name, the first makes {unnamed[0].key}"
+        yield Fault(_name_of(subject), text, "qdqtool lint --fix names them after their first outputs", fixable=True)
+    for name, number in Counter(node.proto.name for node in nodes if node.proto.name).items():
+        if number > 1:
+            text = f"{number} nodes have this name: --layerPrecisions means all of them"
+            yield Fault(name, text, "export with names that differ", severity="warning")
+
+
+@check("Q027", "qdq-form", "error")
+def qdq_form(subject: Subject) -> Iterator[Fault]:
+    """Q/DQ of another domain, or in a form that the model's opset does not have.
+
+    TensorRT imports QuantizeLinear and DequantizeLinear of the default domain only, not com.microsoft's. They exist
+    from opset 10 on, with an axis from 13.
+    """
+    for node in subject.view.every:
+        domain, op = node.proto.domain, node.proto.op_type
+        if op not in (QUANTIZE, DEQUANTIZE):
+            continue
+        if domain not in ("", "ai.onnx"):
+            text = f"{op} of the domain {domain}, which TensorRT does not import"
+            yield Fault(node.name, text, "quantise again without contrib operators (UseQDQContribOps)")
+        elif subject.opset < _OPSET_QDQ:
+            yield Fault(node.name, f"{op} in opset {subject.opset}, it exists from {_OPSET_QDQ} on", "export again")
+        elif subject.opset < _OPSET_AXIS and any(item.name == "axis" for item in node.proto.attribute):
+            text = f"{op} has an axis in opset {subject.opset}, it may have one from {_OPSET_AXIS} on: not valid ONNX"
+            yield Fault(node.name, text, "convert the FP32 model to opset 13 before quantising: qdqtool insert does")
+
+
+def _name_of(subject: Subject) -> str:
+    return subject.proto.graph.name or "the model"
+
+
+def _metadata(subject: Subject) -> set[str]:
+    return {entry.key.rpartition(".")[2] for entry in subject.proto.metadata_props}

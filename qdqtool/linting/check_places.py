@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of where pairs stand: inside a fused group, around a residual Add, behind a head, on sizes, or for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.graph.heads import Head
+from qdqtool.graph.view import Node, Pair, Use
+from qdqtool.linting.checks import Fault, check
+from qdqtool.linting.subject import Subject
+from qdqtool.match.groups import Group
+
+_REMOVE = "qdqtool lint --fix takes the pair away"
+_AGAIN = "qdqtool insert --requantize places what is missing"
+
+
+@check("Q001", "split-fusion", "warning", targets=("gpu",))
+def split_fusion(subject: Subject) -> Iterator[Fault]:
+    """A pair inside what TensorRT fuses: between a convolution and its BatchNormalization, bias Add or activation.
+
+    The fusion is split: the convolution writes INT8, the rest runs as a layer of its own in float, and the value is
+    rounded once more. The pair belongs behind the whole group. On the DLA every tensor needs a scale, so there it is
+    right.
+    """
+    for group, use, pair in split_reads(subject):
+        text = f"a pair between {group.start.op} {group.start.name} and the {use.node.op} that fuses with it"
+        yield Fault(pair.tensor, text, _REMOVE, fixable=not subject.view.is_output(pair.dequantize.outputs[0]))
+
+
+def split_reads(subject: Subject) -> Iterator[tuple[Group, Use, Pair]]:
+    """Group, read inside of it and pair by which that read goes; the residual Add's inputs are left to Q002."""
+    for group in subject.groups:
+        inside = {name for node in group.nodes for name in node.outputs} - {group.output}
+        add = None if group.residual is None else group.residual.node
+        for node in group.nodes[1:]:
+            for index, name in enumerate(node.inputs):
+                pair = subject.pair_of.get(name)
+                if pair is not None and pair.tensor in inside and node is not add:
+                    yield group, Use(node, index), pair
+
+
+@check("Q002", "residual-add", "warning", targets=("gpu",))
+def residual_add(subject: Subject) -> Iterator[Fault]:
+    """Q/DQ on both inputs of a residual Add that fuses with an INT8 convolution, or on neither.
+
+    The precision of the other branch decides the type of the output: it must come in through Q/DQ. The branch that
+    fuses must not. With pairs on both the Add becomes a layer of its own; with pairs on neither the convolution writes
+    float. `--fix` takes the pair of the fused branch away; a missing one needs a scale.
+    """
+    points = {point.tensor for point in subject.plan.activations}
+    for group, fused, other in residual_reads(subject):
+        node = group.residual.node if group.residual else group.start
+        if fused is not None and other:
+            text = f"{node.op} has Q/DQ on both inputs: it does not fuse with {group.start.op} {group.start.name}"
+            yield Fault(node.name, text, "qdqtool lint --fix takes the pair of the fused branch away", fixable=True)
+        elif fused is None and not other and group.start.key in subject.int8_nodes and group.output in points:
+            text = f"{node.op} has Q/DQ on neither input: {group.start.op} {group.start.name} writes float"
+            yield Fault(node.name, text, _AGAIN)
+
+
+def residual_reads(subject: Subject) -> Iterator[tuple[Group, Use | None, bool]]:
+    """Group with a residual Add, the read of its fused branch if that goes through a pair, whether the other's does.
+
+    A group of a convolution that stays in float is left out.
+    """
+    for group in subject.groups:
+        if group.residual is None or not subject.view.pairs:
+            continue
+        add = group.residual.node
+        mine = next((i for i in range(len(add.inputs)) if i != group.residual.index), None)
+        fused = None if mine is None or add.inputs[mine] not in subject.pair_of else Use(add, mine)
+        yield group, fused, subject.carriers(add.inputs[group.residual.index]) is not None
+
+
+@check("Q007", "shape-path", "error")
+def shape_path(subject: Subject) -> Iterator[Fault]:
+    """Q/DQ on what holds sizes, places or counts, or in front of Shape.
+
+    Rounded sizes and indices are wrong ones, and TensorRT refuses INT8 on shape tensors. In front of Shape a pair
+    changes no value, but it keeps integers away from the operators behind it.
+    """
+    for pair, use in shape_reads(subject):
+        if use.node.op in subject.words.sizes:
+            text = f"a pair in front of {use.node.op} {use.node.name}"
+            yield Fault(pair.tensor, text, _REMOVE, fixable=True, severity="warning")
+        else:
+            text = f"a pair on sizes or places, which {use.node.op} {use.node.name} reads"
+            yield Fault(pair.tensor, text, _REMOVE, fixable=True)
+
+
+def shape_reads(subject: Subject) -> Iterator[tuple[Pair, Use]]:
+    """Every read of sizes, places or counts through a pair."""
+    sizes, places = _made_of_sizes(subject), _places(subject)
+    for node in subject.view.nodes:
+        for index, name in enumerate(node.inputs):
+            pair = subject.pair_of.get(name)
+            if pair is None:
+                continue
+            if node.op in subject.words.sizes or pair.tensor in sizes or (id(node), index) in places:
+                yield pair, Use(node, index)
+
+
+def _made_of_sizes(subject: Subject) -> set[str]:
+    """Tensors that are sizes: what Shape gives, moved, cast or computed on, with nothing but sizes and constants."""
+    view = subject.view
+    handles = subject.rules.heads.arithmetic | subject.words.roundings
+    made: set[str] = set()
+    for node in sorted(view.nodes, key=lambda node: node.level):
+        given = [view.root(name) for name in node.inputs if name]
+        moved = id(node) in subject.commuting
+        if node.op in subject.words.sizes:
+            made.update(node.outputs)
+        elif (moved and given and given[0] in made) or (node.op in handles and any(name in made for name in given)):
+            made.update(node.outputs if all(name in made or view.is_constant(name) for name in given) else ())
+    return made - {""}
+
+
+def _places(subject: Subject) -> set[tuple[int, int]]:
+    """Reads whose value ends up as a place or size: (id of node, index), back across casts from float."""
+    view = subject.view
+    found: set[tuple[int, int]] = set()
+    stack = [
+        (node, index)
+        for node in view.nodes
+        for index in subject.words.places.get(node.op, ())
+        if index < len(node.inputs) and node.inputs[index]
+    ]
+    while stack:
+        node, index = stack.pop()
+        if (id(node), index) in found:
+            continue
+        found.add((id(node), index))
+        maker = view.maker(node.inputs[index])
+        if maker is not None and (maker.op in subject.words.roundings or id(maker) in subject.commuting):
+            stack.append((maker, 0))
+    return found
+
+
+@check("Q008", "quantised-decode", "error")
+def quantised_decode(subject: Subject) -> Iterator[Fault]:
+    """Q/DQ behind a regression head: box coordinates rounded to 255 steps.
+
+    The accuracy of boxes breaks, and the SQNR of the output hides it: on a face detector, pairs in the decode left
+    182 of 290 faces where the outputs still had 39.7 dB. Where the values are only moved to the output it is a warning.
+    """
+    for head, use, pair in decode_reads(subject):
+        moved = id(use.node) in subject.commuting or use.node.op in subject.rules.heads.moves
+        text = f"a pair on box values behind {head.name} ({head.label} head), which {use.node.op} {use.node.name} reads"
+        yield Fault(pair.tensor, text, _REMOVE, fixable=True, severity="warning" if moved else None)
+
+
+def decode_reads(subject: Subject) -> Iterator[tuple[Head, Use, Pair]]:
+    """Every read through a pair behind a regression or mixed head, where no weighted operator comes any more."""
+    view = subject.view
+    feeding = _feeding_weights(subject)
+    seen: set[int] = set()
+    for head in subject.heads:
+        if head.label == "score":
+            continue
+        stack = list(view.readers(head.key))
+        while stack:
+            node = stack.pop().node
+            if id(node) in seen or id(node) in feeding or node.op in subject.words.sizes:
+                continue
+            seen.add(id(node))
+            for index, name in enumerate(node.inputs):
+                pair = subject.pair_of.get(name)
+                if pair is not None:
+                    yield head, Use(node, index), pair
+            stack += [use for name in node.outputs if name for use in view.readers(name)]
+
+
+def _feeding_weights(subject: Subject) -> set[int]:
+    """`id` of every node from which some way leads to a weighted operator, those among them."""
+    view = subject.view
+    found: set[int] = set()
+    stack: list[Node | None] = [node for node, _ in subject.weighted]
+    while stack:
+        node = stack.pop()
+        if node is not None and id(node) not in found:
+            found.add(id(node))
+            stack += [view.maker(name) for name in node.inputs if name]
+    return found
+
+
+@check("Q009", "quantised-head", "warning")
+def quantised_head(subject: Subject) -> Iterator[Fault]:
+    """The last convolution before boxes runs in INT8.
+
+    Regression heads cost little time and lose much in INT8, so TAO, Ultralytics and `insert` leave them in float.
+    `--fix` gives the head its float weight back.
+    """
+    known = {node.key: (node, index) for node, index in subject.weighted}
+    for head in subject.heads:
+        node, index = known.get(head.key, (None, 0))
+        if node is not None and head.label != "score" and subject.has_int8_weight(node, index):
+            pair = subject.pair_of.get(node.inputs[index])
+            yield Fault(
+                head.name,
+                f"a {head.label} head in INT8 ({head.evidence})",
+                "qdqtool lint --fix leaves it in float; qdqtool insert does so by itself",
+                fixable=pair is not None and pair.quantize is not None,
+            )
+
+
+@check("Q013", "one-sided", "warning")
+def one_sided(subject: Subject) -> Iterator[Fault]:
+    """A weighted operator with Q/DQ on its weight only, or on its activation only.
+
+    INT8 needs both. The operator runs in float, and the pair that is there only rounds.
+    """
+    heads = {head.key for head in subject.heads}
+    for node, index in subject.weighted:
+        weight = subject.has_int8_weight(node, index)
+        activation = subject.carriers(node.inputs[1 - index]) is not None
+        if weight and not activation:
+            yield Fault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", _AGAIN)
+        elif activation and not weight and node.key in subject.planned and node.key not in heads:
+            yield Fault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", _AGAIN)
+
+
+@check("Q019", "depthwise-silu", "error", trt="==8.5")
+def depthwise_silu(subject: Subject) -> Iterator[Fault]:
+    """A depthwise convolution with SiLU and a Q behind it, on TensorRT 8.5.
+
+    The build ends with "Could not find any implementation" (8.5.2 on Orin, NVIDIA/TensorRT issue 3385). Leave such
+    convolutions in float, or their outputs without a Q.
+    """
+    if subject.asked is None:
+        return
+    for group in subject.groups:
+        ops = [node.op for node in group.nodes]
+        if "Sigmoid" not in ops or "Mul" not in ops or not _depthwise(subject, group.start):
+            continue
+        if group.start.key in subject.int8_nodes and subject.view.pairs.get(group.output):
+            text = "depthwise, SiLU and a Q behind it: 8.5 finds no implementation"
+            yield Fault(group.start.name, text, "qdqtool insert --heads NAME leaves it in float")
+
+
+def _depthwise(subject: Subject, node: Node) -> bool:
+    tensor = subject.view.constant_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
+    return node.op == "Conv" and tensor is not None and len(tensor.dims) > 2 and tensor.dims[1] == 1 < tensor.dims[0]
+
+
+@check("Q026", "idle-pair", "warning", targets=("gpu",))
+def idle_pair(subject: Subject) -> Iterator[Fault]:
+    """A pair that no INT8 operator reads.
+
+    It costs two kernels and a rounding and gains nothing: in front of Softmax, Sigmoid or another float operator, or
+    on an output of the network. Pairs that Q001, Q007 or Q008 tell of are left to them.
+    """
+    told = {(id(use.node), use.index) for _, use, _ in (*split_reads(subject), *decode_reads(subject))}
+    told |= {(id(use.node), use.index) for _, use in shape_reads(subject)}
+    for name, pair, readers in idle_pairs(subject):
+        output, direct = pair.dequantize.outputs[0], subject.through(pair)
+        given = subject.view.is_output(output) or output in subject.view.captured
+        if given or not direct or any((id(use.node), use.index) not in told for use in direct):
+            who = ", ".join(dict.fromkeys(f"{use.node.op} {use.node.name}" for use in readers[:3]))
+            text = f"no INT8 operator reads its pair{f', only {who}' if who else ''}"
+            yield Fault(name, text, _REMOVE, fixable=not given)
+
+
+def idle_pairs(subject: Subject) -> Iterator[tuple[str, Pair, list[Use]]]:
+    """Tensor, pair and final readers of the pairs on activations that no INT8 operator reads.
+
+    One that lacks only its weight's pair counts as INT8: Q013 tells of it.
+    """
+    floats = {id(node) for node, index in subject.weighted if not subject.has_int8_weight(node, index)}
+    takes = (subject.readers - floats) | {id(node) for node, _ in subject.weighted if node.key in subject.planned}
+    residual = {(id(g.residual.node), g.residual.index) for g in subject.groups if g.residual is not None}
+    for name, pairs in subject.activation_pairs.items():
+        for pair in pairs:
+            ends = list(subject.onward(subject.through(pair)))
+            if not any(id(use.node) in takes or (id(use.node), use.index) in residual for use in ends):
+                yield name, pair, ends
+
+
+@check("Q028", "missing-scale", "note", targets=("gpu",))
+def missing_scale(subject: Subject) -> Iterator[Fault]:
+    """A place where TensorRT takes INT8 and the model, which has Q/DQ elsewhere, has none.
+
+    What reads it runs in float. It may be meant so; `insert` would quantise it.
+    """
+    if not subject.view.pairs:
+        return
+    residual = {(g.residual.node.key, g.residual.index) for g in subject.groups if g.residual is not None}
+    for point in subject.plan.activations:
+        for read in point.reads:
+            use = Use(subject.view.producer[read.node], read.index)
+            lacking = None if (read.node, read.index) in residual else _lacking(subject, use)
+            if lacking is not None:
+                yield Fault(point.tensor, f"no Q/DQ where {lacking.op} {lacking.name} takes INT8", _AGAIN)
+
+
+def _lacking(subject: Subject, use: Use) -> Node | None:
+    """The operator that a read leads to, across what commutes, and that should have INT8 and has not; None if none.
+
+    One whose own weight or output is in float counts where `insert` would quantise it; a lone INT8 weight is Q013's.
+    """
+    direct = id(use.node) not in subject.commuting
+    weights = {id(node): index for node, index in subject.weighted}
+    for end in [use] if direct else subject.onward([use]):
+        node = end.node
+        if subject.carriers(node.inputs[end.index]) is not None:
+            continue
+        if id(node) in weights:
+            alone = subject.has_int8_weight(node, weights[id(node)])
+            if node.key in subject.planned and not (alone and direct):
+                return node
+        elif id(node) in subject.readers and any(name in subject.view.pairs for name in node.outputs):
+            return node
+    return None

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the scales: their values, where they come from, their axis and type, and that neighbours agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qdqtool.graph.edit import TRACE
+from qdqtool.graph.view import Node, Pair
+from qdqtool.graph.weighted import weight_rank
+from qdqtool.linting.checks import Fault, check
+from qdqtool.linting.subject import Subject, number_of, sources
+from qdqtool.match.spread import nodes_of
+from qdqtool.passes.insert import ESTIMATED
+
+_TINY = np.finfo(np.float32).tiny
+_CALIBRATE = "qdqtool insert --requantize --data calibrates it"
+
+
+@check("Q010", "scale-value", "error")
+def scale_value(subject: Subject) -> Iterator[Fault]:
+    """A scale that is zero, negative, NaN, infinite, or so small that it is denormal.
+
+    TensorRT's importer asks for positive scales ("Scale coefficients must all be positive"). A denormal one is taken
+    for zero where the device flushes them.
+    """
+    for pair in _pairs(subject):
+        scale = subject.scale_of(pair)
+        if scale is None or scale.dtype.kind not in "fV":
+            continue
+        value = scale.astype(np.float32)
+        if not np.isfinite(value).all():
+            yield Fault(pair.tensor, "its scale is not finite", _CALIBRATE)
+        elif (value <= 0).any():
+            kind = "negative" if (value < 0).any() else "zero"
+            yield Fault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", _CALIBRATE)
+        elif scale.dtype == np.float32 and (value < _TINY).any():
+            yield Fault(
+                pair.tensor, "its scale is denormal: zero on a device that flushes", _CALIBRATE, severity="warning"
+            )
+
+
+@check("Q029", "pair-computes", "error")
+def pair_computes(subject: Subject) -> Iterator[Fault]:
+    """A Q and its DQ with different scales: the pair multiplies what goes through it.
+
+    No cache can say that, and TensorRT's rewrites take a pair for a rounding only.
+    """
+    for pair in _pairs(subject):
+        if pair.quantize is None or pair.quantize.inputs[1] == pair.dequantize.inputs[1]:
+            continue
+        into, back = (subject.constant(node.inputs[1]) for node in (pair.quantize, pair.dequantize))
+        if into is not None and back is not None and into.tobytes() != back.tobytes():
+            text = f"its Q has the scale {_number(into)}, its DQ {_number(back)}: the pair computes"
+            yield Fault(pair.tensor, text, "multiply outside of the pair")
+
+
+@check("Q011", "scale-computed", "error")
+def scale_computed(subject: Subject) -> Iterator[Fault]:
+    """A scale that is no constant of the graph.
+
+    TensorRT needs it when it builds: an initialiser, a Constant, or a Constant behind a Cast.
+    """
+    for pair in _pairs(subject):
+        node = pair.quantize or pair.dequantize
+        if not subject.view.is_constant(node.inputs[1]):
+            yield Fault(pair.tensor, f"its scale {node.inputs[1]} is computed", "fold constants, or export the scale")
+
+
+@check("Q012", "axis", "error")
+def axis(subject: Subject) -> Iterator[Fault]:
+    """Scales per channel where TensorRT takes one, along another axis than it takes, or not one for each channel.
+
+    Activations have one scale. Weights have one per output channel: axis 0 of a convolution and of a Gemm with
+    transB, the last axis of other matrix products. For ConvTranspose sources differ (axis 0 by NVIDIA in 2022, axis 1
+    in modelopt 2025): one scale for the whole tensor is right under both.
+    """
+    for name, pairs in subject.activation_pairs.items():
+        for pair in pairs:
+            scale = subject.scale_of(pair)
+            if scale is not None and scale.size > 1:
+                yield Fault(name, f"{scale.size} scales on an activation, TensorRT takes one", _CALIBRATE)
+    taken = {id(node): rule.axis for node, rule in nodes_of(subject.view, subject.rules, subject.rules.weights)}  # type: ignore[type-var]
+    for node, index in subject.weighted:
+        behind = subject.pair_of.get(node.inputs[index])
+        scale = None if behind is None else subject.scale_of(behind)
+        if behind is not None and scale is not None and scale.size > 1 and id(node) in taken:
+            yield from _weight_axis(subject, node, behind, scale, taken[id(node)])
+
+
+def _weight_axis(
+    subject: Subject,
+    node: Node,
+    pair: Pair,
+    scale: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+    takes: int | None,
+) -> Iterator[Fault]:
+    todo = "qdqtool insert on the FP32 model scales weights along the right axis"
+    half = pair.quantize or pair.dequantize
+    given = number_of(half, "axis", 1)
+    rank = weight_rank(subject.view, pair.tensor)
+    if rank is None or scale.ndim != 1:
+        return
+    if not -rank <= given < rank:
+        yield Fault(pair.tensor, f"its scales lie along axis {given}, but it has {rank} axes", todo)
+        return
+    tensor = subject.view.constant_tensor(half.inputs[0])
+    if tensor is not None and tensor.dims[given] != scale.size:
+        yield Fault(pair.tensor, f"{scale.size} scales along an axis of {tensor.dims[given]}", todo)
+    if takes is None:
+        text = (
+            f"scales along axis {given} of the weight of {node.op} {node.name}: sources differ on what TensorRT takes"
+        )
+        yield Fault(pair.tensor, text, "one scale for the whole tensor is right under all", severity="warning")
+    elif given % rank != takes % rank:
+        text = f"scales along axis {given % rank} of the weight of {node.op} {node.name}"
+        text += f", TensorRT takes axis {takes % rank}"
+        yield Fault(pair.tensor, text, todo)
+
+
+@check("Q020", "unequal-scales", "warning")
+def unequal_scales(subject: Subject) -> Iterator[Fault]:
+    """Scales that differ where values only move: around Concat, MaxPool, Reshape and kin, or twice on one tensor.
+
+    With one scale for all, such an operator runs on the integers and costs nothing, and parallel convolutions of one
+    tensor are merged. With others each input is requantised: a kernel and a rounding more. On the DLA the inputs of
+    an Add and both sides of a pooling must have one range, too. `--fix` gives all of them the largest.
+    """
+    for where, what, members in unequal_classes(subject):
+        values = sorted({_shown(subject, pair) for pair in members})
+        text = f"{what} with the scales {', '.join(values[:4])}" + (", ..." if len(values) > 4 else "")
+        yield Fault(where, text, "qdqtool lint --fix gives all of them the largest scale", fixable=True)
+
+
+def unequal_classes(subject: Subject) -> Iterator[tuple[str, str, list[Pair]]]:
+    """Place, what meets there, and the pairs that should have one scale and have not."""
+    for name, pairs in subject.activation_pairs.items():
+        if name not in subject.cuts and _differ(subject, pairs):
+            yield name, f"{len(pairs)} pairs on one tensor", pairs
+    for node in subject.view.nodes:
+        if id(node) in subject.commuting:
+            members = _around(subject, node, sources(node))
+            if _differ(subject, members) and not _same_before(subject, node):
+                yield node.name, node.op, members
+    if subject.target == "dla":
+        for node, rule in nodes_of(subject.view, subject.rules, subject.rules.ties):
+            if rule.members == "none" or id(node) in subject.commuting:
+                continue
+            members = _around(subject, node, [n for n in node.inputs if n], outputs=rule.members == "all")
+            if _differ(subject, members):
+                yield node.name, node.op, members
+
+
+def _around(subject: Subject, node: Node, inputs: list[str], *, outputs: bool = True) -> list[Pair]:
+    """The pairs that bring INT8 to the inputs of a node, and those on its outputs."""
+    found = [pair for name in inputs for pair in subject.carriers(name) or ()]
+    for name in node.outputs if outputs else ():
+        if name not in subject.cuts:
+            found += subject.activation_pairs.get(name, [])
+    return found
+
+
+def _same_before(subject: Subject, node: Node) -> bool:
+    """Whether the difference was there before the node: only one input, whose own pairs differ already."""
+    inside = [pair for name in sources(node) for pair in subject.carriers(name) or ()]
+    outside = [pair for name in node.outputs for pair in subject.activation_pairs.get(name, [])]
+    return len(sources(node)) == 1 and _differ(subject, inside) and not outside
+
+
+def _differ(subject: Subject, pairs: list[Pair]) -> bool:
+    scales = (subject.scale_of(pair) for pair in pairs)
+    return len({scale.tobytes() for scale in scales if scale is not None and scale.size == 1}) > 1
+
+
+def _shown(subject: Subject, pair: Pair) -> str:
+    scale = subject.scale_of(pair)
+    return "?" if scale is None else _number(scale)
+
+
+def _number(scale: np.ndarray[Any, Any]) -> str:
+    return f"{float(scale.reshape(-1)[0]):.6g}"
+
+
+@check("Q021", "half-scale", "note")
+def half_scale(subject: Subject) -> Iterator[Fault]:
+    """A scale in FP16 or BF16.
+
+    TensorRT reads such scales from 9 on; before, they must be FP32. A calibration cache holds FP32 in any case.
+    """
+    old = subject.asked is not None and subject.version.major < 9
+    for pair in _pairs(subject):
+        scale = subject.scale_of(pair)
+        if scale is not None and (scale.dtype == np.float16 or scale.dtype.name == "bfloat16"):
+            text = f"its scale is {scale.dtype.name}, which TensorRT reads from 9 on"
+            yield Fault(pair.tensor, text, "export scales in FP32", severity="error" if old else None)
+
+
+@check("Q023", "estimated-scale", "warning")
+def estimated_scale(subject: Subject) -> Iterator[Fault]:
+    """A scale that `insert` estimated from the model itself: no data was seen for it.
+
+    It is a beginning for fine-tuning, not for use: `peel` refuses it without `--allow-estimated`.
+    """
+    for name, pairs in subject.activation_pairs.items():
+        for pair in pairs:
+            node = pair.quantize or pair.dequantize
+            trace = {entry.key: entry.value for entry in node.proto.metadata_props}
+            if trace.get(TRACE + "origin") == "estimated" or node.inputs[1].startswith(name + ESTIMATED):
+                yield Fault(name, "its scale was estimated without data", _CALIBRATE)
+
+
+def _pairs(subject: Subject) -> Iterator[Pair]:
+    for pairs in subject.view.pairs.values():
+        yield from pairs

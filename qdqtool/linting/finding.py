@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lint says: a finding, how grave it is, and the order in which findings are told. Not how one is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or good to know, at one place.
+
+    Attributes:
+        code: of the check that found it, such as Q001.
+        severity: error where TensorRT refuses the model or its numbers are broken, warning where speed or accuracy
+            is lost, note for what is good to know.
+        where: the tensor or node, by its name in the model.
+        message: one sentence without the place.
+        fix: what to do; the command of qdqtool where there is one.
+        fixable: whether `lint --fix` repairs it.
+        targets: the targets it holds for.
+        trt: the range of TensorRT versions it holds for, such as ">=8.0,<9"; "" for all.
+    """
+
+    code: str
+    severity: Severity
+    where: str
+    message: str
+    fix: str = ""
+    fixable: bool = False
+    targets: tuple[str, ...] = ("gpu", "dla")
+    trt: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it the same finding in another version of the model: its code and place."""
+        return self.code, self.where
+
+    def to_json(self) -> dict[str, object]:
+        """Its fields as JSON values."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "where": self.where,
+            "message": self.message,
+            "fix": self.fix,
+            "fixable": self.fixable,
+            "targets": list(self.targets),
+            "trt": self.trt,
+        }
+
+
+def at_least(findings: Iterable[Finding], level: Severity) -> list[Finding]:
+    """The findings of a level or graver."""
+    grave = SEVERITIES[: SEVERITIES.index(level) + 1]
+    return [finding for finding in findings if finding.severity in grave]
+
+
+def by_code(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """The findings of each code in their order; the codes with the gravest findings first, then by name."""
+    table: dict[str, list[Finding]] = {}
+    for finding in findings:
+        table.setdefault(finding.code, []).append(finding)
+    rank = {code: min(SEVERITIES.index(one.severity) for one in found) for code, found in table.items()}
+    return {code: table[code] for code in sorted(table, key=lambda code: (rank[code], code))}

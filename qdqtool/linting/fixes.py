@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The repairs that are safe: pairs that stand wrong go, scales that must agree do, names become usable.
+
+No repair changes what the float function computes, or makes up a scale. Which places are wrong, the checks say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdqtool.cache.sanitise import sanitised
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use, captured_names
+from qdqtool.linting.check_places import decode_reads, idle_pairs, residual_reads, shape_reads, split_reads
+from qdqtool.linting.check_scales import unequal_classes
+from qdqtool.linting.checks import Check, check_named
+from qdqtool.linting.finding import Finding
+from qdqtool.linting.subject import Subject
+from qdqtool.passes.rename import rename_tensors, tensor_names
+
+# A repair edits the graph of a subject and says what it did; what it is given can be repaired.
+Repair = Callable[[Subject, Sequence[Finding]], str]
+# These change names that callers use.
+_BY_CODE_ONLY = frozenset({"Q017"})
+_ROUNDS = 8  # one repair may bring another's turn: a pair behind a pair
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What repairs did: a sentence for each, and old name -> new name of tensors."""
+
+    notes: tuple[str, ...]
+    renamed: Mapping[str, str]
+
+
+def repair(subject: Subject, checks: Iterable[Check], codes: Sequence[str]) -> Repaired:
+    """Repair a model in place.
+
+    Args:
+        subject: the model, which no longer holds when this returns.
+        checks: those that were asked for.
+        codes: what to repair; ("all",) for whatever can be.
+
+    Returns:
+        What was done, and the tensors that have another name now.
+
+    Raises:
+        QdqError: a code that no check has or that no repair is known for.
+    """
+    wanted = _wanted(checks, codes)
+    proto = subject.proto
+    before = tensor_names(proto)
+    notes: list[str] = []
+    for _ in range(_ROUNDS):
+        told = len(notes)
+        for one in wanted:
+            note = _repair_one(subject, one)
+            if note:
+                notes.append(note)
+                subject = subject.again()
+        if len(notes) == told:
+            break
+    now = set(tensor_names(proto))
+    return Repaired(tuple(notes), {old: new for old, new in sanitised(before).items() if new in now})
+
+
+def _wanted(checks: Iterable[Check], codes: Sequence[str]) -> list[Check]:
+    if codes == ("all",):
+        return [one for one in checks if one.code in REPAIRS and one.code not in _BY_CODE_ONLY]
+    for code in codes:
+        check_named(code)
+        if code not in REPAIRS:
+            raise QdqError(code, "has no safe repair", f"those that have: {', '.join(sorted(REPAIRS))}")
+    return [check_named(code) for code in dict.fromkeys(codes)]
+
+
+def _repair_one(subject: Subject, check: Check) -> str:
+    """What was done about the findings of one check; "" where nothing was, and the subject still holds."""
+    found = [finding for finding in check.findings(subject) if finding.fixable]
+    said = REPAIRS[check.code](subject, found) if found else ""
+    return f"{check.code}: {said}" if said else ""
+
+
+# ---------------------------------------------------------------------- pairs that go
+
+
+def _unpair(subject: Subject, uses: Iterable[Use]) -> str:
+    """Let reads have the float tensor; pairs that nobody reads any more go, and their constants with them."""
+    view, editor = subject.view, Editor(subject.view)
+    number = 0
+    for use in uses:
+        name = use.node.inputs[use.index]
+        if name in subject.pair_of:
+            editor.reroute(use, view.root(name))
+            number += 1
+    gone = _drop_unread(view, editor)
+    editor.commit()
+    _drop_constants(subject, {name for node in gone for name in node.inputs})
+    return f"{number} reads have the float tensor again, {len(gone)} Q/DQ nodes removed" if number or gone else ""
+
+
+def _drop_unread(view: GraphView, editor: Editor) -> list[Node]:
+    """Take away Q/DQ nodes, and what lies between them, whose outputs nobody reads; again until none is left."""
+    inside = {id(node): node for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
+    inside |= {id(node): node for node in view.every if node.op in (QUANTIZE, DEQUANTIZE)}
+    captured = set().union(*(captured_names(node) for node in view.every))
+    gone: dict[int, Node] = {}
+    while True:
+        read = {name for node in view.every if id(node) not in gone for name in node.inputs}
+        unread = [
+            node
+            for key, node in inside.items()
+            if key not in gone and not any(n in read or n in captured or view.is_output(n) for n in node.outputs)
+        ]
+        if not unread:
+            break
+        gone.update((id(node), node) for node in unread)
+    for node in gone.values():
+        editor.remove_node(node)
+    return list(gone.values())
+
+
+def _drop_constants(subject: Subject, names: Collection[str]) -> None:
+    """Those of the given scales, zero points and stored integers that nobody reads any more."""
+    view = GraphView(subject.proto.graph, subject.folder)
+    read = {name for node in view.every for name in (*node.inputs, *captured_names(node))}
+    read |= set(view.outputs) | {value.name for value in subject.proto.graph.input}
+    lost = set(names) - read - {""}
+    editor = Editor(view)
+    editor.drop_initializers(name for name in lost if name in view.initializers)
+    for name in sorted(lost):
+        node = view.producer.get(name)
+        if node is not None and node.op == "Constant":
+            editor.remove_node(node)
+    editor.commit()
+
+
+def _join_fusion(subject: Subject, found: Sequence[Finding]) -> str:
+    return _unpair(subject, [use for _, use, _ in split_reads(subject)])
+
+
+def _free_residual(subject: Subject, found: Sequence[Finding]) -> str:
+    return _unpair(subject, [fused for _, fused, other in residual_reads(subject) if fused is not None and other])
+
+
+def _free_sizes(subject: Subject, found: Sequence[Finding]) -> str:
+    return _unpair(subject, [use for _, use in shape_reads(subject)])
+
+
+def _free_decode(subject: Subject, found: Sequence[Finding]) -> str:
+    return _unpair(subject, [use for _, use, _ in decode_reads(subject)])
+
+
+def _free_heads(subject: Subject, found: Sequence[Finding]) -> str:
+    """The float weight for heads, and the float tensor where no INT8 operator reads the pair beside them."""
+    names = {finding.where for finding in found}
+    keys = {head.key for head in subject.heads if head.name in names}
+    said = _unpair(subject, [Use(node, index) for node, index in subject.weighted if node.key in keys])
+    now = subject.again()
+    idle = [pair for _, pair, ends in idle_pairs(now) if any(use.node.key in keys for use in ends)]
+    _unpair(now, [use for pair in idle for use in now.through(pair)])
+    return said
+
+
+def _free_idle(subject: Subject, found: Sequence[Finding]) -> str:
+    names = {finding.where for finding in found}
+    pairs = [pair for name, pair, _ in idle_pairs(subject) if name in names]
+    return _unpair(subject, [use for pair in pairs for use in subject.through(pair)])
+
+
+def _drop_loose(subject: Subject, found: Sequence[Finding]) -> str:
+    return _unpair(subject, [])
+
+
+# ---------------------------------------------------------------------- values
+
+
+def _float_bias(subject: Subject, found: Sequence[Finding]) -> str:
+    """Float initialisers in place of biases behind a DQ; pairs on float ones taken away."""
+    view, names = subject.view, {finding.where for finding in found}
+    pairs = [pair for name, pairs in view.pairs.items() if name in names for pair in pairs]
+    stored = {pair.tensor: pair for pair in pairs if pair.quantize is None}
+    editor, old = Editor(view), set[str]()
+    for name, pair in stored.items():
+        value = subject.constant(name)
+        if value is None:
+            raise QdqError(name, "an integer bias whose value cannot be read", "fold constants first")
+        for node in pair.nodes:
+            editor.remove_node(node)
+            old.update(node.inputs)
+        editor.add_initializer(name, np.ascontiguousarray(value))
+    editor.commit()
+    _drop_constants(subject, old)
+    if not stored:
+        _unpair(subject, [use for pair in pairs for use in subject.through(pair)])
+    return f"{len(stored or names)} biases are stored in float"
+
+
+def _as_int8(subject: Subject, found: Sequence[Finding]) -> str:
+    """uint8 with the zero point 128 as int8 with 0: q - 128 is the same number."""
+    view, names = subject.view, {finding.where for finding in found}
+    editor, old, zeros = Editor(view), set[str](), dict[tuple[int, ...], str]()
+    seen: set[int] = set()
+    for pair in (pair for name, pairs in view.pairs.items() if name in names for pair in pairs):
+        for node in pair.nodes:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            zero = subject.constant(node.inputs[2])
+            shape = () if zero is None else zero.shape
+            if shape not in zeros:
+                name = editor.unique_name("qdqtool_zero_point" + "".join(f"_{size}" for size in shape))
+                zeros[shape] = editor.add_initializer(name, np.zeros(shape, np.int8))
+            old.add(node.inputs[2])
+            editor.reroute(Use(node, 2), zeros[shape])
+        if pair.quantize is None:
+            old.add(pair.dequantize.inputs[0])
+            _shift_stored(subject, editor, pair.dequantize)
+    editor.drop_value_info(
+        name for node in view.every if id(node) in seen for name in node.outputs if node.op == QUANTIZE
+    )
+    editor.commit()
+    _drop_constants(subject, old)
+    return f"{len(names)} tensors are int8 in place of uint8, the same numbers"
+
+
+def _shift_stored(subject: Subject, editor: Editor, node: Node) -> None:
+    stored = subject.constant(node.inputs[0])
+    if stored is None:
+        raise QdqError(node.inputs[0], "stored integers that cannot be read", "fold constants first")
+    name = editor.unique_name(f"{node.inputs[0]}_int8")
+    value = (stored.astype(np.int16) - 128).astype(np.int8)
+    editor.reroute(Use(node, 0), editor.add_initializer(name, np.ascontiguousarray(value)))
+
+
+def _equalise(subject: Subject, found: Sequence[Finding]) -> str:
+    """The largest scale for all pairs that must have one; classes that overlap are taken together."""
+    classes = _merged(subject, [members for _, _, members in unequal_classes(subject)])
+    editor, old = Editor(subject.view), set[str]()
+    number = sum(_one_scale(subject, editor, members, old) for members in classes)
+    editor.commit()
+    _drop_constants(subject, old)
+    return f"{number} Q/DQ nodes have the largest scale of those around them"
+
+
+def _merged(subject: Subject, classes: Iterable[list[Pair]]) -> list[list[Pair]]:
+    """Classes without overlap, each with all pairs of the Qs that it has."""
+    every = [pair for pairs in subject.activation_pairs.values() for pair in pairs]
+    sets: list[dict[int, Pair]] = []
+    for members in classes:
+        own = {id(pair.quantize) for pair in members}
+        new = {id(pair): pair for pair in (*members, *(pair for pair in every if id(pair.quantize) in own))}
+        for one in [one for one in sets if one.keys() & new.keys()]:
+            new = one | new
+            sets.remove(one)
+        sets.append(new)
+    return [list(one.values()) for one in sets]
+
+
+def _one_scale(subject: Subject, editor: Editor, members: list[Pair], old: set[str]) -> int:
+    """Give a class its largest scale; how many nodes have another one now. Names of scales left go to `old`."""
+    scales = {id(pair): scale for pair in members if (scale := subject.scale_of(pair)) is not None and scale.size == 1}
+    top = max((pair for pair in members if id(pair) in scales), key=lambda pair: float(scales[id(pair)].reshape(-1)[0]))
+    value = scales[id(top)].reshape(())
+    others = [pair for pair in members if id(pair) in scales and scales[id(pair)].tobytes() != value.tobytes()]
+    if not others:
+        return 0
+    name = editor.add_initializer(editor.unique_name(f"{top.tensor}_scale"), np.asarray(value))
+    changed: set[int] = set()
+    for node in (node for pair in others for node in (pair.quantize, pair.dequantize) if node is not None):
+        if id(node) not in changed:
+            changed.add(id(node))
+            old.add(node.inputs[1])
+            editor.reroute(Use(node, 1), name)
+    return len(changed)
+
+
+# ---------------------------------------------------------------------- names
+
+
+def _without_colons(subject: Subject, found: Sequence[Finding]) -> str:
+    names = rename_tensors(subject.proto, sanitised(tensor_names(subject.proto)))
+    face = [value.name for value in (*subject.proto.graph.input, *subject.proto.graph.output)]
+    changed = [f"{old} is now {new}" for old, new in names.items() if new in face]
+    told = f"; inputs and outputs: {', '.join(changed)}" if changed else ""
+    return f"{len(names)} tensors have '_' for ':' in their names, so a cache must be renamed too{told}"
+
+
+def _name_nodes(subject: Subject, found: Sequence[Finding]) -> str:
+    editor = Editor(subject.view)
+    taken = {node.proto.name for node in subject.view.every}
+    number = 0
+    for node in subject.view.every:
+        if not node.proto.name and node.key:
+            name = node.key if node.key not in taken else editor.unique_name(node.key)
+            taken.add(name)
+            editor.name_node(node, name)
+            number += 1
+    return f"{number} nodes are named after their first outputs" if number else ""
+
+
+REPAIRS: dict[str, Repair] = {
+    "Q001": _join_fusion,
+    "Q002": _free_residual,
+    "Q003": _drop_loose,
+    "Q005": _as_int8,
+    "Q006": _float_bias,
+    "Q007": _free_sizes,
+    "Q008": _free_decode,
+    "Q009": _free_heads,
+    "Q017": _without_colons,
+    "Q018": _name_nodes,
+    "Q020": _equalise,
+    "Q026": _free_idle,
+}

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lint says of sizes that tensor cores do not take whole."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from graphs import model_of
+from quantised import findings_of
+
+from qdqtool import verbs
+
+
+def convolution(into: int, out: int, groups: int = 1) -> onnx.ModelProto:
+    """One convolution and a float classifier, plain."""
+    weight = f"float[{out},{into // groups},3,3] w, float[{out},8] fc"
+    body = f"c = Conv<pads=[1,1,1,1], group={groups}>(x, w) a = Relu(c) p = GlobalAveragePool(a) f = Flatten(p)"
+    return model_of(f"net (float[1,{into},8,8] x) => (float[1,8] y) <{weight}> {{ {body} y = Gemm(f, fc) }}")
+
+
+def message_of(model: onnx.ModelProto, where: str = "c") -> str:
+    """What is said of one node, "" for nothing."""
+    return next((one.message for one in findings_of(model, "Q016") if one.where == where), "")
+
+
+@pytest.mark.parametrize(
+    ("into", "out", "said"),
+    [
+        (32, 64, ""),
+        (16, 32, "Conv in INT8: input channels 16 is no multiple of 32 (50 % padding to 32)"),
+        (24, 32, "Conv in INT8: input channels 24 is no multiple of 16 (25 % padding to 32)"),
+        (32, 6, "Conv in INT8: output channels 6 is no multiple of 4 (81 % padding to 32)"),
+    ],
+)
+def test_channels_of_an_int8_convolution(into: int, out: int, said: str) -> None:
+    assert message_of(convolution(into, out)) == said
+
+
+def test_depthwise_convolutions_are_left_out_and_groups_count_by_themselves() -> None:
+    assert message_of(convolution(12, 12, groups=12)) == ""
+    said = message_of(convolution(64, 64, groups=4))
+    assert "input channels of a group 16" in said and "output channels of a group 16" in said
+
+
+def test_a_float_operator_counts_by_eight() -> None:
+    quantised = verbs.insert(convolution(24, 32)).model
+    assert "Conv in INT8" in message_of(quantised)
+    next(node for node in quantised.graph.node if node.op_type == "Conv").input[1] = "w"
+    assert message_of(quantised) == ""
+    wide = next(tensor for tensor in quantised.graph.initializer if tensor.name == "w")
+    wide.dims[:], wide.raw_data = [27, 24, 3, 3], b""
+    assert message_of(quantised) == "Conv in float: output channels 27 is no multiple of 8 (15 % padding to 32)"
+
+
+@pytest.mark.parametrize(("rows", "said"), [("32", ""), ("5", "M 5 is no multiple of 4"), ("1", ""), ("N", "")])
+def test_the_rows_of_a_product_are_those_of_all_samples(rows: str, said: str) -> None:
+    text = f"net (float[{rows},32] x) => (float[{rows},32] y) <float[32,32] w, float[32,32] v>"
+    model = model_of(f"{text} {{ c = MatMul(x, w) r = Relu(c) y = MatMul(r, v) }}")
+    found = message_of(model)
+    assert said in found if said else not found
+
+
+def test_k_and_n_are_told_apart_by_the_transposition() -> None:
+    text = "net (float[32,33] x) => (float[32,65] y) <float[65,33] w, float[65,65] v>"
+    model = model_of(f"{text} {{ c = Gemm<transB=1>(x, w) y = MatMul(c, v) }}")
+    assert "N 65" in message_of(model) and "K 33" in message_of(model)

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lint says of where pairs stand: in a group, around an Add, behind heads, on sizes, for nobody, nowhere."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+from graphs import V8_6, model_of
+from quantised import classifier, conv, findings_of, graph, pair, places_of
+
+from qdqtool.graph.edit import set_metadata
+from qdqtool.trtversion import TrtVersion
+
+SOUND = classifier(f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} {conv('d', 'r_dq', 'w2')} a = Relu(d)")
+NORM = "BatchNormalization({}, g, b, b, v)"
+
+
+@pytest.mark.parametrize("code", ["Q001", "Q002", "Q007", "Q008", "Q009", "Q013", "Q019", "Q026", "Q028"])
+def test_a_sound_graph_is_let_through(code: str) -> None:
+    assert findings_of(SOUND, code, version=V8_6) == []
+
+
+# ---------------------------------------------------------------------- Q001
+
+
+@pytest.mark.parametrize(
+    ("inside", "reader"),
+    [
+        (f"{pair('c')} a = {NORM.format('c_dq')}", "BatchNormalization"),
+        (f"n = {NORM.format('c')} {pair('n')} a = Relu(n_dq)", "Relu"),
+        (f"{pair('c')} a = Add(c_dq, bias)", "Add"),
+        (f"{pair('c')} a = LeakyRelu(c_dq)", "LeakyRelu"),
+        (f"{pair('c')} k = Sigmoid(c_dq) a = Mul(c_dq, k)", "Sigmoid"),
+    ],
+)
+def test_q001_a_pair_inside_a_group(inside: str, reader: str) -> None:
+    model = classifier(f"{pair('x')} {conv('c', 'x_dq')} {inside}", more="float[8,1,1] bias")
+    finding = findings_of(model, "Q001")[0]
+    assert finding.where in ("c", "n") and finding.fixable
+    assert finding.message == f"a pair between Conv c and the {reader} that fuses with it"
+    assert places_of(model, "Q001", target="dla") == []
+
+
+def test_q001_a_pair_behind_the_group_or_where_nothing_fuses() -> None:
+    twice = f"{pair('x')} {conv('c', 'x_dq')} {pair('c')} r = Relu(c_dq) k = Tanh(c_dq) a = Add(r, k)"
+    assert places_of(classifier(twice), "Q001") == []
+    behind = f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} {conv('a', 'r_dq', 'w2')}"
+    assert places_of(classifier(behind), "Q001") == []
+
+
+# ---------------------------------------------------------------------- Q002
+
+
+def residual(skip: str, fused: str, behind: str = "") -> onnx.ModelProto:
+    """conv(conv(x)) + skip, then an INT8 convolution; pairs where the words `dq` say so."""
+    body = f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} {conv('d', 'r_dq', 'w2')}"
+    body += f" {pair('d')}" if fused == "d_dq" else ""
+    body += f" e = Add({fused}, {skip}) h = Relu(e) {pair('h')} {conv('a', 'h_dq')}"
+    return classifier(body + behind)
+
+
+@pytest.mark.parametrize(
+    ("skip", "fused", "said"),
+    [
+        ("x_dq", "d", ""),
+        ("x", "d_dq", ""),
+        ("x_dq", "d_dq", "on both inputs: it does not fuse with Conv d"),
+        ("x", "d", "on neither input: Conv d writes float"),
+    ],
+)
+def test_q002_one_side_of_a_residual_add(skip: str, fused: str, said: str) -> None:
+    found = findings_of(residual(skip, fused), "Q002")
+    assert [one.where for one in found] == (["e"] if said else [])
+    assert all(said in one.message and one.fixable == ("both" in said) for one in found)
+
+
+def test_q002_the_inputs_of_the_add_are_not_told_twice() -> None:
+    assert places_of(residual("x_dq", "d_dq"), "Q001") == []
+
+
+def test_q002_neither_is_right_where_nobody_reads_int8_behind() -> None:
+    body = f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} {conv('d', 'r_dq', 'w2')} a = Add(d, x)"
+    assert places_of(classifier(body), "Q002") == []
+
+
+def test_q002_the_scale_may_come_across_what_commutes() -> None:
+    body = (
+        f"{pair('x')} m = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(x_dq) {conv('c', 'x_dq')} r = Relu(c) {pair('r')}"
+    )
+    body += f" {conv('d', 'r_dq', 'w2')} e = Add(d, m) {pair('e')} {conv('a', 'e_dq')}"
+    assert places_of(classifier(body), "Q002") == []
+
+
+# ---------------------------------------------------------------------- Q007
+
+
+def test_q007_in_front_of_shape_is_a_warning() -> None:
+    for name, severities in (("x", []), ("x_dq", ["warning"])):
+        body = f"{pair('x')} {conv('c', 'x_dq')} n = Shape({name}) a = Reshape(c, n)"
+        found = findings_of(classifier(body), "Q007")
+        assert [one.severity for one in found] == severities and all(one.where == "x" for one in found)
+
+
+def test_q007_rounded_sizes_and_indices_are_errors() -> None:
+    sized = graph(f"n = Shape(x) m = Cast<to=1>(n) {pair('m')} k = Cast<to=7>(m_dq) y = Reshape(x, k)")
+    assert [(one.where, one.severity) for one in findings_of(sized, "Q007")] == [("m", "error")]
+    halved = graph(
+        f"n = Shape(x) m = Cast<to=1>(n) h = Mul(m, s) {pair('h')} k = Floor(h_dq) j = Relu(k) y = Add(x, s)"
+    )
+    assert places_of(halved, "Q007") == ["h"]
+    index = graph(f"m = ReduceMax(x) {pair('m')} k = Cast<to=7>(m_dq) y = Gather(x, k)", "float y")
+    assert places_of(index, "Q007") == ["m"]
+    scaled = graph(f"{pair('v')} y = Resize(x, , v_dq)", "float y")
+    assert places_of(scaled, "Q007") == ["v"]
+
+
+def test_q007_values_that_only_have_the_size_of_a_size_are_none() -> None:
+    body = f"n = Shape(x) o = ConstantOfShape(n) {pair('o')} {conv('c', 'o_dq')} y = Relu(c)"
+    assert places_of(graph(body), "Q007") == []
+    body = f"n = Shape(x) e = Expand(s, n) {pair('e')} {conv('c', 'e_dq')} y = Relu(c)"
+    assert places_of(graph(body), "Q007") == []
+
+
+# ---------------------------------------------------------------------- Q008, Q009
+
+
+def detector(boxes: str, head: str = "", score: str = "k = Sigmoid(e) o = Transpose(k)") -> onnx.ModelProto:
+    """A box head d and a score head e on one tensor; the texts say what follows them."""
+    body = f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} {head or 'd = Conv(r_dq, one)'}"
+    text = f"{body} e = Conv(r_dq, two) {score} {boxes}"
+    return graph(text, "float[1,8,8,8] y, float[1,8,8,8] o", more="float[8,8,1,1] one, float[8,8,1,1] two")
+
+
+@pytest.mark.parametrize(
+    ("boxes", "found"),
+    [
+        ("f = Exp(d) y = Mul(f, t)", []),
+        (f"{pair('d')} f = Exp(d_dq) y = Mul(f, t)", [("d", "error")]),
+        (f"f = Exp(d) {pair('f')} y = Mul(f_dq, t)", [("f", "error")]),
+        (f"f = Exp(d) {pair('b')} y = Mul(f, b_dq)", [("b", "error")]),
+        (f"{pair('d')} y = Transpose(d_dq)", [("d", "warning")]),
+    ],
+)
+def test_q008_pairs_behind_a_box_head(boxes: str, found: list[tuple[str, str]]) -> None:
+    assert [(one.where, one.severity) for one in findings_of(detector(boxes), "Q008")] == found
+
+
+def test_q008_pairs_behind_a_score_are_not_its_matter() -> None:
+    model = detector("y = Exp(d)", score=f"k = Sigmoid(e) {pair('k')} o = Transpose(k_dq)")
+    assert places_of(model, "Q008") == [] and set(places_of(model, "Q026")) == {"k"}
+
+
+def test_q009_a_box_head_in_int8_and_a_score_head_in_int8() -> None:
+    head = f"{pair('one')} d = Conv(r_dq, one_dq)"
+    (finding,) = findings_of(detector("y = Exp(d)", head), "Q009")
+    assert (finding.where, finding.fixable) == ("d", True) and "regression head in INT8 (unbounded" in finding.message
+    assert places_of(detector("y = Exp(d)"), "Q009") == []
+    score = f"{pair('two')} e2 = Conv(r_dq, two_dq) k = Sigmoid(e2) o = Transpose(k)"
+    assert places_of(detector("y = Exp(d)", score=score), "Q009") == []
+
+
+# ---------------------------------------------------------------------- Q013, Q026, Q028
+
+
+def test_q013_one_side_of_a_convolution() -> None:
+    weight = classifier(f"{conv('c', 'x')} r = Relu(c) {pair('r')} {conv('a', 'r_dq', 'w2')}")
+    (finding,) = findings_of(weight, "Q013")
+    assert finding.where == "c" and "no Q/DQ on its input" in finding.message
+    activation = classifier(
+        f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) r = Relu(c) {pair('r')} {conv('a', 'r_dq', 'w2')}"
+    )
+    (finding,) = findings_of(activation, "Q013")
+    assert finding.where == "c" and "its weight has no Q/DQ" in finding.message
+
+
+def test_q013_float_heads_and_what_accuracy_keeps_in_float() -> None:
+    assert places_of(detector("y = Exp(d)"), "Q013") == []
+    model = classifier(
+        f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) r = Relu(c) {pair('r')} {conv('a', 'r_dq', 'w2')}"
+    )
+    facts = {"schema": 1, "tensors": {}, "facts": {"kept": {"c": "it loses most"}}}
+    set_metadata(model, "scales", json.dumps(facts))
+    assert places_of(model, "Q013") == places_of(model, "Q028") == []
+
+
+def test_q013_a_scale_across_what_commutes_is_one() -> None:
+    body = f"{pair('x')} m = Transpose<perm=[0,1,3,2]>(x_dq) {conv('a', 'm')}"
+    assert places_of(classifier(body), "Q013") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "places"),
+    [
+        (f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} a = Softmax(r_dq)", ["r"]),
+        (f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} m = Transpose(r_dq) a = Tanh(m)", ["r"]),
+        (f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} m = Transpose(r_dq) {conv('a', 'm', 'w2')}", []),
+        (f"{pair('x')} {conv('c', 'x_dq')} q = Tanh(x_dq) a = Add(q, c)", []),
+    ],
+)
+def test_q026_pairs_that_no_int8_operator_reads(body: str, places: list[str]) -> None:
+    found = findings_of(classifier(body), "Q026")
+    assert [one.where for one in found] == places and all(one.fixable for one in found)
+    assert places_of(classifier(body), "Q026", target="dla") == []
+
+
+def test_q026_on_an_output_it_cannot_be_repaired() -> None:
+    model = graph(f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r', to='y')}")
+    (finding,) = findings_of(model, "Q026")
+    assert (finding.where, finding.fixable) == ("r", False)
+
+
+def test_q026_leaves_to_others_what_they_tell() -> None:
+    split = classifier(f"{pair('x')} {conv('c', 'x_dq')} {pair('c')} a = Relu(c_dq)")
+    assert places_of(split, "Q001") == ["c"] and places_of(split, "Q026") == []
+
+
+def test_q028_a_place_without_a_scale() -> None:
+    body = f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) a = Conv<pads=[1,1,1,1]>(r, w2)"
+    (finding,) = findings_of(classifier(body), "Q028")
+    assert (finding.where, finding.severity) == ("r", "note") and "Conv a takes INT8" in finding.message
+    plain = classifier("c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) a = Conv<pads=[1,1,1,1]>(r, w2)")
+    assert places_of(plain, "Q028") == [], "a plain model wants no scales"
+
+
+def test_q028_a_pair_on_the_other_side_of_a_concat_will_do() -> None:
+    body = (
+        f"{pair('x')} {conv('c', 'x_dq')} {conv('d', 'x_dq', 'w2')} k = Concat<axis=1>(c, d) {pair('k')} {pair('wide')}"
+    )
+    model = classifier(f"{body} a = Conv(k_dq, wide_dq)", more="float[8,16,1,1] wide")
+    assert places_of(model, "Q028") == []
+    bare = classifier(body.replace(pair("k"), "") + " a = Conv(k, wide_dq)", more="float[8,16,1,1] wide")
+    assert places_of(bare, "Q028") == ["c", "d"] and places_of(bare, "Q013") == ["a"]
+
+
+# ---------------------------------------------------------------------- Q019
+
+
+@pytest.mark.parametrize(
+    ("version", "act", "weight", "faults"),
+    [
+        ((8, 5, 2), "k = Sigmoid(c) r = Mul(c, k)", "dw", 1),
+        ((8, 6, 1), "k = Sigmoid(c) r = Mul(c, k)", "dw", 0),
+        ((8, 5, 2), "r = Relu(c)", "dw", 0),
+        ((8, 5, 2), "k = Sigmoid(c) r = Mul(c, k)", "w", 0),
+        (None, "k = Sigmoid(c) r = Mul(c, k)", "dw", 0),
+    ],
+)
+def test_q019_depthwise_silu_on_8_5(version: tuple[int, int, int] | None, act: str, weight: str, faults: int) -> None:
+    groups = 8 if weight == "dw" else 1
+    body = f"{pair('x')} {pair(weight)} c = Conv<pads=[1,1,1,1], group={groups}>(x_dq, {weight}_dq) {act}"
+    model = classifier(f"{body} {pair('r')} {conv('a', 'r_dq', 'w2')}")
+    assert len(places_of(model, "Q019", version=version and TrtVersion(*version))) == faults
+
+
+def test_a_model_without_anything_is_let_through() -> None:
+    model = model_of("net (float[2] x) => (float[2] y) { y = Relu(x) }")
+    for code in ("Q001", "Q002", "Q007", "Q008", "Q009", "Q013", "Q026", "Q028"):
+        assert findings_of(model, code) == []
