@@ -12,25 +12,59 @@ if TYPE_CHECKING:
     from qdqtool.cache.text import Cache, read_cache, write_cache
     from qdqtool.calibration.engine import CalibrationOptions, calibrate
     from qdqtool.calibration.feed import FeedOptions
+    from qdqtool.doctor import Diagnosis, diagnose
     from qdqtool.errors import QdqError
+    from qdqtool.evaluation.decode.find import find_decoder
+    from qdqtool.evaluation.detections import Detections, Geometry
+    from qdqtool.evaluation.nms import Selection
+    from qdqtool.evaluation.seeing import Reading
+    from qdqtool.linting.finding import Finding
     from qdqtool.match.plan import Plan, PlanOptions
     from qdqtool.scales import Scale, ScaleTable
     from qdqtool.trtversion import TrtVersion
+    from qdqtool.verbs.compare import CompareOptions, Comparison, compare
+    from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
+    from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
+    from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
     from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
+    from qdqtool.verbs.infer import InferOptions, InferResult, infer
     from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+    from qdqtool.verbs.lint import LintOptions, LintResult, lint
+    from qdqtool.verbs.lint_layers import LayersResult, lint_layers
     from qdqtool.verbs.opening import load_table
     from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
     from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
+    from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends
+    from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
+    from qdqtool.verbs.simulate import Simulated, SimulateOptions, SimulateResult, simulate, simulated_model
 
 # name -> the room it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
 _HOMES = {
+    "BackendComparison": "verbs.ptq_compare",
     "Cache": "cache.text",
     "CalibrationOptions": "calibration.engine",
+    "CompareOptions": "verbs.compare",
+    "Comparison": "verbs.compare",
+    "Detections": "evaluation.detections",
+    "Diagnosis": "doctor",
+    "DrawOptions": "verbs.differences",
+    "DrawnDifferences": "verbs.differences",
+    "EvaluateOptions": "verbs.evaluate",
+    "Evaluation": "verbs.evaluate",
+    "ConditionOptions": "verbs.condition",
+    "ConditionResult": "verbs.condition",
     "FeedOptions": "calibration.feed",
+    "Finding": "linting.finding",
+    "Geometry": "evaluation.detections",
     "GraftOptions": "verbs.graft",
     "GraftResult": "verbs.graft",
+    "InferOptions": "verbs.infer",
+    "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert",
     "InsertResult": "verbs.insert",
+    "LayersResult": "verbs.lint_layers",
+    "LintOptions": "verbs.lint",
+    "LintResult": "verbs.lint",
     "PeelOptions": "verbs.peel",
     "PeelResult": "verbs.peel",
     "Plan": "match.plan",
@@ -38,29 +72,67 @@ _HOMES = {
     "PtqOptions": "verbs.ptq",
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
+    "Reading": "evaluation.seeing",
     "Scale": "scales",
     "ScaleTable": "scales",
+    "Selection": "evaluation.nms",
+    "SensitivityOptions": "verbs.sensitivity",
+    "SensitivityResult": "verbs.sensitivity",
+    "SimulateOptions": "verbs.simulate",
+    "SimulateResult": "verbs.simulate",
+    "Simulated": "verbs.simulate",
     "TrtVersion": "trtversion",
     "calibrate": "calibration.engine",
+    "condition": "verbs.condition",
+    "compare": "verbs.compare",
+    "compare_backends": "verbs.ptq_compare",
+    "diagnose": "doctor",
+    "draw_differences": "verbs.differences",
+    "evaluate": "verbs.evaluate",
+    "find_decoder": "evaluation.decode.find",
     "graft": "verbs.graft",
+    "infer": "verbs.infer",
     "insert": "verbs.insert",
+    "lint": "verbs.lint",
+    "lint_layers": "verbs.lint_layers",
     "load_table": "verbs.opening",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",
     "retarget": "cache.retarget",
+    "sensitivity": "verbs.sensitivity",
+    "simulate": "verbs.simulate",
+    "simulated_model": "verbs.simulate",
     "write_cache": "cache.text",
 }
 
 __all__ = [
+    "BackendComparison",
     "Cache",
     "CalibrationOptions",
+    "CompareOptions",
+    "Comparison",
+    "ConditionOptions",
+    "ConditionResult",
+    "Detections",
+    "Diagnosis",
+    "DrawOptions",
+    "DrawnDifferences",
+    "EvaluateOptions",
+    "Evaluation",
     "FeedOptions",
+    "Finding",
+    "Geometry",
     "GraftOptions",
     "GraftResult",
+    "InferOptions",
+    "InferResult",
     "InsertOptions",
     "InsertResult",
+    "LayersResult",
+    "LintOptions",
+    "LintResult",
     "PeelOptions",
     "PeelResult",
     "Plan",
@@ -68,18 +140,38 @@ __all__ = [
     "PtqOptions",
     "PtqResult",
     "QdqError",
+    "Reading",
     "Scale",
     "ScaleTable",
+    "Selection",
+    "SensitivityOptions",
+    "SensitivityResult",
+    "SimulateOptions",
+    "SimulateResult",
+    "Simulated",
     "TrtVersion",
     "calibrate",
+    "compare",
+    "compare_backends",
+    "condition",
+    "diagnose",
+    "draw_differences",
+    "evaluate",
+    "find_decoder",
     "graft",
+    "infer",
     "insert",
+    "lint",
+    "lint_layers",
     "load_table",
     "peel",
     "plan",
     "ptq",
     "read_cache",
     "retarget",
+    "sensitivity",
+    "simulate",
+    "simulated_model",
     "write_cache",
 ]
 

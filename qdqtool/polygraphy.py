@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs as Polygraphy loaders, by its own rules. No step of any verb is here; no other file imports Polygraphy.
+"""The verbs as Polygraphy loaders, by its own rules. No step of any verb is here.
 
 A loader is called with `()`. Each model, cache, table, data and path is the value or a callable that returns it, as
 another loader is. Models are an `onnx.ModelProto` or a `gs.Graph`, never changed, and come back as the same kind. For

@@ -20,6 +20,8 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
+_TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "layer", "limit"])
+_SHIPPED_ONLY = frozenset({"layer", "limit"})
 _STEP = re.compile(r"^(?P<names>[\w-]+(\|[\w-]+)*)(:(?P<constraint>\w+))?(?P<optional>\?)?$")
 
 
@@ -161,18 +163,21 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
         QdqError: a file that is missing, not TOML, or not of the schema (rule and key named).
     """
     version = version or max(release.version for release in RELEASES)
-    documents = _with_parents(rules_folder() / f"{target}.toml")
+    documents = documents_of(rules_folder() / f"{target}.toml")
     if extra is not None:
         own = _read(extra)
         base = own.get("extends", target)
         if base not in ("common", target):
             raise QdqError(extra, f"extends {base!r}, but the target is {target!r}", f'write extends = "{target}"')
+        for kind in sorted(_SHIPPED_ONLY & own.keys()):
+            raise QdqError(extra, f"{kind!r} stands in rules/dla.toml only", "leave it out: lint takes no rules file")
         documents = [(extra, own), *documents]
     heads = _heads(rules_folder() / "heads.toml", [d["heads"] for _, d in documents if "heads" in d])
     return _assemble(target, documents, heads, version)
 
 
-def _with_parents(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+def documents_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """A rules file and, behind it, those that it extends, read and checked."""
     document = _read(path)
     chain = [(path, document)]
     while "extends" in document:
@@ -194,20 +199,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise QdqError(
             path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top"
         )
-    known = {
-        "schema",
-        "extends",
-        "target",
-        "sets",
-        "heads",
-        "fusion",
-        "reader",
-        "commute",
-        "weight",
-        "bound",
-        "tie",
-        "composite",
-    }
+    known = {"schema", "extends", "target", "sets", "heads", *_TABLES}
     for key in sorted(document.keys() - known):
         near = difflib.get_close_matches(key, known, 1)
         raise QdqError(
@@ -244,9 +236,9 @@ def _is_words(value: object) -> bool:
 
 def _is_rule(rule: Mapping[str, Any]) -> bool:
     """Whether lists are lists of words and everything else is text, numbers only where a rule asks for one."""
-    plain = (rule[key] for key in rule.keys() - {"ops", "text", "axis", "amax"})
+    plain = (rule[key] for key in rule.keys() - {"ops", "text", "platforms", "axis", "amax", "least", "most"})
     return all(isinstance(value, str) for value in plain) and all(
-        _is_words(rule.get(key, [])) for key in ("ops", "text")
+        _is_words(rule.get(key, [])) for key in ("ops", "text", "platforms")
     )
 
 
@@ -262,7 +254,7 @@ def _assemble(
         for path, document in documents:
             for entry in document.get(kind, []):
                 rule = make(path, entry)
-                if rule.name not in rules and _holds(path, rule, version):
+                if rule.name not in rules and holds(path, rule, version):
                     rules[rule.name] = rule
         return tuple(rules.values())
 
@@ -275,18 +267,29 @@ def _assemble(
     return RuleBook(target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, names)
 
 
-def _holds(path: Path, rule: Rule, version: TrtVersion) -> bool:
+def holds(path: Path, rule: Rule, version: TrtVersion) -> bool:
+    """Whether a rule is for a version; QdqError where its range cannot be read."""
     try:
         return not rule.trt or in_range(version, rule.trt)
     except QdqError as error:
         raise QdqError(path, f"rule {rule.name!r}: {error.reason}", 'write trt like ">=8.0,<11"') from None
 
 
-def _common(path: Path, entry: Mapping[str, Any], extra: frozenset[str]) -> dict[str, str]:
+def common_words(
+    path: Path, entry: Mapping[str, Any], extra: frozenset[str], optional: frozenset[str] = frozenset()
+) -> dict[str, str]:
+    """What every rule carries, of one that has the keys it must have and no others.
+
+    Args:
+        path: the file, for messages.
+        entry: the rule as TOML has it.
+        extra: keys that a rule of its kind must have beside the common ones.
+        optional: keys that it may have.
+    """
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise QdqError(path, "a rule without a name", "name it")
-    allowed = {"name", "trt", "why", "see", "status"} | extra
+    allowed = {"name", "trt", "why", "see", "status"} | extra | optional
     for key in sorted(entry.keys() - allowed):
         near = difflib.get_close_matches(key, allowed, 1)
         raise QdqError(
@@ -321,50 +324,53 @@ def _step(path: Path, rule: str, word: str) -> Step:
     return Step(tuple(match["names"].split("|")), match["constraint"] or "", bool(match["optional"]))
 
 
-def _ops(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
+def steps_of(path: Path, entry: Mapping[str, Any]) -> tuple[Step, ...]:
+    """The operators that a rule's `ops` name."""
     return tuple(_step(path, str(entry["name"]), word) for word in entry["ops"])
 
 
 def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
-    common = _common(path, entry, frozenset({"match"}))
+    common = common_words(path, entry, frozenset({"match"}))
     return Fusion(**common, steps=tuple(_step(path, common["name"], word) for word in str(entry["match"]).split(">")))
 
 
 def _reader(path: Path, entry: Mapping[str, Any]) -> Reader:
-    common = _common(path, entry, frozenset({"ops", "inputs", "when"}))
+    common = common_words(path, entry, frozenset({"ops", "inputs", "when"}))
     inputs = _choice(path, entry, "inputs", ("activation", "all"))
     when = _choice(path, entry, "when", ("always", "quantized-output"))
-    return Reader(**common, steps=_ops(path, entry), inputs=inputs, when=when)
+    return Reader(**common, steps=steps_of(path, entry), inputs=inputs, when=when)
 
 
 def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
-    common = _common(path, entry, frozenset({"ops", "side"}))
-    return Commute(**common, steps=_ops(path, entry), side=_choice(path, entry, "side", ("before", "after")))
+    common = common_words(path, entry, frozenset({"ops", "side"}))
+    return Commute(**common, steps=steps_of(path, entry), side=_choice(path, entry, "side", ("before", "after")))
 
 
 def _weight(path: Path, entry: Mapping[str, Any]) -> WeightAxis:
-    common = _common(path, entry, frozenset({"ops", "axis"}))
+    common = common_words(path, entry, frozenset({"ops", "axis"}))
     axis = entry["axis"]
     if axis != "tensor" and (isinstance(axis, bool) or not isinstance(axis, int)):
         raise QdqError(path, f"rule {common['name']!r}: axis is {axis!r}", 'write a number or "tensor"')
-    return WeightAxis(**common, steps=_ops(path, entry), axis=None if axis == "tensor" else axis)
+    return WeightAxis(**common, steps=steps_of(path, entry), axis=None if axis == "tensor" else axis)
 
 
 def _bound(path: Path, entry: Mapping[str, Any]) -> Bound:
-    common = _common(path, entry, frozenset({"ops", "amax"}))
+    common = common_words(path, entry, frozenset({"ops", "amax"}))
     amax = entry["amax"]
     if isinstance(amax, bool) or not isinstance(amax, (int, float)) or not 0 < amax < float("inf"):
         raise QdqError(path, f"rule {common['name']!r}: amax is {amax!r}", "write a positive number")
-    return Bound(**common, steps=_ops(path, entry), amax=float(amax))
+    return Bound(**common, steps=steps_of(path, entry), amax=float(amax))
 
 
 def _tie(path: Path, entry: Mapping[str, Any]) -> Tie:
-    common = _common(path, entry, frozenset({"ops", "members"}))
-    return Tie(**common, steps=_ops(path, entry), members=_choice(path, entry, "members", ("all", "inputs", "none")))
+    common = common_words(path, entry, frozenset({"ops", "members"}))
+    return Tie(
+        **common, steps=steps_of(path, entry), members=_choice(path, entry, "members", ("all", "inputs", "none"))
+    )
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:
-    return Composite(**_common(path, entry, frozenset({"text"})), text=tuple(entry["text"]))
+    return Composite(**common_words(path, entry, frozenset({"text"})), text=tuple(entry["text"]))
 
 
 def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:

@@ -198,7 +198,7 @@ def test_every_verb_with_data_takes_them(folder: Path, verb: str) -> None:
         (["--load-inputs", "scripts"], ["scripts: holds no .json"]),
         (["--load-inputs", "a.json", "--data", "a.json"], ["--data", "not allowed with", "--load-inputs"]),
         (["--load-inputs", "a.json", "in", "-o", "in/0000000001.json"], ["is the input, which is never overwritten"]),
-        ([], ["--data", "--data-loader-script", "--load-inputs", "required"]),
+        ([], ["--data", "--data-loader-script", "--load-inputs", "needs a model"]),
     ],
 )
 def test_what_is_refused(folder: Path, words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -223,3 +223,10 @@ def test_control_characters_cannot_break_the_line(sign: str) -> None:
 
 def test_letters_of_other_languages_stay() -> None:
     assert str(QdqError("层/ü", "é")) == "层/ü: é"
+
+
+@pytest.mark.parametrize("kind", ["layer", "limit"])
+def test_rules_of_the_dla_s_layers_are_not_taken_from_other_files(tmp_path: Path, kind: str) -> None:
+    path = own(tmp_path, f'[[{kind}]]\nname = "mine"\n{RULE}')
+    with pytest.raises(QdqError, match=f"'{kind}' stands in rules/dla.toml only"):
+        load_rules("gpu", V8_6, path)

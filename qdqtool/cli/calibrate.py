@@ -9,46 +9,121 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.data import add_data_arguments, data_paths, feed_options_from, print_notes
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_paths, feed_options_from, print_notes
+from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
+    from qdqtool.calibration.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 
 _SHOWN = 8
+_METHODS = "mse (default), max, percentile[=99.99], entropy (TensorRT's) or entropy-stable"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model, which stays as it is")
-    add_data_arguments(parser, required=True)
-    parser.add_argument(
-        "--method",
-        metavar="M",
-        default="mse",
-        help="mse (default), max, percentile[=99.99], entropy (TensorRT's) or entropy-stable",
-    )
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="the ONNX model, which stays as it is")
+    add_data_arguments(parser)
+    parser.add_argument("--method", metavar="M", default="mse", help=_METHODS)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .scales.json for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    group = parser.add_argument_group("long runs and many machines")
+    group.add_argument("--checkpoint", metavar="F", type=Path, help="keep the work in F while it goes on")
+    group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if it is there")
+    group.add_argument("--shard", metavar="I/N", help="count every N-th batch only and write its state to OUT")
+    group.add_argument("--merge", metavar="STATE", nargs="+", type=Path, help="make the table of all shards' states")
+    group.add_argument("--dask", metavar="WHERE", help="a Dask scheduler's address, or local:N for N workers here")
+    group.add_argument("--dask-shards", metavar="N", type=int, help="into how many pieces (default 4 per worker)")
+    group.add_argument("--dask-ship", action="store_true", help="send model and data: workers do not see these paths")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate, write the table, say what is in it.
+    """Calibrate, write the table or the state, say what is in it.
 
     Returns:
         0; faults are raised as QdqError.
     """
-    from qdqtool.calibration.engine import CalibrationOptions, calibrate
+    _check(args)
+    if args.shard:
+        return _run_shard(args)
     from qdqtool.files import refuse_overwrite, replacing
 
-    model = Path(args.model)
-    output = Path(args.output) if args.output else model.parent / f"{model.stem}.scales.json"
-    refuse_overwrite(output, [args.model, *data_paths(args)])
-    options = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
-    table = calibrate(args.model, args.data, options, feed_options_from(args))
+    output = _output(args)
+    refuse_overwrite(output, [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])])
+    table = _table(args)
     print_notes(table, args)
     with replacing(output) as file:
         file.write(table.to_json().encode())
+    if args.checkpoint is not None:  # its work is in the table now
+        args.checkpoint.unlink(missing_ok=True)
     _report(args, table, output)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse words that do not go together, before anything is read."""
+    if args.merge is not None:
+        for option, given in (("MODEL", args.model), ("--data", args.data), ("--shard", args.shard)):
+            if given:
+                raise QdqError("--merge", f"takes the states of shards, not {option}", f"leave {option} out")
+        if not args.output:
+            raise QdqError("--merge", "needs the name of the table", "give -o scales.json")
+        return
+    if not args.model or args.data is None:
+        raise QdqError(
+            "calibrate",
+            "needs a model and data (MODEL and one of --data, --data-loader-script, --load-inputs)",
+            "see qdqtool calibrate -h",
+        )
+    if args.resume and args.checkpoint is None:
+        raise QdqError("--resume", "continues from a checkpoint, and none is named", "give --checkpoint F")
+    if args.dask and (args.shard or args.checkpoint):
+        raise QdqError("--dask", "makes shards by itself and keeps no checkpoint", "leave --shard and --checkpoint out")
+
+
+def _output(args: argparse.Namespace) -> Path:
+    model = Path(args.model or "")
+    return Path(args.output) if args.output else model.parent / f"{model.stem}.scales.json"
+
+
+def _options(args: argparse.Namespace) -> CalibrationOptions:
+    return calibration_options_from(args, checkpoint=args.checkpoint, resume=args.resume)
+
+
+def _table(args: argparse.Namespace) -> ScaleTable:
+    if args.merge is not None:
+        from qdqtool.calibration.shards import merge_files
+
+        return merge_files(args.merge, args.method)
+    if args.dask:
+        from qdqtool.calibration.distributed import DaskOptions, calibrate_on_dask
+
+        dask = DaskOptions(args.dask, args.dask_shards, ship=args.dask_ship)
+        return calibrate_on_dask(args.model, args.data, dask, _options(args), feed_options_from(args))
+    from qdqtool.calibration.engine import calibrate
+
+    return calibrate(args.model, args.data, _options(args), feed_options_from(args))
+
+
+def _run_shard(args: argparse.Namespace) -> int:
+    from qdqtool.calibration.shards import calibrate_shard, parse_shard
+    from qdqtool.calibration.state import write_state
+    from qdqtool.files import refuse_overwrite
+
+    if not args.output:
+        raise QdqError("--shard", "needs the name of the state", "give -o part.state")
+    output, shard = Path(args.output), parse_shard(args.shard)
+    refuse_overwrite(output, [args.model, *data_paths(args)])
+    state = calibrate_shard(args.model, args.data, shard, _options(args), feed_options_from(args))
+    write_state(state, output, compress=True)
+    if args.checkpoint is not None:
+        args.checkpoint.unlink(missing_ok=True)
+    facts = {"file": str(output), "shard": args.shard, "samples": state.observation.samples}
+    if args.json:
+        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+    elif not args.quiet:
+        more = "" if shard[1] == 1 else "\nnext: the other shards, then qdqtool calibrate --merge STATE... -o OUT"
+        sys.stdout.write(f"{output}: shard {args.shard}, {facts['samples']} samples{more}\n")
     return 0
 
 
@@ -68,5 +143,5 @@ def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[
         lines += [f"  {name}: {reason}" for name, reason in list(table.unscaled.items())[:_SHOWN]]
         if len(table.unscaled) > _SHOWN:
             lines.append(f'  and {len(table.unscaled) - _SHOWN} more (in the file, under "unscaled")')
-    lines.append(f"next: qdqtool insert {args.model} --scales {output}")
+    lines.append(f"next: qdqtool insert {args.model or 'MODEL'} --scales {output}")
     return lines

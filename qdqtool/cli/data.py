@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qdqtool.calibration.feed import FeedOptions
+    from qdqtool.calibration.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 
 _SCRIPT = "as --data F[:FUNCTION], the way Polygraphy says it"
@@ -23,8 +25,8 @@ _PREPROCESS = (
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Declare --data, its two spellings of Polygraphy, and what goes with it."""
+def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = False, calibrates: bool = True) -> None:
+    """Declare --data, its two spellings of Polygraphy, and what goes with it; more for verbs that calibrate."""
     group = parser.add_argument_group("data")
     one = group.add_mutually_exclusive_group(required=required)
     one.add_argument("--data", metavar="D", help=_DATA)
@@ -38,6 +40,36 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
     )
     group.add_argument(
         "--provider", choices=("cpu", "cuda", "tensorrt"), default="cpu", help="what onnxruntime runs on"
+    )
+    if not calibrates:
+        return
+    group.add_argument(
+        "--workers", metavar="W", type=_workers, default=1, help="threads that run the model, or auto (default 1)"
+    )
+    group.add_argument(
+        "--max-memory",
+        metavar="BYTES",
+        type=_bytes,
+        help="the most that fetched arrays and histograms may take; more passes over the data where needed",
+    )
+
+
+def calibration_options_from(args: argparse.Namespace, **more: Any) -> CalibrationOptions:
+    """What `add_data_arguments` and --method declared, as options of a calibration.
+
+    Args:
+        args: the parsed words.
+        more: other fields of `CalibrationOptions`.
+    """
+    from qdqtool.calibration.options import CalibrationOptions
+
+    return CalibrationOptions(
+        method=args.method or "",
+        provider=args.provider,
+        progress=False if args.quiet else None,
+        workers=args.workers,
+        max_memory=args.max_memory,
+        **more,
     )
 
 
@@ -77,6 +109,14 @@ def _script(text: str) -> str:
     if split_script(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not FILE.py or FILE.py:FUNCTION")
     return text
+
+
+def _workers(text: str) -> int:
+    if text == "auto":
+        return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers, 1 or more, or auto")
+    return int(text)
 
 
 def _bytes(text: str) -> int:

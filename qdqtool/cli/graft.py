@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--float-heads", choices=("regression", "all", "none"), default="none", help="detection heads left in float"
     )
     parser.add_argument("--everywhere", action="store_true", help="place every entry, also where the rules want none")
+    parser.add_argument("--requantize", action="store_true", help="take the Q/DQ of the model out first")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     version = parse(args.trt_version) if args.trt_version else None
     rules = Path(args.rules) if args.rules else None
     plan = PlanOptions(trt_version=version, float_heads=args.float_heads, rules=rules)
-    result = graft(args.model, args.cache, GraftOptions(plan, args.everywhere), output=args.output)
+    result = graft(args.model, args.cache, GraftOptions(plan, args.everywhere, args.requantize), output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")
     if args.json:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from, print_notes
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
 from qdqtool.cli.show import counted, print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method", metavar="M", default="mse", help="how data becomes scales; see calibrate -h (default mse)"
     )
-    parser.add_argument("--target", choices=("gpu",), default="gpu", help="whose rules place the pairs")
+    parser.add_argument(
+        "--target", choices=("gpu", "dla"), default="gpu", help="gpu (default): around fused groups; dla: every tensor"
+    )
     parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
     parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
     parser.add_argument(
@@ -43,7 +45,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantised all the same"
     )
-    parser.add_argument("--keep-float", metavar="N", choices=("0",), default="0", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--keep-float",
+        metavar="N",
+        type=_keep_float,
+        default=0,
+        help="operators that accuracy keeps in float: a number, or auto: few, where loss is concentrated (default 0)",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="L",
+        type=float,
+        help="keep the cheapest operators in float that bring the loss at the outputs, from 0 to 1, down to L",
+    )
+    parser.add_argument(
+        "--points-only",
+        action="store_true",
+        help="calibrate only what gets Q/DQ: faster; peel --target dla then needs --data",
+    )
+    parser.add_argument(
+        "--condition",
+        metavar="STEPS",
+        default="",
+        help="edit weights first: auto, or some of equalise,smooth,clip,correct; see condition -h",
+    )
     parser.add_argument(
         "--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact"
     )
@@ -89,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        print_lines(_summary(result), args)
+        print_lines(_summary(result, args.target), args)
     return 0
 
 
@@ -104,17 +129,20 @@ def _check_method(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> InsertOptions:
-    from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.verbs import InsertOptions
 
-    calibration = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
     return InsertOptions(
         plan=_plan_options(args),
-        calibration=calibration,
+        calibration=calibration_options_from(args),
         feed=feed_options_from(args),
         fold_bn=args.fold_bn,
         requantize=args.requantize,
         input_range=_range(args.input_range),
+        keep_float=args.keep_float,
+        budget=args.budget,
+        condition=args.condition,
+        advise=not args.quiet,
+        whole_table=not args.points_only,
     )
 
 
@@ -130,6 +158,14 @@ def _plan_options(args: argparse.Namespace) -> PlanOptions:
         not_heads=tuple(args.not_heads),
         rules=Path(args.rules) if args.rules else None,
     )
+
+
+def _keep_float(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number of operators")
+    return int(text)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:
@@ -194,7 +230,7 @@ def _counts(plan: Plan) -> list[str]:
     return lines
 
 
-def _summary(result: InsertResult) -> list[str]:
+def _summary(result: InsertResult, target: str) -> list[str]:
     lines = _counts(result.plan)
     floats = [f"{h.name} ({h.label})" for h in result.plan.heads if h.key in result.plan.float_nodes]
     if floats:
@@ -205,5 +241,5 @@ def _summary(result: InsertResult) -> list[str]:
     if not result.plan.points:
         lines.append("nothing to quantise: no weighted operator that runs in INT8")
     lines.append(f"wrote {result.model}")
-    lines.append(f"next: qdqtool peel {result.model} --target gpu --trt-version 8502")
+    lines.append(f"next: qdqtool peel {result.model} --target {target} --trt-version 8502")
     return lines

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from qdqtool import __version__
@@ -20,10 +23,18 @@ from qdqtool.errors import QdqError
 VERBS = {
     "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
     "calibrate": "run data through a model and write the scale of every tensor",
+    "condition": "edit weights so that a model quantises better: equalise, smooth, clip, correct",
     "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
     "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
     "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
     "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
+    "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+    "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
+    "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
+    "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
+    "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
+    "infer": "draw what a model finds in images: boxes, or the best classes",
+    "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
 }
 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
@@ -56,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
     """
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
-        code = _dispatch(argv)
+        with _terminable():
+            code = _dispatch(argv)
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
     except QdqError as error:
         if verbose:
@@ -65,17 +77,32 @@ def main(argv: Sequence[str]) -> int:
         return error.exit_code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE if stop.code else 0
-    except KeyboardInterrupt:
-        sys.stderr.write("qdqtool: interrupted\n")
+    except KeyboardInterrupt as interrupt:
+        sys.stderr.write(f"qdqtool: interrupted{f'; {interrupt}' if str(interrupt) else ''}\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception:
         traceback.print_exc()
-        sys.stderr.write("qdqtool: this is a bug in qdqtool: please report the lines above\n")
+        sys.stderr.write(
+            "qdqtool: this is a bug in qdqtool: please report the lines above and what `qdqtool doctor` says\n"
+        )
         return EXIT_BUG
     return code
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM does what SIGINT does: files that are half written are taken away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _dispatch(argv: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from
 from qdqtool.cli.show import counted, print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
@@ -26,6 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--on-conflict", choices=("error", "max"), default="error", help="where one tensor has several scales"
+    )
+    parser.add_argument(
+        "--on-asymmetric",
+        choices=("error", "widen"),
+        default="error",
+        help="where integers are no symmetric int8: refuse, or take the symmetric range around theirs",
+    )
+    parser.add_argument(
+        "--bake-weights",
+        action="store_true",
+        help="write weights so that TensorRT quantises them to the integers that the Q/DQ gave them",
     )
     parser.add_argument("--allow-estimated", action="store_true", help="write scales that no data was seen for")
     parser.add_argument(
@@ -62,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         trt_version=parse(args.trt_version),
         target=args.target,
         on_conflict=args.on_conflict,
+        on_asymmetric=args.on_asymmetric,
+        bake_weights=args.bake_weights,
         allow_estimated=args.allow_estimated,
         source=args.source,
         fill=args.fill,
@@ -100,9 +113,7 @@ def _calibration(args: argparse.Namespace) -> CalibrationOptions | None:
             )
     if args.target == "gpu":
         return None
-    from qdqtool.calibration.engine import CalibrationOptions
-
-    return CalibrationOptions(args.method or "", args.provider, progress=False if args.quiet else None)
+    return calibration_options_from(args)
 
 
 def _facts(result: PeelResult, cache: str) -> dict[str, object]:
@@ -117,6 +128,7 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
         "origins": result.origins,
         "ties": result.ties,
         "unscaled": result.table.unscaled,
+        "weights": result.weights.to_json(),
         "emitted": {kind: str(path) for kind, path in result.emitted.items()},
     }
 

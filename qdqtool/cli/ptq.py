@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from, print_notes
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
 from qdqtool.cli.show import counted, print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.ptq import PtqResult
+    from qdqtool.verbs.ptq import PtqOptions, PtqResult
 
 _SHOWN = 6
 
@@ -26,24 +26,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-ties", action="store_true", help="leave tensors of one range with scales of their own")
     parser.add_argument("--cache", metavar="C", help="default: MODEL with .cache for its ending")
+    _add_backend_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _add_backend_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare who calibrates, and what only TensorRT needs."""
+    group = parser.add_argument_group("back end")
+    group.add_argument(
+        "--backend",
+        choices=("embedded", "tensorrt"),
+        default="embedded",
+        help="embedded: onnxruntime and our own search; tensorrt: NVIDIA's calibrator, 8.5 to 10.16, on a GPU",
+    )
+    group.add_argument(
+        "--cuda", choices=("cudart", "pycuda"), default="cudart", help="how batches reach the GPU for TensorRT"
+    )
+    group.add_argument("--shapes", metavar="S", help="fix inputs at one shape: x:1x3x224x224, commas between several")
+    group.add_argument(
+        "--compare-backends", action="store_true", help="run both, write nothing, print the scales that differ"
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    """Calibrate into a cache and say what is in it; faults are raised as QdqError."""
-    from qdqtool.calibration.engine import CalibrationOptions
+    """Calibrate into a cache and say what is in it, or compare the back ends; faults are raised as QdqError."""
     from qdqtool.calibration.methods import parse_method
-    from qdqtool.trtversion import parse
-    from qdqtool.verbs.ptq import PtqOptions, ptq
+    from qdqtool.errors import QdqError
+    from qdqtool.verbs.ptq import ptq
 
     parse_method(args.method)
-    version = parse(args.trt_version)
-    calibration = CalibrationOptions(args.method, args.provider, progress=False if args.quiet else None)
-    options = PtqOptions(version, args.target, calibration, feed_options_from(args), ties=not args.no_ties)
+    options = _options(args)
+    if args.compare_backends:
+        from qdqtool.cli.ptq_compare import show
+        from qdqtool.verbs.ptq_compare import compare_backends
+
+        if args.cache:
+            raise QdqError("--compare-backends", "writes no cache", "leave --cache out, or run each back end by itself")
+        show(compare_backends(args.model, args.data, options), args)
+        return 0
     result = ptq(args.model, args.data, options, cache=args.cache)
     print_notes(result.table, args)
-    if version.warning:
-        warn(version.warning, args)
+    if options.trt_version.warning:
+        warn(options.trt_version.warning, args)
     if args.json:
         print_json(_facts(result))
     else:
@@ -51,11 +75,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _options(args: argparse.Namespace) -> PtqOptions:
+    from qdqtool.calibration.backends.trt_shapes import parse_shapes
+    from qdqtool.trtversion import parse
+    from qdqtool.verbs.ptq import PtqOptions
+
+    return PtqOptions(
+        parse(args.trt_version),
+        args.target,
+        calibration_options_from(args),
+        feed_options_from(args),
+        ties=not args.no_ties,
+        backend=args.backend,
+        cuda=args.cuda,
+        shapes=parse_shapes(args.shapes) if args.shapes else None,
+    )
+
+
 def _facts(result: PtqResult) -> dict[str, object]:
     return {
         "schema": 1,
         "cache": str(result.path),
         "header": result.cache.header,
+        "backend": result.backend,
         "scales": {name: scale.to_json() for name, scale in result.table.scales.items()},
         "unscaled": result.table.unscaled,
         "ties": result.ties,
@@ -65,11 +107,14 @@ def _facts(result: PtqResult) -> dict[str, object]:
 
 def _summary(args: argparse.Namespace, result: PtqResult) -> list[str]:
     facts = result.table.facts
-    scales = f"{counted(len(result.table), 'scale')}, {len(result.ties)} of them tied"
+    tied = "" if result.backend == "tensorrt" else f", {len(result.ties)} of them tied"
+    scales = f"{counted(len(result.cache.entries), 'scale')}{tied}"
     lines = [
         f"wrote {result.path}: {result.cache.header}, {scales}",
         f"method {facts['method']}, {counted(facts['samples'], 'sample')}",
     ]
+    if result.backend == "tensorrt":
+        lines.append(f"calibrated by TensorRT {facts['tensorrt']}, its cache byte for byte; the engine was thrown away")
     predicted = result.predicted()
     if predicted:
         lines.append(

@@ -150,6 +150,16 @@ class Editor:
             tensor.ClearField(field)
         tensor.MergeFrom(made)
 
+    def set_constant(self, name: str, value: npt.NDArray[np.generic]) -> None:
+        """Another value for an initialiser or for the tensor of a Constant node; names and texts stay."""
+        if name in self.view.initializers:
+            self.set_initializer(name, value)
+            return
+        node = self.view.producer[name]
+        held = next(item for item in node.proto.attribute if item.name.startswith("value"))
+        made = onnx.numpy_helper.from_array(np.ascontiguousarray(value), held.t.name if held.name == "value" else "")
+        held.CopyFrom(onnx.helper.make_attribute("value", made))
+
     def set_input(self, node: Node, index: int, name: str) -> None:
         """Let a node read a tensor as input number `index`, which it may have left out so far."""
         missing = index + 1 - len(node.inputs)
@@ -207,6 +217,9 @@ def _rename_captured(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
                 stack.extend((inner, hidden) for inner in (attribute.g, *attribute.graphs))
 
 
+CONDITIONED = "condition"  # the entry in which `condition` tells its edits
+
+
 def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
     """Set one entry of the model's metadata under "qdqtool."; an entry that is there is replaced in place."""
     for entry in model.metadata_props:
@@ -223,7 +236,8 @@ def get_metadata(model: onnx.ModelProto, key: str) -> str | None:
 
 
 def clear_metadata(model: onnx.ModelProto) -> None:
-    """Take away every entry of the model's metadata that this program made."""
+    """Take away every entry of the metadata that this program made for Q/DQ; what it did to weights stays told."""
     for index in range(len(model.metadata_props) - 1, -1, -1):
-        if model.metadata_props[index].key.startswith(TRACE):
+        key = model.metadata_props[index].key
+        if key.startswith(TRACE) and key != TRACE + CONDITIONED:
             del model.metadata_props[index]

@@ -270,3 +270,15 @@ def _magnitude(cube: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float6
     low = cube.min(axis=(0, 2), initial=0).astype(np.float64)
     result: np.ndarray[Any, np.dtype[np.float64]] = np.maximum(high, -low)
     return result
+
+
+def constant_value(proto: onnx.NodeProto, folder: Path | None) -> np.ndarray[Any, np.dtype[np.generic]] | None:
+    """The value of a Constant node, whichever attribute holds it; None for sparse and text values."""
+    for item in proto.attribute:
+        if item.name == "value":
+            return array_of(item.t, folder)
+        if item.name in ("value_float", "value_floats"):
+            return np.asarray(onnx.helper.get_attribute_value(item), np.float32)
+        if item.name in ("value_int", "value_ints"):
+            return np.asarray(onnx.helper.get_attribute_value(item), np.int64)
+    return None

@@ -18,7 +18,7 @@ _KEEPS_SHAPE = frozenset(
 
 def float_tensors(proto: onnx.ModelProto) -> list[str]:
     """The tensors of the main graph that are known to be float32, inputs first; initialisers are not among them."""
-    graph = infer_types(proto, opset_of(proto) or 1)
+    graph = infer_types(proto, opset_of(proto) or 1, in_order=True)
     weights = {tensor.name for tensor in proto.graph.initializer}
     types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     order = [value.name for value in proto.graph.input] + [name for node in proto.graph.node for name in node.output]
@@ -31,8 +31,14 @@ def opset_of(proto: onnx.ModelProto | onnx.FunctionProto) -> int | None:
     return next((int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), None)
 
 
-def infer_types(proto: onnx.ModelProto, opset: int) -> GraphProto:
-    """The graph with the types that shape inference finds, without its weights; node for node like the original."""
+def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -> GraphProto:
+    """The graph with the types that shape inference finds, without its weights; node for node like the original.
+
+    Args:
+        proto: the model.
+        opset: of the default domain, where the model does not say.
+        in_order: put each node behind those that it reads from: inference goes through the list once.
+    """
     lean = onnx.ModelProto(ir_version=max(proto.ir_version, _MIN_IR))
     lean.opset_import.extend(proto.opset_import)
     if opset_of(proto) is None:
@@ -41,11 +47,33 @@ def infer_types(proto: onnx.ModelProto, opset: int) -> GraphProto:
         getattr(lean.graph, name).extend(getattr(proto.graph, name))
     lean.graph.initializer.extend(map(lean_tensor, proto.graph.initializer))
     lean.functions.extend(proto.functions)
-    lean.graph.node.extend(_lean_node(node, opset) for node in proto.graph.node)
+    nodes = _ordered(list(proto.graph.node)) if in_order else proto.graph.node
+    lean.graph.node.extend(_lean_node(node, opset) for node in nodes)
     try:
         return onnx.shape_inference.infer_shapes(lean).graph
     except (onnx.shape_inference.InferenceError, RuntimeError):
         return lean.graph  # types only help: an operator that cannot do without them is refused by name
+
+
+def _ordered(nodes: list[NodeProto]) -> list[NodeProto]:
+    """Each node behind those whose outputs it reads, in the order given where that is one already; cycles left out."""
+    by_output = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    if not any(by_output.get(name, -1) >= index for index, node in enumerate(nodes) for name in node.input):
+        return nodes
+    readers: dict[int, list[int]] = {}
+    missing: list[int] = []
+    for index, node in enumerate(nodes):
+        needs = {by_output[name] for name in node.input if name in by_output}
+        missing.append(len(needs))
+        for source in needs:
+            readers.setdefault(source, []).append(index)
+    ready = [index for index, count in enumerate(missing) if not count]
+    for index in ready:
+        for reader in readers.get(index, ()):
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    return [nodes[index] for index in ready]
 
 
 def lean_tensor(tensor: TensorProto) -> TensorProto:

@@ -2,7 +2,7 @@
 """An index over one graph of a ModelProto: who makes a tensor, who reads it, what is constant.
 
 Q/DQ pairs are seen through: a node that reads the DequantizeLinear of `x` is a reader of `x`, and the pair itself is
-kept apart.
+kept apart, with the Identity, Cast and Clip that some exporters write between its Q and its DQ.
 So a plain model and the same model with Q/DQ show the same nodes. Nothing is edited here (`edit.py` does, and keeps
 the index true).
 """
@@ -18,11 +18,15 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.tensors import array_of
+from qdqtool.graph.tensors import array_of, constant_value
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 UNKNOWN = -1
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+# onnxruntime's own domain has the same two operators, with the same meaning.
+_PAIR_DOMAINS = (*_DEFAULT_DOMAINS, "com.microsoft")
+# What may stand between a Q and its DQ and keeps the integers, or cuts them to fewer levels.
+_BETWEEN = frozenset({"Identity", "Cast", "Clip"})
 _WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 # Operators that keep a constant constant: what TensorRT folds on import.
 _FOLDING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten", "ConstantOfShape"})
@@ -32,7 +36,7 @@ class Node:
     """One node, its names read from the proto once.
 
     Attributes:
-        op: the operator; with "domain::" before it outside the default domain.
+        op: the operator; with "domain::" before it outside the default domain, save for onnxruntime's Q/DQ.
         inputs, outputs: tensor names as the proto has them.
         index: place in the node list when it was read.
         weight: which input is the constant weight of a weighted operator; UNKNOWN until `weighted.py` has looked.
@@ -43,8 +47,9 @@ class Node:
 
     def __init__(self, proto: onnx.NodeProto, index: int) -> None:
         self.proto = proto
-        domain = proto.domain
-        self.op = proto.op_type if domain in _DEFAULT_DOMAINS else f"{domain}::{proto.op_type}"
+        domain, op = proto.domain, proto.op_type
+        known = domain in (_PAIR_DOMAINS if op in (QUANTIZE, DEQUANTIZE) else _DEFAULT_DOMAINS)
+        self.op = op if known else f"{domain}::{op}"
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)
         self.index = index
@@ -76,11 +81,20 @@ class Use:
 
 @dataclass(frozen=True)
 class Pair:
-    """QuantizeLinear and one DequantizeLinear behind it; `quantize` is None where an integer constant is read."""
+    """QuantizeLinear and one DequantizeLinear behind it; `quantize` is None where an integer constant is read.
+
+    `between` are the nodes that the integers pass on their way, in that order.
+    """
 
     tensor: str
     quantize: Node | None
     dequantize: Node
+    between: tuple[Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node of the pair, in the order of the data."""
+        return (*((self.quantize,) if self.quantize else ()), *self.between, self.dequantize)
 
 
 class GraphView:
@@ -221,28 +235,42 @@ class GraphView:
     def _find_constants(self, order: list[Node]) -> None:
         constants = self._constants
         for node in order:
-            if node.op == "Constant" or (node.op in _FOLDING and all(not n or n in constants for n in node.inputs)):
+            if node.op == DEQUANTIZE and node.inputs:
+                name, quantize, _ = self._behind(node)
+                constant = (name if quantize is None else quantize.inputs[0]) in constants
+            else:
+                constant = node.op in _FOLDING and all(not name or name in constants for name in node.inputs)
+            if constant or node.op == "Constant":
                 constants.update(node.outputs)
+
+    def _behind(self, dequantize: Node) -> tuple[str, Node | None, tuple[Node, ...]]:
+        """Where the integers of a DequantizeLinear come from: a tensor, its Q if it has one, and what lies between."""
+        between: list[Node] = []
+        name = dequantize.inputs[0]
+        while (node := self.producer.get(name)) is not None and node.op in _BETWEEN and not self.is_output(name):
+            between.append(node)
+            name = node.inputs[0]
+        quantize = node if node is not None and node.op == QUANTIZE else None
+        return name, quantize, tuple(reversed(between))
 
     def _find_pairs(self, order: list[Node]) -> None:
         self._root: dict[str, str] = {}
         self.pairs: dict[str, list[Pair]] = {}
-        hidden: set[int] = set()
+        self._hidden = hidden = set[int]()
         for node in order:
             if node.op != DEQUANTIZE or not node.inputs:
                 continue
-            quantize = self.producer.get(node.inputs[0])
-            if quantize is not None and quantize.op == QUANTIZE and not self.is_output(node.inputs[0]):
+            name, quantize, between = self._behind(node)
+            if quantize is not None and not self.is_output(name):
                 tensor = self._root.get(quantize.inputs[0], quantize.inputs[0])
                 self._root[node.outputs[0]] = tensor
-                if tensor in self._constants:
-                    self._constants.add(node.outputs[0])
-                self.pairs.setdefault(tensor, []).append(Pair(tensor, quantize, node))
-                hidden.update((id(quantize), id(node)))
-            elif node.inputs[0] in self._constants:
-                self.pairs.setdefault(node.outputs[0], []).append(Pair(node.outputs[0], None, node))
-                self._constants.add(node.outputs[0])
-                hidden.add(id(node))
+            elif name in self._constants:
+                tensor = node.outputs[0]
+            else:
+                continue
+            pair = Pair(tensor, quantize, node, between)
+            self.pairs.setdefault(tensor, []).append(pair)
+            hidden.update(id(part) for part in pair.nodes)
         self.nodes = [node for node in self.every if id(node) not in hidden] if hidden else self.every
 
     def _index_readers(self) -> None:
@@ -261,15 +289,15 @@ class GraphView:
             for name in node.inputs:
                 level = made.get(name, 0)
                 deepest = max(deepest, level)
-            node.level = deepest if node.op in (QUANTIZE, DEQUANTIZE) else deepest + 1
+            node.level = deepest if node.op in (QUANTIZE, DEQUANTIZE) or id(node) in self._hidden else deepest + 1
             for name in node.outputs:
                 made[name] = node.level
 
     def _dequantised(self, node: Node) -> npt.NDArray[np.generic] | None:
-        """Scale * (q - zero point) of an integer constant, in float32; None for scales in blocks."""
-        stored, scale = (self.array(name) for name in node.inputs[:2])
+        """Scale * (q - zero point) of an integer constant, in the type of the scale; None for scales in blocks."""
+        stored, scale = self.integers(node.inputs[0]), self.array(node.inputs[1])
         zero = self.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros((), np.int8)
-        if stored is None or scale is None or zero is None or scale.ndim > 1:
+        if stored is None or scale is None or zero is None or scale.ndim > 1 or attribute(node, "block_size", 0):
             return None
         shape = [1] * stored.ndim
         if scale.size > 1:
@@ -277,7 +305,28 @@ class GraphView:
             shape[axis] = -1
         levels = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape if zero.size > 1 else ())
         value: npt.NDArray[np.float32] = levels * scale.astype(np.float32).reshape(shape if scale.size > 1 else ())
-        return value
+        return value.astype(scale.dtype, copy=False)
+
+    def integers(self, name: str) -> npt.NDArray[np.generic] | None:
+        """The value of an integer constant that a DequantizeLinear reads, Clip and Cast on its way carried out."""
+        node = self.producer.get(name)
+        if node is None or node.op not in ("Clip", "Cast"):
+            return self.array(name)
+        value = self.integers(node.inputs[0])
+        if value is None or node.op == "Clip":
+            low, high = self.bounds(node)
+            value = value if value is None or low is None else np.maximum(value, low)
+            return value if value is None or high is None else np.minimum(value, high)
+        kind = onnx.helper.tensor_dtype_to_np_dtype(int(attribute(node, "to", 0)))  # type: ignore[call-overload]
+        return value.astype(kind)
+
+    def bounds(self, clip: Node) -> tuple[npt.NDArray[np.generic] | None, npt.NDArray[np.generic] | None]:
+        """Between which values a Clip of integers cuts; None for a side without a constant bound."""
+        low, high = (
+            self.array(clip.inputs[index]) if len(clip.inputs) > index and clip.inputs[index] else None
+            for index in (1, 2)
+        )
+        return low, high
 
     def _folded(self, node: Node) -> npt.NDArray[np.generic] | None:
         """The value of a constant that passed through operators which move or cast it."""
@@ -345,16 +394,4 @@ def constant_tensor(node: Node) -> onnx.TensorProto | None:
         if node.op == "Constant" and item.name == "value":
             tensor: onnx.TensorProto = item.t
             return tensor
-    return None
-
-
-def constant_value(proto: onnx.NodeProto, folder: Path | None) -> npt.NDArray[np.generic] | None:
-    """The value of a Constant node, whichever attribute holds it; None for sparse and text values."""
-    for item in proto.attribute:
-        if item.name == "value":
-            return array_of(item.t, folder)
-        if item.name in ("value_float", "value_floats"):
-            return np.asarray(onnx.helper.get_attribute_value(item), np.float32)
-        if item.name in ("value_int", "value_ints"):
-            return np.asarray(onnx.helper.get_attribute_value(item), np.int64)
     return None

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import onnx
 
-from qdqtool.graph.view import UNKNOWN, GraphView, Node
+from qdqtool.graph.view import DEQUANTIZE, UNKNOWN, GraphView, Node, Pair
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -37,6 +37,17 @@ def _find_weight(view: GraphView, node: Node) -> int | None:
     return None
 
 
+def pair_behind(view: GraphView, name: str) -> Pair | None:
+    """The Q/DQ pair that a constant comes out of; what moves it on its way, such as Transpose, is seen through."""
+    node = view.producer.get(name)
+    while node is not None and view.is_constant(node.key):
+        if node.op == DEQUANTIZE:
+            pairs = view.pairs.get(view.root(node.key), ())
+            return next((pair for pair in pairs if pair.dequantize is node), None)
+        node = view.producer.get(node.inputs[0]) if node.inputs else None
+    return None
+
+
 def is_product(node: Node) -> bool:
     """Whether the operator multiplies two tensors, constant or not."""
     return node.op in _WEIGHTED
@@ -54,7 +65,8 @@ def weight_rank(view: GraphView, name: str) -> int | None:
 def weight_type(view: GraphView, name: str) -> int:
     """Element type of a weight, as in onnx.TensorProto; UNDEFINED where unknown, FLOAT behind a DequantizeLinear."""
     if any(pair.quantize is None for pair in view.pairs.get(name, ())):
-        return int(onnx.TensorProto.FLOAT)
+        scale = view.array(view.producer[name].inputs[1])
+        return int(onnx.TensorProto.FLOAT if scale is None else onnx.helper.np_dtype_to_tensor_dtype(scale.dtype))
     tensor = view.constant_tensor(name)
     if tensor is not None:
         return int(tensor.data_type)

@@ -72,8 +72,9 @@ def complete_scales(
     """
     wanted = list(tensors)
     scales = dict(spread_scales(view, rules, points).scales)
-    bounded = {name: scale for name, scale in _bounds(view, rules).items() if name not in scales}
-    scales = dict(spread_scales(view, rules, {**scales, **bounded}).scales) if bounded else scales
+    bounded = {name: scale for name, scale in bounded_scales(view, rules).items() if name not in scales}
+    behind_bounds = spread_scales(view, rules, bounded, across_joins=False).scales if bounded else {}
+    scales = {**behind_bounds, **scales}
     scales = {name: _original(points, bounded, name, scale) for name, scale in scales.items()}
     scales.update({name: table[name] for name in wanted if name in table and name not in scales})
     _fill_groups(view, rules, groups, scales)
@@ -90,7 +91,7 @@ def _original(points: Mapping[str, Scale], bounded: Mapping[str, Scale], name: s
     return points.get(name) or bounded.get(name) or scale
 
 
-def _bounds(view: GraphView, rules: RuleBook) -> dict[str, Scale]:
+def bounded_scales(view: GraphView, rules: RuleBook) -> dict[str, Scale]:
     """Outputs of operators that cannot leave [-amax, amax]."""
     return {
         node.outputs[0]: Scale.of(

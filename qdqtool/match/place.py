@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx
 
@@ -26,8 +26,27 @@ class Placer:
         carried: commuting nodes whose output carries INT8 values, since a pair stands before them.
     """
 
-    def __init__(self, view: GraphView, rules: RuleBook, groups: Iterable[Group], floats: set[str]) -> None:
+    def __init__(
+        self,
+        view: GraphView,
+        rules: RuleBook,
+        groups: Iterable[Group],
+        floats: set[str],
+        kept: Mapping[str, str] | None = None,
+        cuts: Collection[str] = (),
+    ) -> None:
+        """Begin with nothing found.
+
+        Args:
+            view: the graph.
+            rules: of the target and version.
+            groups: its fused groups.
+            floats: first outputs of the weighted operators that stay in float.
+            kept: those of them that accuracy keeps in float -> the reason; the others are detection heads.
+            cuts: tensors at which a pair stands though what makes them commutes: their readers have their own scale.
+        """
         self.view, self.rules, self.floats = view, rules, floats
+        self.kept, self.cuts = kept or {}, frozenset(cuts)
         self.group_of = {group.output: group for group in groups}
         self.sites: dict[str, dict[Use, None]] = {}
         self.why: dict[str, tuple[str, str]] = {}
@@ -70,6 +89,9 @@ class Placer:
         index = weight_index(self.view, node)
         if index is None:
             return False
+        if node.key in self.kept:
+            self._refuse(node.name, "keep-float", self.kept[node.key])
+            return False
         if node.key in self.floats:
             self._refuse(node.name, "float-head", "a detection head that stays in float")
             return False
@@ -105,7 +127,7 @@ class Placer:
 
     def _through(self, tensor: str, maker: Node | None) -> list[Use]:
         """The inputs of a commuting operator where the pair stands before it; none where it stands at `tensor`."""
-        if maker is None or tensor in self.sites or self.view.is_constant(tensor):
+        if maker is None or tensor in self.sites or tensor in self.cuts or self.view.is_constant(tensor):
             return []
         rule = self._rule("commute", maker)
         if not isinstance(rule, Commute):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -113,7 +113,14 @@ class PlanOptions:
     rules: Path | None = None
 
 
-def make_plan(view: GraphView, options: PlanOptions | None = None, *, floats: Collection[str] | None = None) -> Plan:
+def make_plan(
+    view: GraphView,
+    options: PlanOptions | None = None,
+    *,
+    floats: Collection[str] | None = None,
+    kept: Mapping[str, str] | None = None,
+    cuts: Collection[str] = (),
+) -> Plan:
     """Decide about one graph; nothing is edited.
 
     The main graph only: bodies of control flow keep their float operators, each with a refusal.
@@ -122,6 +129,9 @@ def make_plan(view: GraphView, options: PlanOptions | None = None, *, floats: Co
         view: the graph.
         options: what the user decides.
         floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads.
+        kept: first outputs of those that stay in float for accuracy beside them -> the reason.
+        cuts: tensors that get a pair of their own though their values come from points (`match/cuts.py`); names that
+            the graph lacks are passed over.
 
     Raises:
         QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
@@ -132,11 +142,12 @@ def make_plan(view: GraphView, options: PlanOptions | None = None, *, floats: Co
     rules = load_rules(options.target, options.trt_version, options.rules)
     groups = find_groups(view, rules, Trie(rules))
     heads = find_heads(view, rules.heads)
-    kept = _float_nodes(view, heads, options) if floats is None else set(floats)
-    placer = Placer(view, rules, groups, kept)
+    stay = _float_nodes(view, heads, options) if floats is None else set(floats)
+    stay |= set(kept or ())
+    placer = Placer(view, rules, groups, stay, kept, cuts)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
-    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(kept)), tuple(groups))
+    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(stay)), tuple(groups))
 
 
 def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:

@@ -27,14 +27,19 @@ def fused_branch(site: Site) -> str | None:
     the
     projection, gets the pair. On a tie the first operand fuses.
     """
-    view, names = site.view, [site.view.root(name) for name in site.node.inputs[:2]]
-    if names[0] == names[1]:
-        return None
-    able = [name for name in names if _ends_chain(view, name, site.node, behind_activation=site.behind_activation)]
+    able = able_branches(site)
     if len(able) < 2:
         return able[0] if able else None
-    first, second = branch_weights(view, names[0], names[1])
-    return names[1] if second > first else names[0]
+    first, second = branch_weights(site.view, able[0], able[1])
+    return able[1] if second > first else able[0]
+
+
+def able_branches(site: Site) -> list[str]:
+    """The operands of an Add, in order, that come straight out of a weighted operator and could fuse with it."""
+    view, names = site.view, [site.view.root(name) for name in site.node.inputs[:2]]
+    if names[0] == names[1]:
+        return []
+    return [name for name in names if _ends_chain(view, name, site.node, behind_activation=site.behind_activation)]
 
 
 def _ends_chain(view: GraphView, name: str, add: Node, *, behind_activation: bool) -> bool:

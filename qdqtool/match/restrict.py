@@ -32,7 +32,7 @@ def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
     points = {point.tensor for point in plan.activations}
     by_key = {node.key: node for node in view.nodes}
     for point in plan.weights:
-        reads = tuple(read for read in point.reads if _activation_sites(view, by_key[read.node], points) <= here)
+        reads = tuple(read for read in point.reads if activation_sites(view, by_key[read.node], points) <= here)
         if reads:
             kept.append(replace(point, reads=reads))
         refusals += [
@@ -43,10 +43,15 @@ def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
     return replace(plan, points=tuple(kept), refusals=tuple(refusals))
 
 
-def _activation_sites(view: GraphView, node: Node, points: set[str]) -> set[str]:
+def activation_sites(view: GraphView, node: Node, points: Container[str]) -> set[str]:
     """The points through which the activation of a weighted operator comes, back across what commutes."""
     index = weight_index(view, node)
-    stack = [] if index is None else [view.root(node.inputs[1 - index])]
+    return set() if index is None else sites_behind(view, node.inputs[1 - index], points)
+
+
+def sites_behind(view: GraphView, name: str, points: Container[str]) -> set[str]:
+    """The points, or else inputs, that a tensor's values come from, back across whatever made them."""
+    stack = [view.root(name)]
     sites: set[str] = set()
     while stack:
         tensor = stack.pop()

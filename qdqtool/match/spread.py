@@ -38,12 +38,21 @@ class Coverage:
     spread: dict[str, str]
 
 
-def spread_scales(view: GraphView, rules: RuleBook, points: Mapping[str, Scale]) -> Coverage:
+def spread_scales(
+    view: GraphView, rules: RuleBook, points: Mapping[str, Scale], *, across_joins: bool = True
+) -> Coverage:
     """Carry the points' scales across every operator that commutes, both ways, until nothing changes.
 
     Where several reach one tensor the largest holds. A point keeps its own.
+
+    Args:
+        view: a plain graph.
+        rules: of the target and version.
+        points: tensor -> its scale.
+        across_joins: whether also across a Concat, whose other inputs hold other values: right where all were made to
+            share one scale, wrong for what only one of them is bounded by.
     """
-    neighbours = same_values(view, rules)
+    neighbours = same_values(view, rules, across_joins=across_joins)
     scales = dict(points)
     source: dict[str, str] = {}
     heap = [(-float(scale.bits), name, name) for name, scale in points.items()]
@@ -62,10 +71,12 @@ def spread_scales(view: GraphView, rules: RuleBook, points: Mapping[str, Scale])
     return Coverage({name: scales[name] for name in order}, {n: source[n] for n in order if n in source})
 
 
-def same_values(view: GraphView, rules: RuleBook) -> dict[str, list[str]]:
-    """Tensors on either side of the operators that commute: tensor -> its neighbours."""
+def same_values(view: GraphView, rules: RuleBook, *, across_joins: bool = True) -> dict[str, list[str]]:
+    """Tensors on either side of the operators that commute, those of a Concat where asked for: -> its neighbours."""
     table: dict[str, list[str]] = {}
     for node, _ in nodes_of(view, rules, rules.commutes):
+        if node.op == "Concat" and not across_joins:
+            continue
         names = node.inputs if node.op == "Concat" else node.inputs[:1]
         sources = [view.root(name) for name in names if name and not view.is_constant(name)]
         for before, after in itertools.product(sources, filter(None, node.outputs)):

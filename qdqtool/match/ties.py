@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,13 +29,7 @@ def tie_scales(
     Returns:
         The scales in the order they came, and for each that changed the tensor whose scale it took.
     """
-    classes = _Classes()
-    for node, rule in nodes_of(view, rules, rules.ties):
-        if rule.members == "none":
-            continue
-        inputs = [view.root(name) for name in node.inputs if name and not view.is_constant(name)]
-        members = [*inputs, *filter(None, node.outputs[:1])] if rule.members == "all" else inputs
-        classes.join([name for name in members if name in scales])
+    classes = _ruled(view, rules, scales)
     for name, neighbours in same_values(view, rules).items():
         for other in neighbours:
             if name in scales and other in scales and scales[name].same_bits(scales[other]):
@@ -49,6 +43,34 @@ def tie_scales(
                 tied[name] = replace(scales[top], origin="equal", method=f"tied with {top}")
                 taken[name] = top
     return tied, taken
+
+
+def tied_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> list[list[str]]:
+    """Which of the named tensors must have one range, by a rule or since they hold the same values.
+
+    Args:
+        view: the graph; Q/DQ pairs are seen through.
+        rules: of the target and version.
+        names: the tensors that are asked about.
+    """
+    classes = _ruled(view, rules, names)
+    for name, neighbours in same_values(view, rules).items():
+        for other in neighbours:
+            if name in names and other in names:
+                classes.join([name, other])
+    return classes.members()
+
+
+def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _Classes:
+    """Tensors joined by the rules of ties alone."""
+    classes = _Classes()
+    for node, rule in nodes_of(view, rules, rules.ties):
+        if rule.members == "none":
+            continue
+        inputs = [view.root(name) for name in node.inputs if name and not view.is_constant(name)]
+        members = [*inputs, *filter(None, node.outputs[:1])] if rule.members == "all" else inputs
+        classes.join([name for name in members if name in names])
+    return classes
 
 
 def unequal_inputs(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32]) -> list[str]:

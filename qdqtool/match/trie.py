@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.composite import Pattern, compile_composite, find_composite
-from qdqtool.match.constraints import Site, constraint_named
+from qdqtool.match.constraints import Constraint, Site, constraint_named
 from qdqtool.rulebook import Fusion, RuleBook, Step
 
 _EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min"})
@@ -49,7 +49,14 @@ class Chain:
 class Trie:
     """Fusion rules compiled once per rule book."""
 
-    def __init__(self, rules: RuleBook) -> None:
+    def __init__(self, rules: RuleBook, guards: Mapping[str, Constraint] | None = None) -> None:
+        """Compile the fusions of a rule book.
+
+        Args:
+            rules: of the target and version.
+            guards: constraints by name that only these rules know, before those that all rules know.
+        """
+        self._guards = guards or {}
         self._root = _Branch()
         self._patterns: dict[str, tuple[Pattern, ...]] = {
             rule.name: compile_composite(rule) for rule in rules.composites
@@ -66,9 +73,12 @@ class Trie:
         branch = self._root
         for step in steps:
             if step.constraint:
-                constraint_named(step.constraint)
+                self._guard(step.constraint)
             branch = self._after(branch, rule, step, rules)
         branch.rule = branch.rule or rule
+
+    def _guard(self, name: str) -> Constraint:
+        return self._guards.get(name) or constraint_named(name)
 
     def _after(self, branch: _Branch, rule: Fusion, step: Step, rules: RuleBook) -> _Branch:
         key = step.names, step.constraint
@@ -105,7 +115,7 @@ class Trie:
 
     def _starts(self, view: GraphView, node: Node) -> Iterator[tuple[_Branch, Link]]:
         for guard, branch in self._root.ops.get(node.op, ()):
-            if not guard or constraint_named(guard)(Site(view, node, start=node)):
+            if not guard or self._guard(guard)(Site(view, node, start=node)):
                 yield branch, Link((node,), node.outputs[0], guard)
 
     def _follow(
@@ -121,7 +131,7 @@ class Trie:
             use = readers[0]
             if use.index == 0 or use.node.op in _EITHER_INPUT:
                 for guard, after in branch.ops.get(use.node.op, ()):
-                    if not guard or constraint_named(guard)(Site(view, use.node, entry, start, self.behind_activation)):
+                    if not guard or self._guard(guard)(Site(view, use.node, entry, start, self.behind_activation)):
                         yield after, Link((use.node,), use.node.outputs[0], guard)
         if not branch.composites:
             return

@@ -66,6 +66,18 @@ def unfolded_batch_norms(view: GraphView) -> list[Refusal]:
     return [Refusal(node.key, _RULE, reason) for node, reason in found if isinstance(reason, str)]
 
 
+def folding_factors(view: GraphView, norm: Node) -> tuple[Array, Array] | None:
+    """What a BatchNormalization multiplies by and adds, float64 [channels], where only it reads the operator before it.
+
+    None where it does not normalise by constants, or where the tensor between the two is seen by others.
+    """
+    operator = view.producer.get(norm.inputs[0]) if norm.op == "BatchNormalization" else None
+    if operator is None or operator.op not in _FOLDS or _seen_by_others(view, norm, operator):
+        return None
+    factors = _factors(view, norm)
+    return None if isinstance(factors, str) else factors
+
+
 def _considered(view: GraphView, norm: Node) -> _Fold | str | None:
     """What folding a node would write, or why it stays; None where it is no BatchNormalization."""
     if norm.op != "BatchNormalization":

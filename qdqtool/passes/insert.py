@@ -15,8 +15,9 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
-from qdqtool.graph.weighted import weight_rank
+from qdqtool.graph.weighted import pair_behind, weight_rank
 from qdqtool.match.plan import Plan, Point
+from qdqtool.passes.coding import pair_scale
 from qdqtool.scales import Scale
 
 # The name of a scale that no data was seen for: tools that drop metadata keep names.
@@ -65,7 +66,8 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
         here = _present(view, point)
         if here:
             kept.append(point)
-            writer.join(point, here[0])
+            if here[0].tensor == point.tensor:
+                writer.join(point, here[0])
         else:
             added.append(point)
             scale = chosen[point.tensor] if point.role == "activation" else weights[point.tensor, point.axis]
@@ -74,29 +76,13 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     return Inserted(tuple(added), tuple(kept), chosen)
 
 
-def pair_scale(view: GraphView, pair: Pair) -> Scale:
-    """The scale that a pair in the graph carries.
-
-    Raises:
-        QdqError: a scale that is computed, or not finite and positive float32.
-    """
-    node = pair.quantize or pair.dequantize
-    value = view.array(node.inputs[1])
-    if value is None or value.dtype != np.float32:
-        raise QdqError(pair.tensor, "the scale of its Q/DQ is no float32 constant", "fold constants first")
-    axis = next((int(item.i) for item in node.proto.attribute if item.name == "axis"), 1) if value.size > 1 else None
-    try:
-        return Scale.of(value if value.size > 1 else value.reshape(()), axis=axis, origin="qdq")
-    except QdqError as error:
-        raise QdqError(
-            pair.tensor, f"the scale of its Q/DQ: {error.reason}", "TensorRT refuses it: repair the model"
-        ) from None
-
-
 def _present(view: GraphView, point: Point) -> list[Pair]:
     """The pairs that stand on a point already; of a weight those that its readers use, or that have its axis."""
     pairs = view.pairs.get(point.tensor, [])
-    if point.role == "activation" or not pairs:
+    if point.role == "weight" and not pairs:  # it may stand in front of a Transpose
+        moved = pair_behind(view, point.tensor)
+        return [] if moved is None else [moved]
+    if point.role == "activation":
         return pairs
     read = {view.producer[read.node].inputs[read.index] for read in point.reads}
     return [p for p in pairs if p.dequantize.outputs[0] in read] or [p for p in pairs if _same_axis(view, p, point)]

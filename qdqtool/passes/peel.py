@@ -6,17 +6,24 @@ Enters the main graph only, and the names that bodies of control flow read from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, captured_names
-from qdqtool.graph.weighted import weight_index
-from qdqtool.passes.insert import ESTIMATED, pair_scale
+from qdqtool.graph.weighted import pair_behind, weight_index
+from qdqtool.passes.activation import restore_activations
+from qdqtool.passes.bake import WeightCode
+from qdqtool.passes.coding import OnAsymmetric, coding_of, pair_scale, scale_of
+from qdqtool.passes.insert import ESTIMATED
+from qdqtool.passes.integers import complete_pairs, has_loose_integers
+from qdqtool.passes.outsiders import refuse_outsiders
 from qdqtool.scales import Scale
 
 OnConflict = Literal["error", "max"]
@@ -32,6 +39,8 @@ class Peeled:
         weights: weight -> its scale.
         estimated: activations whose scale was estimated without data.
         int8_nodes: first outputs of the weighted operators that read their weight through a pair.
+        codes: weight -> how its pair quantised it.
+        told: what was done beside taking pairs out, a sentence each.
     """
 
     view: GraphView
@@ -39,20 +48,77 @@ class Peeled:
     weights: dict[str, Scale]
     estimated: tuple[str, ...]
     int8_nodes: tuple[str, ...]
+    codes: dict[str, WeightCode] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
 
 
-def peel_pairs(view: GraphView, *, on_conflict: OnConflict = "error") -> Peeled:
+@dataclass(frozen=True)
+class _Carried:
+    """What the pairs of a graph say."""
+
+    scales: dict[str, Scale] = field(default_factory=dict)
+    weights: dict[str, Scale] = field(default_factory=dict)
+    estimated: dict[str, None] = field(default_factory=dict)
+    codes: dict[str, WeightCode] = field(default_factory=dict)
+    widened: dict[str, str] = field(default_factory=dict)
+    shifted: dict[str, None] = field(default_factory=dict)
+
+
+def peel_pairs(
+    view: GraphView,
+    *,
+    on_conflict: OnConflict = "error",
+    on_asymmetric: OnAsymmetric = "error",
+    ends: bool = False,
+    opset: int | None = None,
+) -> Peeled:
     """Take every Q/DQ pair out of a graph; the proto is edited.
 
-    Integer weights behind a DequantizeLinear become float32 initialisers under the name of its output, value scale * q.
+    Integer constants behind a DequantizeLinear become floats under the name of its output, value scale * (q - zero
+    point), in the type of the scale.
+
+    Args:
+        view: the graph.
+        on_conflict: what to do where one tensor has several scales.
+        on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs,
+            and puts Relu back where unsigned integers did its work.
+        ends: also take pairs whose integers are an input or output of the graph, which becomes float.
+        opset: of the model, for operators that are put back.
 
     Raises:
-        QdqError: asymmetric or unsigned quantisation, several scales on one tensor, a Q without its DQ, pairs in a
-        body. The
-            graph is untouched then.
+        QdqError: asymmetric or unsigned quantisation, other widths, several scales on one tensor, a Q without its DQ,
+            pairs in a body, integer operators. The graph is untouched then.
     """
+    refuse_outsiders(view)
+    loose, signless = has_loose_integers(view), on_asymmetric == "widen" and _has_unsigned(view)
+    if not loose and not signless:
+        return _peel(view, on_conflict, on_asymmetric)
+    graph, told = onnx.GraphProto(), list[str]()
+    graph.CopyFrom(view.graph)
+    if loose:
+        told += complete_pairs(GraphView(graph, view.folder), ends=ends)
+    restored = restore_activations(GraphView(graph, view.folder), opset) if signless else ()
+    if restored:
+        what = f"integers that began at 0 did the work of Relu: it stands behind {len(restored)} tensors again"
+        told.append(f"{what}, such as {restored[0]}")
+    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric)
+    view.graph.CopyFrom(graph)
+    return replace(peeled, view=GraphView(view.graph, view.folder), told=(*told, *peeled.told))
+
+
+def _has_unsigned(view: GraphView) -> bool:
+    """Whether a Q or DQ has another zero point than 0 of int8; one that is computed counts."""
+    for node in view.every:
+        if node.op in (QUANTIZE, DEQUANTIZE):
+            zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+            if node.op == QUANTIZE if zero is None else zero.dtype != np.int8 or bool(zero.any()):
+                return True
+    return False
+
+
+def _peel(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric) -> Peeled:
     _refuse_loose_ends(view)
-    scales, weights, estimated = _collect(view, on_conflict)
+    carried = _collect(view, on_conflict, on_asymmetric)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
     values = {
         pair.tensor: _float_value(view, pair)
@@ -71,30 +137,35 @@ def peel_pairs(view: GraphView, *, on_conflict: OnConflict = "error") -> Peeled:
         editor.reroute_bodies(node, names)
     _drop_unused(view, editor)
     editor.commit()
-    return Peeled(GraphView(view.graph, view.folder), scales, weights, tuple(estimated), int8_nodes)
+    clean, told = GraphView(view.graph, view.folder), _told(carried)
+    estimated = tuple(carried.estimated)
+    return Peeled(clean, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, told)
+
+
+def _told(carried: _Carried) -> tuple[str, ...]:
+    told = []
+    if carried.shifted:
+        name, number = next(iter(carried.shifted)), len(carried.shifted)
+        told.append(f"uint8 with zero point 128 is int8 with the same steps: taken so for {number}, such as {name}")
+    if carried.widened:
+        name, number = next(iter(carried.widened)), len(carried.widened)
+        kind = f"such as {name} ({carried.widened[name]})"
+        told.append(f"asymmetric integers took the symmetric range around theirs: {number} tensors, {kind}")
+    return tuple(told)
 
 
 def _refuse_loose_ends(view: GraphView) -> None:
-    paired = {
-        id(node) for pairs in view.pairs.values() for pair in pairs for node in (pair.quantize, pair.dequantize) if node
-    }
+    paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     for node in view.every:
         if node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired:
-            other = "DQ" if node.op == QUANTIZE else "Q"
-            raise QdqError(
-                node.inputs[0],
-                f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses",
-                "repair the model",
-            )
+            raise _loose(view, node)
     for pairs in view.pairs.values():
         for pair in pairs:
-            if pair.quantize is not None and view.readers(pair.quantize.outputs[0]):
-                reader = view.readers(pair.quantize.outputs[0])[0].node
-                raise QdqError(
-                    pair.tensor,
-                    f"{reader.op} {reader.name} reads the integers of its Q",
-                    "use Q/DQ, not integer operators",
-                )
+            for name in (part.outputs[0] for part in pair.nodes[:-1]):
+                reader = next(iter(view.readers(name)), None)
+                if reader is not None or name in view.captured:
+                    who = f"{reader.node.op} {reader.node.name}" if reader else "the body of control flow"
+                    raise QdqError(pair.tensor, f"{who} reads the integers of its Q", "use Q/DQ, not integer operators")
     for body in view.bodies():
         if any(node.op in (QUANTIZE, DEQUANTIZE) for node in body.every):
             raise QdqError(
@@ -102,34 +173,55 @@ def _refuse_loose_ends(view: GraphView) -> None:
             )
 
 
-def _collect(view: GraphView, on_conflict: OnConflict) -> tuple[dict[str, Scale], dict[str, Scale], list[str]]:
-    scales: dict[str, Scale] = {}
-    weights: dict[str, Scale] = {}
-    estimated: list[str] = []
+def _loose(view: GraphView, node: Node) -> QdqError:
+    """Why a Q or DQ is not one of a pair."""
+    if node.op == QUANTIZE:
+        name, other = node.outputs[0], "DQ"
+        where = ": the model gives out these integers" if view.is_output(name) else ""
+    else:
+        name, other = node.inputs[0], "Q"
+        maker = view.producer.get(name)
+        made = "" if maker is None else f": {maker.op} {maker.name} makes these integers"
+        where = ": the model takes these integers as an input" if name in view.inputs else made
+    reason = f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses{where}"
+    return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
+
+
+def _collect(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric) -> _Carried:
+    carried = _Carried()
     for tensor, pairs in view.pairs.items():
         constant = view.is_constant(tensor)
         for pair in pairs:
-            _check_symmetric(view, pair)
+            coding = coding_of(view, pair)
             _check_one_scale(view, pair)
-            scale = _traced(pair, pair_scale(view, pair))
-            table = weights if constant else scales
-            if not constant and scale.bits.ndim:
-                raise QdqError(
-                    tensor,
-                    "one scale per channel on an activation, which TensorRT does not take",
-                    "quantise it per tensor",
-                )
-            before = table.get(tensor)
-            if before is not None and not constant and not before.same_bits(scale):
-                if on_conflict == "error":
-                    raise QdqError(
-                        tensor, f"two scales, {before.hex()} and {scale.hex()}", "--on-conflict max takes the larger"
-                    )
-                scale = max(before, scale, key=lambda s: float(s.bits))
-            table[tensor] = scale
-            if not constant and scale.origin == "estimated" and tensor not in estimated:
-                estimated.append(tensor)
-    return scales, weights, estimated
+            scale = _traced(pair, scale_of(view, pair, coding, on_asymmetric))
+            if coding.kind == "int32":
+                continue  # a bias: its scale is that of the products
+            if not coding.symmetric:
+                carried.widened[tensor] = coding.describe()
+            elif coding.shifted:
+                carried.shifted[tensor] = None
+            if constant:
+                carried.weights[tensor] = scale
+                carried.codes[tensor] = WeightCode(pair_scale(view, pair), coding)
+            else:
+                carried.scales[tensor] = _one_of(tensor, carried.scales.get(tensor), scale, on_conflict)
+                if carried.scales[tensor].origin == "estimated":
+                    carried.estimated[tensor] = None
+    return carried
+
+
+def _one_of(tensor: str, before: Scale | None, scale: Scale, on_conflict: OnConflict) -> Scale:
+    """The scale of an activation, which has one for the whole tensor."""
+    if scale.bits.ndim:
+        raise QdqError(
+            tensor, "one scale per channel on an activation, which TensorRT does not take", "quantise it per tensor"
+        )
+    if before is None or before.same_bits(scale):
+        return scale
+    if on_conflict == "error":
+        raise QdqError(tensor, f"two scales, {before.hex()} and {scale.hex()}", "--on-conflict max takes the larger")
+    return max(before, scale, key=lambda s: float(s.bits))
 
 
 def _traced(pair: Pair, scale: Scale) -> Scale:
@@ -140,25 +232,9 @@ def _traced(pair: Pair, scale: Scale) -> Scale:
     }
     guessed = trace.get("origin") == "estimated" or node.inputs[1].startswith(pair.tensor + ESTIMATED)
     origin: Literal["estimated", "qdq"] = "estimated" if guessed else "qdq"
+    if scale.origin == "derived":  # widened
+        return scale
     return Scale(scale.bits, scale.axis, origin, trace.get("method", ""), trace.get("rule", ""))
-
-
-def _check_symmetric(view: GraphView, pair: Pair) -> None:
-    for node in (pair.quantize, pair.dequantize):
-        if node is None:
-            continue
-        zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
-        if zero is None and (node.op == QUANTIZE or len(node.inputs) > 2):
-            raise QdqError(
-                pair.tensor, "its Q has no constant zero point, so it is unsigned", "quantise it to symmetric int8"
-            )
-        if zero is not None and (zero.dtype != np.int8 or zero.any()):
-            kind = str(zero.dtype) if zero.dtype != np.int8 else "a zero point that is not zero"
-            raise QdqError(
-                pair.tensor,
-                f"quantised with {kind}, where TensorRT's caches know symmetric int8",
-                "quantise it to symmetric int8",
-            )
 
 
 def _check_one_scale(view: GraphView, pair: Pair) -> None:
@@ -172,18 +248,15 @@ def _check_one_scale(view: GraphView, pair: Pair) -> None:
 
 def _reads_weight_pair(view: GraphView, node: Node) -> bool:
     index = weight_index(view, node)
-    if index is None:
-        return False
-    name = node.inputs[index]
-    return view.root(name) != name or any(pair.quantize is None for pair in view.pairs.get(name, ()))
+    return index is not None and pair_behind(view, node.inputs[index]) is not None
 
 
-def _float_value(view: GraphView, pair: Pair) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Scale * q of an integer weight, in float32, along the axis of its DequantizeLinear."""
+def _float_value(view: GraphView, pair: Pair) -> npt.NDArray[np.generic]:
+    """Scale * (q - zero point) of an integer constant, along the axis of its DequantizeLinear."""
     value = view.array(pair.dequantize.outputs[0])
     if value is None:
         raise QdqError(pair.tensor, "an integer weight whose value cannot be read", "fold constants first")
-    return value.astype(np.float32, copy=False)
+    return value
 
 
 def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]) -> None:
@@ -194,36 +267,46 @@ def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]
             if use.node.inputs[use.index] == output:
                 editor.reroute(use, pair.tensor)
         names[output] = pair.tensor
-        editor.remove_node(pair.quantize)
-    editor.remove_node(pair.dequantize)
+    for node in pair.nodes:
+        editor.remove_node(node)
     if view.is_output(output) and output != pair.tensor:
         editor.add_node("Identity", [pair.tensor], output, beside=pair.dequantize, after=False)
 
 
 def _drop_unused(view: GraphView, editor: Editor) -> None:
-    """Scales, zero points and integer weights that nobody reads any more."""
-    gone = {
-        id(node) for pairs in view.pairs.values() for pair in pairs for node in (pair.quantize, pair.dequantize) if node
-    }
-    kept = [node for node in view.every if id(node) not in gone]
-    used = {name for node in kept for name in node.inputs} | set(view.outputs)
-    used |= {name for node in kept for name in captured_names(node)} | {value.name for value in view.graph.input}
-    lost = _operands(view) - used
-    editor.drop_initializers(name for name in lost if name in view.initializers)
-    for node in kept:
-        if node.op == "Constant" and node.outputs[0] in lost:
-            editor.remove_node(node)
+    """Scales, zero points and integer weights that nobody reads any more, and constants that these were made of."""
+    gone = {id(node): node for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
+    used = Counter(name for node in view.every if id(node) not in gone for name in _reads(node))
+    used.update((*view.outputs, *(value.name for value in view.graph.input)))
+    waiting = [name for node in gone.values() for name in node.inputs if name and not used[name]]
+    lost = []
+    while waiting:
+        name = waiting.pop()
+        maker = view.producer.get(name)
+        if name in view.initializers:
+            lost.append(name)
+        elif maker is not None and id(maker) not in gone and _only_for_pairs(view, maker, used):
+            gone[id(maker)] = maker
+            editor.remove_node(maker)
+            used.subtract(_reads(maker))
+            waiting += [source for source in maker.inputs if source and not used[source]]
+    editor.drop_initializers(lost)
 
 
-def _operands(view: GraphView) -> set[str]:
-    names: set[str] = set()
-    for pairs in view.pairs.values():
-        for pair in pairs:
-            names.update(pair.dequantize.inputs[1:])
-            names.update(pair.quantize.inputs[1:] if pair.quantize else pair.dequantize.inputs[:1])
-    return names
+def _reads(node: Node) -> set[str]:
+    return {name for name in node.inputs if name} | captured_names(node)
+
+
+def _only_for_pairs(view: GraphView, node: Node, used: Counter[str]) -> bool:
+    """Whether a node makes constants alone, none of which is read."""
+    return all(view.is_constant(name) and not used[name] for name in node.outputs if name)
 
 
 def is_plain(proto: onnx.ModelProto) -> bool:
     """Whether a model holds no Q/DQ at all."""
     return not any(node.op_type in (QUANTIZE, DEQUANTIZE) for node in proto.graph.node)
+
+
+def has_qdq(view: GraphView) -> bool:
+    """Whether there is a Q or a DQ, in a body too; what is odd about them, `peel_pairs` says."""
+    return any(node.op in (QUANTIZE, DEQUANTIZE) for part in (view, *view.bodies()) for node in part.every)

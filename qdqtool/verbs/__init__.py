@@ -1,26 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public verbs, each from one noun to another. What they share is in `opening.py`."""
 
+from qdqtool.verbs.compare import CompareOptions, Comparison, compare
+from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
+from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
+from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
+from qdqtool.verbs.infer import InferOptions, InferResult, infer
 from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+from qdqtool.verbs.lint import LintOptions, LintResult, lint
 from qdqtool.verbs.opening import load_table, stored_table
 from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
+from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends
+from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
+from qdqtool.verbs.simulate import Simulated, SimulateOptions, SimulateResult, simulate, simulated_model
 
 __all__ = [
+    "BackendComparison",
+    "CompareOptions",
+    "Comparison",
+    "ConditionOptions",
+    "ConditionResult",
+    "DrawOptions",
+    "DrawnDifferences",
+    "EvaluateOptions",
+    "Evaluation",
     "GraftOptions",
     "GraftResult",
+    "InferOptions",
+    "InferResult",
     "InsertOptions",
     "InsertResult",
+    "LintOptions",
+    "LintResult",
     "PeelOptions",
     "PeelResult",
     "PtqOptions",
     "PtqResult",
+    "SensitivityOptions",
+    "SensitivityResult",
+    "SimulateOptions",
+    "SimulateResult",
+    "Simulated",
+    "compare",
+    "compare_backends",
+    "condition",
+    "draw_differences",
+    "evaluate",
     "graft",
+    "infer",
     "insert",
+    "lint",
     "load_table",
     "peel",
     "plan",
     "ptq",
+    "sensitivity",
+    "simulate",
+    "simulated_model",
     "stored_table",
 ]

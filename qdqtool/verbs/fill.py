@@ -11,6 +11,7 @@ from qdqtool.graph.io import Opened
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.complete import Complete, complete_scales
+from qdqtool.match.everywhere import from_sizes
 from qdqtool.match.plan import Plan
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
@@ -49,11 +50,12 @@ def fill_every_tensor(
         points, table = {}, _calibrated(clean, tensors, ScaleTable(), options, "entropy")
     groups = decided.groups if options.fill == "propagate" else ()
     complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
-    missing = [name for name in complete.left if name not in complete.exempt]
+    fixed = from_sizes(view)  # TensorRT computes these while it builds
+    missing = [name for name in complete.left if name not in complete.exempt and name not in fixed]
     if missing and options.fill == "ptq" and options.data is not None and not options.force_ptq:
         table = _calibrated(clean, missing, table, options, str(table.facts.get("method", "mse")))
         complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
-        missing = [name for name in complete.left if name not in complete.exempt]
+        missing = [name for name in complete.left if name not in complete.exempt and name not in fixed]
     if missing and options.fill != "none":
         told = [f"{name} ({table.unscaled[name]})" if name in table.unscaled else name for name in missing[:_SHOWN]]
         shown = ", ".join(told) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")

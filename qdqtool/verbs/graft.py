@@ -11,13 +11,16 @@ from typing import Any
 
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
+from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.normalise import normalise
-from qdqtool.graph.types import float_tensors
+from qdqtool.graph.types import float_tensors, opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.restrict import add_points, restrict
+from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.insert import Inserted, insert_pairs
+from qdqtool.passes.peel import has_qdq, peel_pairs
 from qdqtool.scales import Scale
 from qdqtool.verbs.opening import check_target, output_path, path_of, raise_ir
 
@@ -31,10 +34,12 @@ class GraftOptions:
     Attributes:
         plan: target, version, heads, rules. Heads with a scale are quantised unless `float_heads` says otherwise.
         everywhere: place every entry, also where the rules want no pair.
+        requantize: take Q/DQ that the model has out first; their scales are dropped.
     """
 
     plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
     everywhere: bool = False
+    requantize: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def graft(
     Weights get scales of their own, abs-max / 127 per channel: a cache has none for them.
 
     Args:
-        model: a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        model: a plain model, or with `requantize` any; a path, ModelProto, gs.Graph or a callable; never changed.
         cache: a calibration cache, or its file.
         options: see `GraftOptions`.
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
@@ -82,6 +87,7 @@ def graft(
     """
     options = options or GraftOptions()
     opened = open_model(model)
+    inline_quantised(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [opened.path, path_of(cache)])
     given = cache if isinstance(cache, Cache) else read_cache(cache)
@@ -90,8 +96,11 @@ def graft(
     proto = normalised.proto
     raise_ir(proto)
     view = GraphView(proto.graph, opened.folder)
-    if view.pairs:
-        raise QdqError(opened.name, "has Q/DQ already", "qdqtool peel takes them out")
+    if has_qdq(view):
+        if not options.requantize:
+            raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
+        view = peel_pairs(view, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto)).view
+        clear_metadata(proto)
     tensors = [name for name in float_tensors(proto) if not view.is_constant(name)]
     wanted = make_plan(view, options.plan)
     decided = restrict(view, wanted, entries)

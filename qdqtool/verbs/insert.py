@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 
@@ -13,13 +14,24 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.normalise import normalise
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
-from qdqtool.scales import ScaleTable
-from qdqtool.verbs.opening import check_target, files_of, load_table, output_path, path_of, raise_ir, store_table
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.opening import (
+    check_target,
+    files_of,
+    load_table,
+    output_path,
+    path_of,
+    raise_ir,
+    store_table,
+    stored_table,
+)
+from qdqtool.verbs.placing import points_everywhere, rounds_everywhere, with_fixed_ranges
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
@@ -37,6 +49,13 @@ class InsertOptions:
         fold_bn: fold BatchNormalization into the weights first, where exact.
         requantize: take out the pairs that are there and begin anew.
         input_range: smallest and largest value of the network's input, for estimation without data.
+        keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated.
+        budget: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it there are
+            kept in float. Goes with no `keep_float` of its own.
+        condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
+        whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
+            alone, in about half the time, and `peel --target dla` then wants data.
+        advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -45,6 +64,16 @@ class InsertOptions:
     fold_bn: bool = False
     requantize: bool = False
     input_range: tuple[float, float] | None = None
+    keep_float: int | Literal["auto"] = 0
+    budget: float | None = None
+    condition: str = ""
+    advise: bool = False
+    whole_table: bool = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether operators may be kept in float for accuracy."""
+        return bool(self.keep_float) or self.budget is not None
 
 
 @dataclass(frozen=True)
@@ -74,12 +103,14 @@ class InsertResult:
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
     """Where `insert` would place Q/DQ in a model, and where not; nothing is written.
 
+    In a model that `insert` made, what was kept in float for accuracy is told too.
+
     Raises:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
     """
     opened = open_model(model)
     proto = normalise(opened.proto, opened.folder).proto
-    return make_plan(GraphView(proto.graph, opened.folder), options)
+    return _decide(proto, GraphView(proto.graph, opened.folder), options, stored_table(proto))
 
 
 def insert(
@@ -106,21 +137,32 @@ def insert(
     options = options or InsertOptions()
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
+    _check_keeping(options, data)
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [opened.path, *files_of(data), path_of(scales), options.plan.rules])
     notes: list[str] = []
+    if options.condition:
+        notes += _conditioned(opened, data, options)
     proto, view = _prepare(opened, options, notes)
-    table = _known(view, data, scales, options)
+    stored = stored_table(proto)
+    table = _known(proto, view, data, scales, options)
     if options.fold_bn:
         view, folded = fold_batch_norms(view)
         notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
-    decided = make_plan(view, options.plan)
+    decided = _decide(proto, view, options.plan, stored, table)
+    advised: list[str] = []
     if data is not None:
-        table = _calibrated(proto, opened, decided, data, options)
-    done = insert_pairs(view, decided, table.scales, given=scales is not None)
+        table, advised = _calibrated(proto, opened, decided, data, options)
+        decided = _decide(proto, view, options.plan, stored, table)
+    chosen: Mapping[str, Scale] = table.scales
+    if scales is None and rounds_everywhere(options.plan):
+        chosen = with_fixed_ranges(view, options.plan, chosen)
+    done = insert_pairs(view, decided, chosen, given=scales is not None)
     if data is not None:
         store_table(proto, table)
+    notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule == "keep-float"]
+    notes += advised
     return InsertResult(give_back(proto, opened, target), decided, done, table, tuple(notes))
 
 
@@ -132,20 +174,24 @@ def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[
     raise_ir(proto)
     view = GraphView(proto.graph, opened.folder)
     if options.requantize and view.pairs:
-        view = peel_pairs(view, on_conflict="max").view
+        view = peel_pairs(view, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto)).view
         clear_metadata(proto)
     return proto, view
 
 
 def _known(
-    view: GraphView, data: Data | Feed | None, scales: ScaleTable | str | Path | None, options: InsertOptions
+    proto: onnx.ModelProto,
+    view: GraphView,
+    data: Data | Feed | None,
+    scales: ScaleTable | str | Path | None,
+    options: InsertOptions,
 ) -> ScaleTable:
     """The scales that need no data: given ones, or estimates from BatchNormalization, before that is folded away."""
     if scales is not None:
         return scales if isinstance(scales, ScaleTable) else load_table(scales)
     if data is not None:
         return ScaleTable()
-    points = make_plan(view, options.plan).activations
+    points = _decide(proto, view, options.plan).activations
     missing = [point.tensor for point in points if point.tensor not in view.pairs]
     if not missing:
         return ScaleTable()
@@ -154,19 +200,89 @@ def _known(
     return estimate_scales(view, missing, options.input_range)
 
 
+def _decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None, *tables: ScaleTable | None) -> Plan:
+    """The plan, with what earlier choices say: tensors to cut at, operators that accuracy keeps in float."""
+    cuts: dict[str, None] = {}
+    kept: dict[str, str] = {}
+    for table in tables:
+        cuts.update(dict.fromkeys(table.facts.get("cuts", ()) if table is not None else ()))
+        kept.update(table.facts.get("kept", {}) if table is not None else {})
+    here = {name: reason for name, reason in kept.items() if name in view.producer}
+    decided = make_plan(view, options, kept=here, cuts=[name for name in cuts if name in view.producer])
+    if options is None or not rounds_everywhere(options):
+        return decided
+    return points_everywhere(proto, view, decided, options, tables)
+
+
+def _check_keeping(options: InsertOptions, data: Data | Feed | None) -> None:
+    if not options.keeps:
+        return
+    if data is None:
+        raise QdqError("--keep-float", "is decided by a measurement, and there is no data", "give --data")
+    if options.budget is not None and options.keep_float:
+        raise QdqError("--budget", "decides how many operators stay in float", "leave --keep-float out")
+    if options.budget is not None and not 0.0 <= options.budget < 1.0:
+        raise QdqError("--budget", f"{options.budget} is no loss from 0 to 1", "write it like 0.05")
+
+
+def _conditioned(opened: Opened, data: Data | Feed | None, options: InsertOptions) -> list[str]:
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.verbs.conditioned import condition_first
+
+    if data is None:
+        raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
+    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    how = options.calibration or CalibrationOptions()
+    return condition_first(opened, feed, options.condition, options.plan, how)
+
+
 def _calibrated(
     proto: onnx.ModelProto, opened: Opened, decided: Plan, data: Data | Feed, options: InsertOptions
-) -> ScaleTable:
-    """Scales of every float tensor of the plain model."""
+) -> tuple[ScaleTable, list[str]]:
+    """Scales of every float tensor of the plain model, in its facts what is to be kept in float; and advice."""
     from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
 
     plain = proto
     if not is_plain(proto):
+        if options.keeps:
+            raise QdqError(opened.name, "has Q/DQ, which --keep-float would have to undo", "add --requantize")
         plain = onnx.ModelProto()
         plain.CopyFrom(proto)
         peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(plain.graph), options.feed)
     how = replace(options.calibration or CalibrationOptions(), where=opened.name)
     points = frozenset(point.tensor for point in decided.activations)
-    return calibrate_scales(plain, opened.folder, feed, how, points=points)
+    wanted = None if options.whole_table else points
+    table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
+    if options.keeps:
+        table = _with_kept(plain, opened, table, feed, how, options)
+    if not options.advise or options.condition:
+        return table, []
+    from qdqtool.verbs.conditioned import advice_for
+
+    return table, advice_for(plain, opened.folder, feed, options.plan)
+
+
+def _with_kept(
+    plain: onnx.ModelProto,
+    opened: Opened,
+    table: ScaleTable,
+    feed: Feed,
+    how: CalibrationOptions,
+    options: InsertOptions,
+) -> ScaleTable:
+    """The table, its facts naming the operators to keep in float and why."""
+    from qdqtool.calibration import keep
+    from qdqtool.calibration.auto import source_of
+
+    source = source_of(plain, opened.folder, feed, {}, how)
+    quantised = keep.Quantised(source, options.plan, tuple(table.facts.get("cuts", ())), table.scales)
+    if options.budget is not None:
+        kept = keep.keep_within_budget(quantised, options.budget)
+    elif options.keep_float == "auto":
+        kept = keep.keep_where_concentrated(quantised)
+    else:
+        kept = keep.keep_most_harmful(quantised, options.keep_float)
+    return replace(table, facts={**table.facts, "kept": {one.finding.node: one.reason for one in kept}})

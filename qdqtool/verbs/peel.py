@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import onnx
 
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_sidecar
 from qdqtool.cache.text import Cache, format_cache, write_cache
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.spread import check_coverage, spread_scales
-from qdqtool.passes.peel import OnConflict, Peeled, peel_pairs
+from qdqtool.passes.bake import Baked, Halves, bake_weights
+from qdqtool.passes.coding import OnAsymmetric
+from qdqtool.passes.inline import inline_quantised
+from qdqtool.passes.outsiders import refuse_outsiders
+from qdqtool.passes.peel import OnConflict, Peeled, has_qdq, peel_pairs
 from qdqtool.passes.restore import restore_source
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
@@ -43,6 +49,9 @@ class PeelOptions:
         trt_version: whose cache is written.
         target: "gpu": the points and what holds the same values; "dla": every float tensor.
         on_conflict: what to do where one tensor has several scales.
+        on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
+            With `force_ptq` it is "widen": the scales are dropped.
+        bake_weights: write weights so that TensorRT quantises them to the integers they had; see `bake_weights`.
         allow_estimated: write scales that no data was seen for.
         source: the model that Q/DQ were inserted into, to be given back as it was.
         fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
@@ -60,6 +69,8 @@ class PeelOptions:
     trt_version: TrtVersion
     target: str = "gpu"
     on_conflict: OnConflict = "error"
+    on_asymmetric: OnAsymmetric = "error"
+    bake_weights: bool = False
     allow_estimated: bool = False
     source: ModelSource | None = None
     fill: Fill = "ptq"
@@ -85,6 +96,7 @@ class PeelResult:
         origins: how many scales come from where, ties not counted.
         notes: warnings, a sentence each.
         emitted: kind -> the file written, or its text where the cache goes to no file.
+        weights: how TensorRT quantises the weights that had a pair.
     """
 
     model: Any
@@ -95,6 +107,7 @@ class PeelResult:
     origins: dict[str, int]
     notes: tuple[str, ...]
     emitted: dict[str, Path | str] = field(default_factory=dict)
+    weights: Baked = field(default_factory=Baked)
 
 
 @dataclass(frozen=True)
@@ -137,14 +150,24 @@ def peel(
     _check_places(opened, options, target, cache_path)
     places = emit_places(options, cache_path)
     check_emit_places(places, _taken(opened, options, target, cache_path))
+    inlined = inline_quantised(opened.proto)
     peeled, table = _take_out(opened, options)
-    notes: list[str] = []
+    notes = list(peeled.told)
+    if inlined:
+        notes.append(f"put local functions with Q/DQ in place of their calls: {', '.join(inlined)}")
     clean = _clean_model(opened, options, notes)
     notes[:0] = _warnings(clean, options)
     view = GraphView(clean.proto.graph, clean.folder)
     rules = load_rules(options.target, options.trt_version)
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
-    covered = _cover(clean, view, rules, decided, _here(view, peeled, clean), peeled, table, options)
+    points = _here(view, peeled, clean)
+    halves: Halves = "up" if options.target == "gpu" else "away"
+    baked = bake_weights(view, decided.weights, peeled.codes, halves, write=options.bake_weights)
+    notes += _of_weights(baked, options)
+    if not points:
+        todo = "give TensorRT the Q/DQ model itself, or quantise activations, too"
+        raise QdqError(opened.name, "has Q/DQ on constants alone, so a cache would hold no scale", todo)
+    covered = _cover(clean, view, rules, decided, points, peeled, table, options)
     notes += _more_points(decided, covered.scales, options)
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
     format_cache(made)  # refuses names that a cache cannot hold, before anything is written
@@ -158,7 +181,8 @@ def peel(
     emitted = write_emitted(texts, places)
     origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
     result_table = ScaleTable(covered.scales, covered.unscaled)
-    return PeelResult(given, made, result_table, covered.float_outputs, covered.ties, origins, tuple(notes), emitted)
+    left = covered.float_outputs
+    return PeelResult(given, made, result_table, left, covered.ties, origins, tuple(notes), emitted, baked)
 
 
 def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> None:
@@ -182,9 +206,12 @@ def _taken(opened: Opened, options: PeelOptions, target: Path | None, cache: Pat
 def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]:
     """The pairs' scales, and the table that calibration left in the metadata; the model is plain from here on."""
     view = GraphView(opened.proto.graph, opened.folder)
-    if not view.pairs:
+    refuse_outsiders(view)
+    if not has_qdq(view):
         raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
-    peeled = peel_pairs(view, on_conflict=options.on_conflict)
+    widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
+    opset = opset_of(opened.proto)
+    peeled = peel_pairs(view, on_conflict=options.on_conflict, on_asymmetric=widen, ends=True, opset=opset)
     if peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         reason = f"{part} were estimated without data, such as that of {peeled.estimated[0]}"
@@ -208,8 +235,10 @@ def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Open
 def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
     """The points' scales, all of whose tensors the clean model has, made by the same weighted operators."""
     todo = "give the model that Q/DQ were inserted into"
-    for name in peeled.scales:
-        if name not in view.producer and name not in view.inputs:
+    absent = [name for name in peeled.scales if name not in view.producer and name not in view.inputs]
+    lifted = _made_by_lifting(clean) if absent else frozenset()
+    for name in absent:
+        if name not in lifted:
             raise QdqError(name, f"has a scale, but {clean.name} has no such tensor", todo)
     for node in peeled.view.nodes:
         if weight_index(peeled.view, node) is not None:
@@ -220,7 +249,16 @@ def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
                     f"is made by {node.op}, but by {other} in {clean.name}: the weights were folded or edited since"
                 )
                 raise QdqError(node.key, reason, f"{todo}, or peel without --source")
-    return peeled.scales
+    return {name: scale for name, scale in peeled.scales.items() if name not in lifted}
+
+
+def _made_by_lifting(clean: Opened) -> frozenset[str]:
+    """Tensors that a model has only once it is lifted to the opset of Q/DQ: the old parser will not make them."""
+    before = {name for node in clean.proto.graph.node for name in node.output}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(clean.proto)
+    graph = normalise(copy, clean.folder).proto.graph
+    return frozenset(name for node in graph.node for name in node.output if name not in before)
 
 
 def _cover(
@@ -259,6 +297,28 @@ def _warnings(clean: Opened, options: PeelOptions) -> list[str]:
     return notes
 
 
+def _of_weights(baked: Baked, options: PeelOptions) -> list[str]:
+    """What is to be said of weights that TensorRT quantises to other integers than their pairs did."""
+    other, notes = baked.agreeing + baked.nearest, []
+    if other:
+        told = (
+            f"TensorRT quantises {other} of {baked.channels} weight channels to other integers than their Q/DQ, whose "
+            "range was clipped, learned, or that of the whole tensor"
+        )
+        if baked.weights and not options.bake_weights:
+            told += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
+        elif baked.weights:
+            change = f"by at most {baked.largest_change:.3g} steps"
+            told += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"
+        if baked.nearest:
+            told += f"; {baked.nearest} cannot, for their largest integer is not 127: TensorRT rounds to its own steps"
+        notes.append(told)
+    if baked.unread:
+        name, reason = next(iter(baked.unread.items()))
+        notes.append(f"weights that were not compared with their Q/DQ: {len(baked.unread)}, such as {name}: {reason}")
+    return notes
+
+
 def _more_points(decided: Plan, scales: dict[str, Scale], options: PeelOptions) -> list[str]:
     more = [point.tensor for point in decided.activations if point.tensor not in scales]
     if not more:
@@ -270,6 +330,10 @@ def _more_points(decided: Plan, scales: dict[str, Scale], options: PeelOptions) 
 def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions) -> dict[str, Any]:
     """What stands beside the cache."""
     asked = {"target": options.target, "trt_version": options.trt_version.text, "on_conflict": options.on_conflict}
+    if options.on_asymmetric != "error":
+        asked["on_asymmetric"] = options.on_asymmetric
+    if options.bake_weights:
+        asked["bake_weights"] = "True"
     if options.target == "dla":
         asked |= {"fill": options.fill, "ties": str(options.ties), "force_ptq": str(options.force_ptq)}
     before = {name: np.float32(scale.bits) for name, scale in covered.own.items()}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 from qdqtool.cache.sidecar import check_place, tensor_facts, write_sidecar
 from qdqtool.cache.text import Cache, write_cache
 from qdqtool.errors import QdqError
+from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.ties import tie_scales
@@ -23,8 +25,10 @@ from qdqtool.trtversion import TrtVersion, require_caches, require_dla
 from qdqtool.verbs.opening import check_target, files_of, output_path
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.engine import CalibrationOptions
+    from qdqtool.calibration.backends.contract import Backend, Request
+    from qdqtool.calibration.backends.trt_shapes import Shapes
     from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.calibration.options import CalibrationOptions
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ class PtqOptions:
         calibration: method (default `entropy`, TensorRT's) and provider.
         feed: how data is read.
         ties: whether tensors that the target gives one range take the largest of theirs.
+        backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
+        cuda: how batches get to the GPU for "tensorrt": "cudart" or "pycuda".
+        shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
     """
 
     trt_version: TrtVersion
@@ -44,6 +51,9 @@ class PtqOptions:
     calibration: CalibrationOptions | None = None
     feed: FeedOptions | None = None
     ties: bool = True
+    backend: str = "embedded"
+    cuda: str = "cudart"
+    shapes: Shapes | None = None
 
 
 @dataclass(frozen=True)
@@ -55,12 +65,14 @@ class PtqResult:
         table: the same scales with origin; tensors without one and why; facts of the run.
         ties: tensor -> the one whose scale it took.
         path: the file written, if one was.
+        backend: "embedded" or "tensorrt".
     """
 
     cache: Cache
     table: ScaleTable
     ties: dict[str, str]
     path: Path | None
+    backend: str = "embedded"
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
@@ -86,13 +98,57 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
         model: any opset; a path, ModelProto, gs.Graph or a callable returning one; never changed, never lifted.
         data: what to feed, batch by batch in order; see `open_feed`.
         options: see `PtqOptions`.
-        cache: file to write; for a path the default is `<name>.cache` beside it.
+        cache: file to write; for a path the default is `<name>.cache` beside it. One that exists is replaced when all
+            is done, and never read.
 
     Raises:
-        QdqError: a version without caches or INT8 DLA, a model with Q/DQ, and what `calibrate_scales` refuses.
+        QdqError: a version without caches or INT8 DLA, a model with Q/DQ, a cache that cannot be written, and what the
+            back end refuses.
+        MissingPackageError: the back end is not installed.
     """
-    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    _check_embedded_alone(options)
+    job = open_job(model, options)
+    target = output_path(job.opened, cache, ".cache")
+    if target is not None:
+        check_target(target, [job.opened.path, *files_of(data)])
+        check_place(target, files_of(data))
+        _check_writable(target)
+    made = run_job(job, open_data(job, data))
+    if target is not None:
+        if made.written:
+            with replacing(target) as file:
+                file.write(made.written)
+        else:
+            write_cache(made.cache, target)
+        write_sidecar(target, _facts(job, made))
+    return PtqResult(made.cache, made.table, made.ties, target, options.backend)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model that may be calibrated, and the back end that does it."""
+
+    opened: Opened
+    view: GraphView
+    options: PtqOptions
+    request: Request
+    backend: Backend
+
+
+@dataclass(frozen=True)
+class Made:
+    """A cache and its scales; `before` holds what tied tensors had by themselves, `written` a back end's own bytes."""
+
+    cache: Cache
+    table: ScaleTable
+    ties: dict[str, str]
+    before: dict[str, np.float32]
+    written: bytes = b""
+
+
+def open_job(model: ModelSource, options: PtqOptions) -> Job:
+    """Open a model and say no before any data is read; see `ptq`."""
+    from qdqtool.calibration.backends.contract import Request
 
     require_caches(options.trt_version)
     if options.target == "dla":
@@ -100,22 +156,77 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
     opened = open_model(model)
     view = GraphView(opened.proto.graph, opened.folder)
     if view.pairs:
-        raise QdqError(opened.name, "has Q/DQ, which calibration does not go with", "qdqtool peel takes their scales")
-    target = output_path(opened, cache, ".cache")
-    if target is not None:
-        check_target(target, [opened.path, *files_of(data)])
-        check_place(target, files_of(data))
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
-    how = options.calibration or CalibrationOptions(method="entropy")
-    how = replace(how, where=opened.name, beside="" if how.method == "mse" else "mse")
-    table = calibrate_scales(opened.proto, opened.folder, feed, how)
+        raise QdqError(
+            opened.name, "already has Q/DQ, which calibration does not go with", "qdqtool peel takes their scales"
+        )
+    method = options.calibration.method if options.calibration else "entropy"
+    request = Request(opened.proto, opened.folder, opened.path, opened.name, method)
+    backend = _backend(options, method)
+    backend.check(request)
+    return Job(opened, view, options, request, backend)
+
+
+def open_data(job: Job, data: Data | Feed) -> Feed:
+    """The data as batches for the model, its open shapes fixed where that was asked for."""
+    from qdqtool.calibration.backends.trt_shapes import fix_inputs
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+
+    if isinstance(data, Feed):
+        return data
+    inputs = fix_inputs(inputs_of(job.opened.proto.graph), job.options.shapes or {})
+    return open_feed(data, inputs, job.options.feed)
+
+
+def run_job(job: Job, feed: Feed) -> Made:
+    """Calibrate; TensorRT makes its own ties, for the embedded back end the rules of the target do."""
+    found = job.backend.calibrate(job.request, feed)
+    if found.cache is not None:
+        return Made(found.cache, found.table, {}, {}, found.written)
+    table, options = found.table, job.options
     rules = load_rules(options.target, options.trt_version)
-    scales, taken = tie_scales(view, rules, table.scales) if options.ties else (table.scales, {})
+    scales, taken = tie_scales(job.view, rules, table.scales) if options.ties else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
-    if target is not None:
-        write_cache(made, target)
-        write_sidecar(target, _facts(opened, table, options, made, tensor_facts(scales, _before(table, taken))))
-    return PtqResult(made, ScaleTable(scales, table.unscaled, table.facts), taken, target)
+    return Made(made, ScaleTable(scales, table.unscaled, table.facts), taken, _before(table, taken))
+
+
+def _backend(options: PtqOptions, method: str) -> Backend:
+    from qdqtool.calibration.backends.contract import BACKENDS
+    from qdqtool.calibration.embedded import EmbeddedBackend
+    from qdqtool.calibration.options import CalibrationOptions
+
+    how = options.calibration or CalibrationOptions(method=method)
+    if options.backend == "embedded":
+        return EmbeddedBackend(replace(how, beside="" if method == "mse" else "mse"))
+    if options.backend != "tensorrt":
+        raise QdqError(f"--backend {options.backend}", "is not one", f"choose one of {', '.join(BACKENDS)}")
+    from qdqtool.calibration.backends.trt import TensorrtBackend
+
+    return TensorrtBackend(options.trt_version, options.target, options.cuda, options.shapes)
+
+
+def _check_embedded_alone(options: PtqOptions) -> None:
+    """Refuse, beside TensorRT, what would do nothing there."""
+    from qdqtool.calibration.options import CalibrationOptions
+
+    if options.backend != "tensorrt":
+        return
+    if not options.ties:
+        raise QdqError("--no-ties", "TensorRT makes its ties by itself", "leave it out, or --backend tensorrt")
+    plain, how = CalibrationOptions(), options.calibration or CalibrationOptions()
+    for name in ("provider", "workers", "max_memory", "checkpoint"):
+        if getattr(how, name) != getattr(plain, name):
+            option = f"--{name.replace('_', '-')}"
+            raise QdqError(option, "is for onnxruntime, which --backend tensorrt does not use", "leave one of them out")
+
+
+class _UnwrittenError(Exception):
+    """Ends a write before it takes the place of anything."""
+
+
+def _check_writable(target: Path) -> None:
+    """Refuse a place that cannot be written, before hours of work: by the way it will be written, then undone."""
+    with contextlib.suppress(_UnwrittenError), replacing(target):
+        raise _UnwrittenError
 
 
 def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
@@ -123,16 +234,17 @@ def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
     return {name: np.float32(table[name].bits) for name in taken}
 
 
-def _facts(
-    opened: Opened, table: ScaleTable, options: PtqOptions, cache: Cache, tensors: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _facts(job: Job, made: Made) -> dict[str, Any]:
     """What stands beside the cache."""
+    options, facts = job.options, made.table.facts
     asked: dict[str, Any] = {"target": options.target, "trt_version": options.trt_version.text, "ties": options.ties}
+    if made.written:
+        asked.update(backend=facts["backend"], tensorrt=facts["tensorrt"], cuda=options.cuda)
     return {
         "verb": "ptq",
-        "header": cache.header,
-        "model": {"sha256": opened.sha256},
-        "data": table.facts.get("data"),
-        "options": {**asked, "method": table.facts["method"], "samples": table.facts["samples"]},
-        "tensors": tensors,
+        "header": made.cache.header,
+        "model": {"sha256": job.opened.sha256},
+        "data": facts.get("data"),
+        "options": {**asked, "method": facts["method"], "samples": facts["samples"]},
+        "tensors": tensor_facts(made.table.scales, made.before),
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -117,3 +118,83 @@ def test_refusals_are_one_line_and_write_nothing(
     assert err.count("\n") == 1
     assert part in err
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+# Long runs and many machines.
+
+
+def test_shards_merged_are_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ("--data", str(folder / "d.npz"))
+    assert run(folder, *data, "-o", str(folder / "whole.json")) == 0
+    for shard in ("1/2", "2/2"):
+        assert run(folder, *data, "--shard", shard, "-o", str(folder / f"{shard[0]}.state"), "--workers", "2") == 0
+    out = capsys.readouterr().out
+    assert "1.state: shard 1/2, 3 samples" in out
+    assert "qdqtool calibrate --merge" in out
+    states = [str(folder / f"{number}.state") for number in (2, 1)]
+    assert main(["calibrate", "--merge", *states, "-o", str(folder / "merged.json")]) == 0
+    assert (folder / "merged.json").read_bytes() == (folder / "whole.json").read_bytes()
+
+
+def test_the_checkpoint_goes_when_the_table_is_there(folder: Path) -> None:
+    keep = ("--checkpoint", str(folder / "c"), "-o", str(folder / "s.json"))
+    assert run(folder, "--data", str(folder / "d.npz"), *keep) == 0
+    assert not (folder / "c").exists()
+    assert (folder / "s.json").exists()
+
+
+def test_interrupted_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = folder / "kill.py"
+    script.write_text(
+        "import os, signal\nimport numpy as np\ndef load_data():\n"
+        "    for k in range(6):\n"
+        "        if k == 3 and os.environ.get('KILL'): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        yield {'x': np.full((1, 3, 8, 8), k - 2.5, 'f')}\n"
+    )
+    words = ("--data", str(script), "--checkpoint", str(folder / "c"), "-o", str(folder / "s.json"))
+    os.environ["KILL"] = "1"
+    try:
+        assert run(folder, *words) == 130
+    finally:
+        del os.environ["KILL"]
+    told = capsys.readouterr()
+    assert told.err == "qdqtool: interrupted; the work is in the checkpoint: continue with --resume\n"
+    assert not (folder / "s.json").exists()
+    assert run(folder, *words) == 2
+    assert "continue it with --resume" in capsys.readouterr().err
+    assert run(folder, *words, "--resume") == 0
+    assert run(folder, "--data", str(script), "-o", str(folder / "whole.json")) == 0
+    assert (folder / "s.json").read_bytes() == (folder / "whole.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--resume"], "--resume: continues from a checkpoint, and none is named; give --checkpoint F"),
+        (["--shard", "1/2"], "--shard: needs the name of the state; give -o part.state"),
+        (["--shard", "3/2", "-o", "p"], "--shard: '3/2' is not the i-th of n; write it as 1/8 to 8/8"),
+        (["--dask", "local:2", "--shard", "1/2"], "--dask: makes shards by itself and keeps no checkpoint"),
+        (["--workers", "0"], "argument --workers: '0' is not a number of workers, 1 or more, or auto"),
+        (["--merge", "x"], "--merge: takes the states of shards, not MODEL; leave MODEL out"),
+        (["--max-memory", "1K"], "--max-memory: 1024 bytes are too few"),
+    ],
+)
+def test_words_that_do_not_go_together(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
+) -> None:
+    before = sorted(folder.iterdir())
+    assert run(folder, "--data", str(folder / "d.npz"), *words) == 2
+    assert reason in capsys.readouterr().err
+    assert sorted(folder.iterdir()) == before
+
+
+def test_merge_needs_a_name_and_real_states(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--merge", str(folder / "d.npz")]) == 2
+    assert "--merge: needs the name of the table" in capsys.readouterr().err
+    assert main(["calibrate", "--merge", str(folder / "d.npz"), "-o", str(folder / "t.json")]) == 2
+    assert "d.npz: is no calibration state" in capsys.readouterr().err
+    assert not (folder / "t.json").exists()
+
+
+def test_workers_auto(folder: Path) -> None:
+    assert run(folder, "--data", str(folder / "d.npz"), "--workers", "auto", "--max-memory", "1G") == 0

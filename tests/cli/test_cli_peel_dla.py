@@ -50,7 +50,7 @@ def test_all_tensors_and_a_line_of_origins(folder: Path, capsys: Capsys) -> None
     assert (folder / "q.peeled.onnx").read_bytes() == (folder / "m.onnx").read_bytes()
     assert f"wrote {folder / 'q.cache'}: TRT-8602-EntropyCalibration2, 8 scales" in out
     found = counts(out)
-    assert sum(found.values()) == len(FLOATS) and set(found) == {"qdq", "equal", "ptq"}
+    assert sum(found.values()) == len(FLOATS) and set(found) == {"qdq", "equal", "derived", "ptq"}
     assert re.search(r"; \d+ tied to a larger one$", out, re.M)
     assert out.rstrip().endswith("--useDLACore=0 --allowGPUFallback") and err == ""
 

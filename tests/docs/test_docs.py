@@ -40,6 +40,7 @@ import qdqtool
 from qdqtool.calibration.methods import NAMES
 from qdqtool.calibration.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
 from qdqtool.cli import main as cli
+from qdqtool.dlarules import Layer, Limit
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
 from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, load_rules
@@ -268,6 +269,7 @@ def test_origins_are_those_there_are() -> None:
 def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
     kinds = {"weight" if kind is WeightAxis else kind.__name__.lower(): kind for kind in Rule.__subclasses__()}
+    assert {Layer, Limit} <= set(kinds.values())
     assert sorted(rows) == sorted(kinds)
     for name, kind in kinds.items():
         keys = set(re.findall(r"`(\w+)`", rows[name].split(" | ")[1]))
@@ -335,6 +337,11 @@ def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> 
         "calibrate": [document("calibrate", "tiny_classifier.onnx", "--data", "digits8_calib.npz")],
         "peel": [document("peel", "q.onnx", *_8502, "--cache", "q.cache")],
         "ptq": [document("ptq", "tiny_classifier.onnx", "--data", "digits8_calib.npz", *_8502)],
+        "infer": [
+            inferred := document("infer", "tiny_classifier.onnx", "--data", "digits8_calib.npz", "-o", "pictures"),
+            inferred["images"][0],
+            inferred["images"][0]["classes"][0],
+        ],
         "graft": [document("graft", "tiny_classifier.onnx", "--cache", "tiny_classifier.cache")],
         "cache": [
             document("cache", "show", "q.cache"),

@@ -50,6 +50,7 @@ class Net:
     channels: int = 4
     size: int = 16
     shared: dict[int, str] = field(default_factory=dict)
+    functions: list[onnx.FunctionProto] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.values = np.random.default_rng(self.style.seed)
@@ -260,6 +261,53 @@ def left_over(net: Net, kind: str) -> None:
     net.give_out(act(net, conv(net, net.current, 4), kind, 4))
 
 
+def branched(net: Net, kind: str) -> None:
+    """If on a constant, whose bodies read the tensor from outside of them; a convolution stands in one."""
+    x, c = net.current, net.channels
+    weight, none = net.normal(c, c, 1, 1), helper.make_tensor_value_info
+    then = helper.make_node("Conv", [x, weight], ["inside"], kernel_shape=[1, 1])
+    other = helper.make_node("Relu" if kind == "Relu" else "Tanh", [x], ["inside"])
+    shape = [1, c, net.size, net.size]
+    bodies = [
+        helper.make_graph([node], name, [], [none("inside", TensorProto.FLOAT, shape)])
+        for node, name in ((then, "then"), (other, "else"))
+    ]
+    condition = net.store(kind == "Relu", np.bool_)
+    net.current = net.op("If", [condition], then_branch=bodies[0], else_branch=bodies[1])
+
+
+def looped(net: Net, kind: str) -> None:
+    """Loop over a tensor that is carried, twice, adding one from outside of the body."""
+    outer = net.current
+    start = net.op("Relu", [outer])
+    shape = [1, net.channels, net.size, net.size]
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Identity", ["go"], ["goes_on"]),
+        helper.make_node("Add", ["carried", outer], ["next"]),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [value("turn", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("carried", 1, shape)],
+        [value("goes_on", TensorProto.BOOL, []), value("next", 1, shape)],
+    )
+    net.current = net.op("Loop", [net.store(2, np.int64), net.store(True, np.bool_), start], body=body)
+
+
+def called(net: Net, kind: str) -> None:
+    """A local function: an activation behind a convolution whose weight is an argument."""
+    name = f"block{len(net.functions)}"
+    nodes = [
+        helper.make_node("Conv", ["fx", "fw"], ["fc"], kernel_shape=[1, 1]),
+        helper.make_node("Sigmoid" if kind == "Sigmoid" else "Relu", ["fc"], ["fr"]),
+    ]
+    own = [helper.make_opsetid("", net.style.opset)]
+    net.functions.append(helper.make_function("laws", name, ["fx", "fw"], ["fr"], nodes, own))
+    weight = net.normal(4, net.channels, 1, 1)
+    net.current, net.channels = net.op(name, [net.current, weight], domain="laws"), 4
+
+
 def box_head(net: Net) -> None:
     scores = net.op("Sigmoid", [conv(net, net.current, 2)])
     boxes = net.op("Mul", [net.op("Exp", [conv(net, net.current, 4)]), net.store(0.1)])
@@ -284,6 +332,7 @@ BLOCKS = (
     plain_block, norm_block, depthwise, residual, projected, fire, dense, pooled, shrunk, resized, turned_up,
     padded_conv, excited, shuffled, cut, measured, repeated, passed_on, mixed_in, given_out, left_over,
 )  # fmt: skip
+ENTERED = (branched, looped, called)  # bodies of control flow and local functions
 HEADS = (box_head, class_head, map_head)
 
 styles = st.builds(
@@ -298,15 +347,18 @@ styles = st.builds(
 
 
 @st.composite
-def networks(draw: st.DrawFn, *, tidy: bool = False) -> onnx.ModelProto:
-    """A network of up to eight blocks and one or two heads, in some style.
+def networks(draw: st.DrawFn, *, tidy: bool = False, entered: bool = False) -> onnx.ModelProto:
+    """A network of up to eight blocks and one or two heads, in some style; with bodies and functions where `entered`.
 
     Tidy ones have sorted nodes without equal names: what onnx.checker and onnxruntime take without a complaint.
     """
     style = draw(styles)
     if tidy:
         style = replace(style, mixed=False, names="all" if style.names == "same" else style.names)
-    blocks = draw(st.lists(st.tuples(st.sampled_from(BLOCKS), st.sampled_from(ACTS)), min_size=1, max_size=8))
+    if entered:
+        style = replace(style, opset=max(style.opset, 13), constants=False)
+    kinds = st.tuples(st.sampled_from((*BLOCKS, *ENTERED * 3) if entered else BLOCKS), st.sampled_from(ACTS))
+    blocks = draw(st.lists(kinds, min_size=1, max_size=8))
     heads = draw(st.lists(st.sampled_from(HEADS), min_size=1, max_size=2))
     return build(style, blocks, heads)
 
@@ -334,5 +386,9 @@ def _written(net: Net) -> onnx.ModelProto:
         inputs += [helper.make_tensor_value_info(w.name, w.data_type, list(w.dims)) for w in weights]
     outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * rank) for n, rank in net.outputs.items()]
     graph = helper.make_graph(nodes, "random", inputs, outputs, weights)
+    imports = [helper.make_opsetid("", style.opset)]
+    if net.functions:
+        imports.append(helper.make_opsetid("laws", 1))
+        return helper.make_model(graph, opset_imports=imports, ir_version=8, functions=net.functions)
     ir = 3 if style.listed and style.opset < 13 else 7
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", style.opset)], ir_version=ir)
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir)

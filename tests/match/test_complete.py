@@ -205,3 +205,13 @@ def test_propagation_alone_reaches_what_was_measured_before(shared: Path, name: 
     assert len(derived.scales) >= figure
     assert set(exact.scales) <= set(derived.scales) <= set(tensors)
     assert len(derived.left) == len(tensors) - len(derived.scales)
+
+
+def test_what_bounds_one_input_of_a_concat_does_not_bound_the_others() -> None:
+    """Boxes beside scores: theirs is the calibrated range, and the tie takes the largest, not 1 / 127."""
+    body = "a = Sigmoid(x) r = Reshape(a, flat) b = LeakyRelu(y) t = Reshape(b, flat) z = Concat<axis=0>(r, t)"
+    table = {"x": 0.5, "y": 0.5, "a": 0.2, "r": 0.2, "b": 0.4, "t": 0.4, "z": 0.3}
+    found = values(complete(body, {}, table))
+    assert found == {"x": 0.5, "y": 0.5, "a": 0.00787, "b": 0.4, "r": 0.00787, "t": 0.4, "z": 0.3}
+    tied = values(complete(body, {}, table, ties=True))
+    assert tied == {"x": 0.5, "y": 0.5, "a": 0.4, "b": 0.4, "r": 0.4, "t": 0.4, "z": 0.4}

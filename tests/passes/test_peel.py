@@ -234,17 +234,17 @@ def test_two_scales_on_one_tensor_are_refused_or_the_larger_is_taken() -> None:
 
 
 REFUSED = {
-    "asymmetric": (f"{pair('x', zero='three')} z = Relu(xd)", "int8 three = {3}", "^x: quantised with a zero point that is not zero"),
-    "unsigned": (f"{pair('x', zero='u')} z = Relu(xd)", "uint8 u = {0}", "^x: quantised with uint8"),
-    "no zero point, which means unsigned": ("q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) z = Relu(d)", "", "^x: its Q has no constant zero point"),
-    "unsigned in the DQ": ("q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, three) z = Relu(d)", "int8 three = {3}", "zero point that is not zero"),
+    "asymmetric": (f"{pair('x', zero='three')} z = Relu(xd)", "int8 three = {3}", "^x: quantised to int8 with zero point 3"),
+    "unsigned": (f"{pair('x', zero='u')} z = Relu(xd)", "uint8 u = {0}", "^x: quantised to uint8 with zero point 0"),
+    "no zero point, which means unsigned": ("q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) z = Relu(d)", "", "^x: quantised to uint8 with zero point 0, since its Q names none"),
+    "unsigned in the DQ": ("q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, three) z = Relu(d)", "int8 three = {3}", "^x: its Q and its DQ have different zero points"),
     "Q without DQ": ("q = QuantizeLinear(x, s, o) z = Cast<to=1>(q)", "", "^x: QuantizeLinear q has no DQ next to it"),
     "DQ without Q": ("i = Cast<to=3>(x) d = DequantizeLinear(i, s, o) z = Relu(d)", "", "^i: DequantizeLinear d has no Q next to it"),
     "integers read": (f"{pair('x')} i = Cast<to=1>(xq) z = Add(xd, i)", "", "^x: Cast i reads the integers of its Q"),
     "per channel on an activation": ("q = QuantizeLinear<axis=1>(x, v, o4) d = DequantizeLinear<axis=1>(q, v, o4) z = Relu(d)", "float[4] v = {1,2,3,4}, int8[4] o4 = {0,0,0,0}", "^x: one scale per channel on an activation"),
     "another scale in the DQ": ("q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s2, o) z = Relu(d)", "", "^x: its Q has the scale 3e800000, its DQ 3f000000"),
     "scale of zero": (f"{pair('x', 'n')} z = Relu(xd)", "float n = {0}", "^x: the scale of its Q/DQ: .*not a finite positive"),
-    "uint8 weight": ("wd = DequantizeLinear(w, s, u) z = Conv(x, wd)", "uint8[1,4,1,1] w = {1,2,3,4}, uint8 u = {0}", "^wd: quantised with uint8"),
+    "uint8 weight": ("wd = DequantizeLinear(w, s, u) z = Conv(x, wd)", "uint8[1,4,1,1] w = {1,2,3,4}, uint8 u = {0}", "^wd: quantised to uint8 with zero point 0"),
 }  # fmt: skip
 
 

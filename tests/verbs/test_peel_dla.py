@@ -33,6 +33,7 @@ NET = f"""g (float[N,4,8,8] x) => (float[N,3] z) <{W}> {{
 FLOATS = ["x", "c", "r", "d", "a", "u", "m", "e", "s", "p", "g", "f", "y", "z"]
 TIED_GROUPS = [{"d", "r"}, {"u", "m"}, {"p", "g", "f"}]
 HEADS = PlanOptions(float_heads="none")
+OWN = CalibrationOptions(inner=False)
 
 
 def feed(count: int = 4) -> list[dict[str, np.ndarray]]:
@@ -80,7 +81,8 @@ def test_each_source_is_told() -> None:
     assert {name for name, origin in told.items() if origin == "qdq"} == points
     assert (told["s"], told["z"]) == ("bound", "bound")
     assert told["f"] == "equal" and "g" in points, "the same values on the other side of Flatten"
-    assert {told[name] for name in ("c", "d", "a", "e", "y")} == {"ptq"}
+    assert {told[name] for name in ("d", "e", "y")} == {"ptq"}
+    assert {told[name] for name in ("c", "a")} == {"derived"}, "what only a Relu reads takes the scale of what it makes"
     assert result.origins == {o: list(told.values()).count(o) for o in set(told.values())}
 
 
@@ -99,7 +101,8 @@ def test_the_table_gives_what_calibration_found() -> None:
     table = calibrate(model_of(NET), feed())
     result = dla(placed(), ties=False)
     for name in ("c", "d", "a", "e", "y"):
-        assert result.table[name].same_bits(table[name]) and result.table[name].method == "mse"
+        assert result.table[name].same_bits(table[name])
+        assert result.table[name].method == {"c": "as r", "a": "as u"}.get(name, "mse")
 
 
 def test_the_table_is_used_before_data() -> None:
@@ -170,7 +173,7 @@ def test_fill_propagate_goes_into_fused_groups() -> None:
     with pytest.raises(QdqError, match="2 of 6 tensors have no scale: n, z"):
         dla(placed(text=text, table=False), fill="propagate")
     result = dla(placed(text=text), fill="propagate", ties=False)
-    assert origins(result)["a"] == "ptq", "what was calibrated comes before what is derived"
+    assert result.table["a"].method == "as r", "what the table tells comes before what peel derives"
 
 
 def test_propagation_alone_can_be_enough() -> None:
@@ -183,7 +186,7 @@ def test_propagation_alone_can_be_enough() -> None:
 
 def test_data_calibrates_what_is_missing_and_nothing_else() -> None:
     result = dla(placed(table=False), data=feed(), ties=False)
-    table = calibrate(model_of(NET), feed())
+    table = calibrate(model_of(NET), feed(), OWN)
     told = origins(result)
     assert {name for name, origin in told.items() if origin == "ptq"} == {"c", "d", "a", "e", "y"}
     for name in ("c", "d", "a", "e", "y"):
@@ -200,7 +203,7 @@ def test_data_adds_to_a_table_with_gaps() -> None:
     with pytest.raises(QdqError, match=f"2 of {len(FLOATS)} tensors have no scale: c, e"):
         dla(model)
     louder = [{"x": 5 * batch["x"]} for batch in feed()]
-    result, want = dla(model, data=louder, ties=False), calibrate(model_of(NET), louder)
+    result, want = dla(model, data=louder, ties=False), calibrate(model_of(NET), louder, OWN)
     assert all(result.table[name].same_bits(want[name]) for name in ("c", "e"))
     assert all(result.table[name].same_bits(table[name]) for name in ("d", "a", "y"))
 
@@ -218,7 +221,7 @@ def test_data_is_not_used_where_it_was_not_asked_for(fill: str) -> None:
 def test_the_method_is_that_of_insert_unless_another_is_given() -> None:
     options = InsertOptions(plan=HEADS, calibration=CalibrationOptions("percentile=99"))
     model = insert(model_of(NET), data=feed(), options=options).model
-    assert dla(model, ties=False).table["c"].method == str(parse_method("percentile=99"))
+    assert dla(model, ties=False).table["d"].method == str(parse_method("percentile=99"))
     assert (
         dla(placed(table=False), data=feed(), calibration=CalibrationOptions("max"), ties=False).table["c"].method
         == "max"

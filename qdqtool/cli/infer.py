@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool infer`: a model and images to pictures with its boxes or classes drawn. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from qdqtool.cli.data import add_data_arguments, feed_options_from
+from qdqtool.cli.reading import add_reading_arguments, infer_options_from
+from qdqtool.cli.show import counted, print_json, print_lines, warn
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.infer import InferResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or with Q/DQ, which stays as it is")
+    add_data_arguments(parser, required=True, calibrates=False)
+    add_reading_arguments(parser)
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="folder for pictures and detections.json")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Infer, write the folder, say what is in it.
+
+    Returns:
+        0; faults are raised as QdqError.
+    """
+    from qdqtool.verbs.infer import infer
+
+    result = infer(args.model, args.data, args.output, infer_options_from(args), feed_options_from(args))
+    for note in result.notes:
+        warn(f"{args.data}: {note}", args)
+    if args.json:
+        print_json({"folder": str(result.folder), **result.to_json()})
+    else:
+        print_lines(_summary(result), args)
+    return 0
+
+
+def _summary(result: InferResult) -> list[str]:
+    what = "" if result.boxes is None else f", {result.boxes} box{'' if result.boxes == 1 else 'es'}"
+    written = f"wrote {result.folder}: {counted(len(result.images), 'picture')} and detections.json{what}"
+    return [written, result.told]

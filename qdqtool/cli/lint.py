@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool lint`: what is wrong with a model for TensorRT's INT8. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
+from qdqtool.cli.lint_layers import add_layer_arguments, layer_facts, layer_text, predicted
+from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    from qdqtool.linting.checks import Check
+    from qdqtool.linting.finding import Finding
+    from qdqtool.verbs.lint import LintOptions, LintResult
+    from qdqtool.verbs.lint_layers import LayersResult
+
+_SHOWN = 5  # places of one code, before "and N more"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="a plain or a Q/DQ model, which stays as it is")
+    parser.add_argument("--target", choices=("gpu", "dla"), default="gpu", help="who runs it (default gpu)")
+    parser.add_argument("--trt-version", metavar="V", help="such as 7100, 8.5.2, jp4.6 (default: the newest rules)")
+    parser.add_argument(
+        "--level", choices=("error", "warning", "note"), default="error", help="exit with 1 on a finding so grave"
+    )
+    parser.add_argument("--select", metavar="CODES", action="append", default=[], help="look for these only: Q001,Q003")
+    parser.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these out")
+    parser.add_argument("--explain", metavar="CODE", help="say what a code means, and why; needs no model")
+    parser.add_argument(
+        "--fix", metavar="CODES", nargs="?", const="all", help="repair what is safe to, or these codes only; with -o"
+    )
+    add_layer_arguments(parser)
+    add_dla_arguments(parser)
+    parser.add_argument("--all", action="store_true", help="show every place, not the first few of each code")
+    parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="how to print (text)")
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    parser.add_argument("-o", "--output", metavar="OUT", help="the repaired model, with --fix")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, say what was found, and whether it is too grave; faults are raised as QdqError."""
+    from qdqtool.linting.finding import at_least
+    from qdqtool.verbs.lint import lint
+
+    if args.explain is not None:
+        return _explain(args)
+    check_dla_arguments(args)
+    options = _options(args)
+    if args.model is None:
+        raise QdqError("lint", "no model is given", "give one, or --explain CODE")
+    layers = predicted(args)
+    result = lint(args.model, options, output=args.output)
+    for note in result.notes:
+        warn(note, args, "note")
+    _print(result, layers, args)
+    return 1 if at_least(result.findings, args.level) else 0
+
+
+def _options(args: argparse.Namespace) -> LintOptions:
+    from qdqtool.trtversion import parse
+    from qdqtool.verbs.lint import LintOptions
+
+    if args.model is None and args.fix not in (None, "all") and not _codes([args.fix])[0].startswith("Q"):
+        args.model, args.fix = args.fix, "all"  # `--fix MODEL`: argparse takes the model for codes
+    version = None if args.trt_version is None else parse(args.trt_version)
+    fix = () if args.fix is None else _codes([args.fix])
+    return LintOptions(args.target, version, _codes(args.select), _codes(args.ignore), fix, args.platform)
+
+
+def _codes(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(code.strip() for word in words for code in word.split(",") if code.strip())
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from qdqtool.linting.checks import check_named
+
+    check = check_named(args.explain)
+    if args.json or args.format == "json":
+        print_json({"schema": 1, **_check_facts(check), "explanation": check.explanation})
+        return 0
+    head = f"{check.code} {check.name} ({check.severity}; {', '.join(check.targets)}{_versions(check)})"
+    print_lines([head, "", check.explanation], args, asked=True)
+    return 0
+
+
+def _versions(check: Check) -> str:
+    return f"; TensorRT {check.trt}" if check.trt else ""
+
+
+def _check_facts(check: Check) -> dict[str, object]:
+    return {
+        "code": check.code,
+        "name": check.name,
+        "severity": check.severity,
+        "summary": check.summary,
+        "targets": list(check.targets),
+        "trt": check.trt,
+    }
+
+
+def _print(result: LintResult, layers: LayersResult | None, args: argparse.Namespace) -> None:
+    if args.format == "sarif":
+        from qdqtool import __version__
+        from qdqtool.linting.sarif import sarif_log
+
+        print_json(sarif_log(args.model, result.findings, result.checks, __version__))
+    elif args.json or args.format == "json":
+        print_json({**_facts(result, args), **layer_facts(layers), **dla_facts(result.dla)})
+    else:
+        print_lines([*_text(result, args), *layer_text(layers, args), *dla_text(result.dla, args)], args, asked=True)
+
+
+def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "model": args.model,
+        "target": args.target,
+        "counts": _counts(result.findings),
+        "findings": [finding.to_json() for finding in result.findings],
+        "fixed": [finding.to_json() for finding in result.fixed],
+        "file": None if args.output is None else str(result.model),
+        "notes": list(result.notes),
+    }
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    from qdqtool.linting.finding import SEVERITIES
+
+    return {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
+
+
+def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
+    from qdqtool.linting.finding import by_code
+
+    lines: list[str] = []
+    names = {check.code: check.name for check in result.checks}
+    for code, found in by_code(result.findings).items():
+        lines += _group(code, names.get(code, ""), found, len(found) if args.all else _SHOWN)
+    counts = _counts(result.findings)
+    told = ", ".join(counted(number, severity) for severity, number in counts.items() if number)
+    lines.append(f"{args.model}: {told or 'nothing found'}")
+    if args.output is not None:
+        lines.append(f"wrote {result.model}: {counted(len(result.fixed), 'finding')} repaired")
+    elif any(finding.fixable for finding in result.findings):
+        number = sum(finding.fixable for finding in result.findings)
+        lines.append(f"{number} can be repaired: qdqtool lint {args.model} --fix -o OUT")
+    if result.findings:
+        lines.append(f"what a code means: qdqtool lint --explain {next(iter(by_code(result.findings)))}")
+    return lines
+
+
+def _group(code: str, name: str, found: Sequence[Finding], shown: int) -> list[str]:
+    """One code: its head with the counts, its places, what is left out, and what to do."""
+    counts = ", ".join(counted(number, severity) for severity, number in _counts(found).items() if number)
+    lines = [f"{code} {name}: {counts}"]
+    lines += [f"  {finding.where}: {finding.message}" for finding in found[:shown]]
+    if len(found) > shown:
+        lines.append(f"  and {len(found) - shown} more (--all shows them)")
+    fixes = dict.fromkeys(finding.fix for finding in found if finding.fix)
+    return lines + [f"  to do: {fix}" for fix in fixes]

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool lint --target dla`: where each node would run, behind the findings. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from qdqtool.cli.show import counted
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    from qdqtool.linting.dla import DlaReport
+
+
+def add_dla_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is asked for the DLA."""
+    parser.add_argument(
+        "--platform", choices=("xavier", "orin"), help="whose DLA (default: orin, before TensorRT 8.4 xavier)"
+    )
+
+
+def check_dla_arguments(args: argparse.Namespace) -> None:
+    """Refuse what would do nothing."""
+    if args.platform is not None and args.target != "dla":
+        raise QdqError("--platform", "says whose DLA, and the target is another", "add --target dla")
+
+
+def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
+    """What is printed behind the findings: the count, then a line for each node, those without a layer left out."""
+    if report is None:
+        return []
+    parts = len(report.subgraphs.members)
+    limit = "" if report.most is None else f" of at most {report.most.most}"
+    whose = f"DLA of {report.platform.capitalize()}, TensorRT {report.version.text}"
+    split = f"{counted(len(report.on_dla), 'node')} on the DLA, {len(report.fallbacks)} on the GPU"
+    lines = [f"{whose}: {split}, {counted(parts, 'DLA subgraph')}{limit}"]
+    if report.free_batch:
+        lines.append("its batch is free and was taken for 1: give one shape for minimum, optimum and maximum")
+    if report.subgraphs.untried:
+        lines.append(f"{counted(report.subgraphs.untried, 'group')} of fallbacks not looked at for what they cut")
+    for one in report.verdicts:
+        if one.device == "dla":
+            lines.append(f"  {one.name}: {one.op}, DLA subgraph {one.subgraph}")
+        elif one.device == "gpu":
+            lines.append(f"  {one.name}: {one.op}, GPU because {'; '.join(reason.text for reason in one.reasons)}")
+    return lines
+
+
+def dla_facts(report: DlaReport | None) -> dict[str, object]:
+    """What `--json` has more for the DLA."""
+    return {} if report is None else {"dla": report.to_json()}

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool sensitivity`: a model and data to a ranking of operators. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
+from qdqtool.cli.show import counted, print_json, print_lines
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.keep import Finding
+    from qdqtool.verbs.sensitivity import SensitivityResult
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
+    add_data_arguments(parser, required=True)
+    parser.add_argument("--method", metavar="M", default="mse", help="see calibrate -h (default mse)")
+    parser.add_argument(
+        "--float-heads", choices=("regression", "all", "none"), default="none", help="heads that are left out"
+    )
+    parser.add_argument("--local", action="store_true", help="each operator by itself only, no run end to end")
+    parser.add_argument("--candidates", action="store_true", help="with --method auto: print what was tried per tensor")
+    parser.add_argument(
+        "--top", metavar="N", type=int, default=_SHOWN, help=f"rows that are printed (default {_SHOWN})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Rank, print; faults are raised as QdqError."""
+    from qdqtool.calibration.methods import parse_method
+    from qdqtool.errors import QdqError
+    from qdqtool.match.plan import PlanOptions
+    from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
+
+    parse_method(args.method)
+    if args.candidates and args.method != "auto":
+        raise QdqError("--candidates", f"there are none with --method {args.method}", "add --method auto")
+    options = SensitivityOptions(
+        plan=PlanOptions(float_heads=args.float_heads),
+        calibration=calibration_options_from(args, candidates=args.candidates),
+        feed=feed_options_from(args),
+        ends=not args.local,
+    )
+    result = sensitivity(args.model, args.data, options)
+    print_notes(result.table, args)
+    if args.json:
+        print_json(_facts(result, args.top))
+    else:
+        print_lines([*_lines(result, args.top), *_candidates(result)], args, asked=True)
+    return 0
+
+
+def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
+    facts = {
+        "schema": 1,
+        "method": result.table.facts["method"],
+        "samples": result.table.facts["samples"],
+        "loss": result.survey.loss,
+        "operators": [
+            {
+                "node": one.name,
+                "op": one.op,
+                "local": one.local,
+                "without": one.without,
+                "only": one.only,
+                "macs": one.work.macs,
+                "share": one.share,
+            }
+            for one in result.survey.findings[:top]
+        ],
+    }
+    if "candidates" in result.table.facts:
+        facts["candidates"] = result.table.facts["candidates"]
+    return facts
+
+
+def _lines(result: SensitivityResult, top: int) -> list[str]:
+    found = result.survey.findings
+    lines = [f"{'operator':<40} {'local':>9} {'without':>9} {'alone':>9} {'MACs':>7}"]
+    lines += [_row(one) for one in found[:top]]
+    if found[top:]:
+        lines.append(f"and {len(found) - top} more")
+    told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {result.survey.loss:.4g}"
+    return [*lines, f"{told} (0 none, 1 all; method {result.table.facts['method']}, calibration images)"]
+
+
+def _row(one: Finding) -> str:
+    ends = [f"{value:.4g}" if value is not None else "-" for value in (one.without, one.only)]
+    return f"{one.name + ' ' + one.op:<40} {one.local:>9.3g} {ends[0]:>9} {ends[1]:>9} {one.share:>7.2%}"
+
+
+def _candidates(result: SensitivityResult) -> list[str]:
+    lines = []
+    for name, tried in result.table.facts.get("candidates", {}).items():
+        lines.append(f"{name}: {result.table[name].method}")
+        lines += [f"  {method:<20} amax {amax:<12.6g} loss {loss:.4g}" for method, (amax, loss) in tried.items()]
+    return lines

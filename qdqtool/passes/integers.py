@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets floats be where a converter moves, takes or gives out integers: whole pairs around each such operator.
+
+Q > Transpose > DQ becomes Q > DQ > Transpose > Q > DQ, with the same scale: to the bit the same values, since such an
+operator only moves them. An integer input or output of the graph becomes float32, which is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
+
+# Operators that give out values of their input, whatever these are: each commutes with Q and DQ of one scale.
+_MOVES = frozenset(
+    {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Tile", "DepthToSpace"}
+    | {"SpaceToDepth", "MaxPool", "Identity"}
+)
+_INTEGERS = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
+
+
+@dataclass(frozen=True)
+class _Code:
+    """How a stretch of integers is coded: scale and zero point, as its Q or DQ names them."""
+
+    operands: tuple[str, ...]
+    node: Node
+
+
+def has_loose_integers(view: GraphView) -> bool:
+    """Whether a Q or DQ is no part of a pair: its partner is behind what moves integers, or outside of the graph."""
+    paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
+    return any(node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired for node in view.every)
+
+
+def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
+    """Make whole pairs of what `has_loose_integers` finds; the proto is edited. What cannot be completed stays.
+
+    Args:
+        view: the graph; make a new view afterwards.
+        ends: also where the graph takes or gives out integers, which become float32.
+
+    Returns:
+        What was done at the graph's inputs and outputs, a sentence each.
+    """
+    work = _Work(view)
+    if ends:
+        work.inputs()
+    work.moves()
+    if ends:
+        work.outputs()
+    work.editor.commit()
+    return tuple(work.told)
+
+
+class _Work:
+    """The edits, and how each integer tensor of the graph is coded."""
+
+    def __init__(self, view: GraphView) -> None:
+        self.view, self.editor, self.told = view, Editor(view), list[str]()
+        self.readers: dict[str, list[Use]] = {}
+        for node in view.every:
+            for index, name in enumerate(node.inputs):
+                self.readers.setdefault(name, []).append(Use(node, index))
+        self.codes = {
+            node.outputs[0]: _Code(tuple(node.inputs[1:]), node) for node in view.every if node.op == QUANTIZE
+        }
+
+    def inputs(self) -> None:
+        """An integer input that only DQ and what moves integers read."""
+        for value in self.view.graph.input:
+            name, kind = value.name, value.type.tensor_type
+            if kind.elem_type not in _INTEGERS or name in self.view.initializers or name in self.view.captured:
+                continue
+            dequantize = self._dequantize_behind(name)
+            if dequantize is None:
+                continue
+            uses = list(self.readers[name])
+            self._quantise(name, _Code(tuple(dequantize.inputs[1:]), dequantize), uses, beside=None)
+            was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+            kind.elem_type = self._float(dequantize)
+            self.told.append(f"the input {name} took {was} and takes floats now")
+
+    def _dequantize_behind(self, name: str) -> Node | None:
+        """The first DQ behind integers, where nothing but DQ and what moves integers reads them."""
+        found, stack = [], [name]
+        while stack:
+            for use in self.readers.get(stack.pop(), []):
+                if use.node.op == DEQUANTIZE and use.index == 0:
+                    found.append(use.node)
+                elif use.node.op in _MOVES and use.index == 0 and len(use.node.outputs) == 1:
+                    stack.append(use.node.outputs[0])
+                else:
+                    return None
+        return min(found, key=lambda node: node.index, default=None)
+
+    def moves(self) -> None:
+        """Floats around each operator that moves integers, in the order of the data."""
+        waiting = sorted((node for node in self.view.every if self._movable(node)), key=lambda node: node.level)
+        for node in waiting:
+            code = self.codes.get(node.inputs[0])
+            if code is None:
+                continue
+            if node.op == "Identity" and not self.view.is_output(node.outputs[0]):
+                self.codes[node.outputs[0]] = code  # a view sees through it
+                continue
+            source, moved = node.inputs[0], node.outputs[0]
+            back = self.editor.unique_name(f"{source}_DQ")
+            self._add(DEQUANTIZE, [source, *code.operands], back, code.node, beside=node, after=False)
+            self._reroute(Use(node, 0), back)
+            self._quantise(moved, code, list(self.readers.get(moved, [])), beside=node)
+            self.editor.drop_value_info([moved])
+
+    def _movable(self, node: Node) -> bool:
+        return node.op in _MOVES and len(node.outputs) == 1 and not self.view.is_constant(node.outputs[0])
+
+    def outputs(self) -> None:
+        """An output that a Q makes; one behind a moving operator is float by now."""
+        given = {value.name: value.type.tensor_type for value in self.view.graph.output}
+        for name, kind in given.items():
+            maker = self.view.producer.get(name)
+            if maker is None or name in self.view.captured:
+                continue
+            if maker.op == QUANTIZE:
+                code = self.codes[name]
+                fresh = self.editor.unique_name(f"{name}_Q")
+                self.editor.rename_output(maker, 0, fresh)
+                for use in self.readers.get(name, []):
+                    self._reroute(use, fresh)
+                self._add(DEQUANTIZE, [fresh, *code.operands], name, code.node, beside=maker, after=True)
+            elif maker.op not in _MOVES or kind.elem_type not in _INTEGERS:
+                continue
+            was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else "integers"
+            kind.elem_type = onnx.TensorProto.FLOAT
+            self.editor.drop_value_info([name])
+            self.told.append(f"the output {name} gave {was} and gives floats now")
+
+    def _quantise(self, name: str, code: _Code, uses: list[Use], *, beside: Node | None) -> None:
+        """A Q on a tensor that was integers, for all who read them."""
+        fresh = self.editor.unique_name(f"{name}_Q")
+        self._add(QUANTIZE, [name, *code.operands], fresh, code.node, beside=beside, after=beside is not None)
+        for use in uses:
+            self._reroute(use, fresh)
+        self.codes[fresh] = code
+
+    def _reroute(self, use: Use, name: str) -> None:
+        self.readers[use.node.inputs[use.index]].remove(use)
+        self.editor.reroute(use, name)
+        self.readers.setdefault(name, []).append(use)
+
+    def _add(self, op: str, inputs: list[str], output: str, like: Node, *, beside: Node | None, after: bool) -> None:
+        axis = attribute(like, "axis")
+        given = None if axis is None else int(str(axis))
+        self.editor.add_node(op, inputs, output, beside=beside, after=after, axis=given)
+
+    def _float(self, node: Node) -> int:
+        scale = self.view.array(node.inputs[1])
+        return onnx.TensorProto.FLOAT if scale is None else int(onnx.helper.np_dtype_to_tensor_dtype(scale.dtype))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that quantise in other ways than Q/DQ pairs, and why no clean model and cache can be had of them."""
+
+from __future__ import annotations
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+
+_AS_PAIRS = "export or quantise the model in the QDQ format"
+_INTEGER = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
+_DYNAMIC = ("DynamicQuantize",)
+_BREVITAS = ("Quant", "BipolarQuant")
+# TensorRT's plugin operators of these types, and from which version on they are read.
+_PLUGINS = {
+    "TRT_FP8": ("FP8", "8.6"),
+    "TRT_INT4": ("INT4", "10"),
+    "TRT_FP4": ("FP4", "10.8"),
+    "TRT_MXFP8": ("MXFP8", "10.8"),
+}
+
+
+def refuse_outsiders(view: GraphView) -> None:
+    """Raise for the first operator of the graph that quantises in another way than by Q/DQ pairs.
+
+    Raises:
+        QdqError: names it, with what it is.
+    """
+    for node in view.every:
+        found = _reason(node.op)
+        if found:
+            raise QdqError(node.name, f"{node.op} {found[0]}", found[1])
+
+
+def _reason(op: str) -> tuple[str, str] | None:
+    domain, _, name = op.rpartition("::")
+    if domain in ("", "com.microsoft"):
+        if name.startswith(_INTEGER):
+            return "computes with integers, which TensorRT does not import", _AS_PAIRS
+        if name.startswith(_DYNAMIC):
+            return "quantises by ranges that it finds while it runs", _AS_PAIRS
+    elif name in _BREVITAS:
+        return "is an operator of Brevitas or QONNX alone", "export with Brevitas' QCDQ exporter, to 8 bits"
+    for start, (kind, version) in _PLUGINS.items():
+        if domain and name.startswith(start):
+            todo = f"give the Q/DQ model itself to TensorRT {version} or later"
+            return f"quantises to {kind}, which no calibration cache knows", todo
+    return None

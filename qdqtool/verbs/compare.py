@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `compare`: two models and data to how far their tensors lie apart, and where the error is born."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.view import GraphView
+from qdqtool.match.groups import find_groups
+from qdqtool.rulebook import load_rules
+from qdqtool.simulation.culprits import Culprit, find_sites, rank
+from qdqtool.simulation.measures import Measure
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+
+NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; qdqtool evaluate measures them"
+
+_READ = "\0read"
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What is compared.
+
+    Attributes:
+        tensors: all, outputs (no ranking of culprits then), or a regular expression that is searched in names.
+        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
+        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
+    """
+
+    tensors: str = "all"
+    provider: str = "cpu"
+    progress: bool | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model against a reference.
+
+    Attributes:
+        outputs: measures of the outputs that both have, in graph order.
+        tensors: measures of all that was compared, in graph order, outputs among them.
+        culprits: where error is born, most first; none for outputs alone.
+        uncompared: tensor of both -> why it has no measure.
+        only: tensors that only the reference has, and those that only the other has.
+        samples: how many were run.
+        notes: sentences on the data.
+    """
+
+    outputs: tuple[Measure, ...]
+    tensors: tuple[Measure, ...]
+    culprits: tuple[Culprit, ...]
+    uncompared: dict[str, str]
+    only: tuple[tuple[str, ...], tuple[str, ...]]
+    samples: int
+    notes: tuple[str, ...]
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Tensors with NaN or Inf in one of the models where the other has something else, in graph order."""
+        return tuple(one.tensor for one in self.tensors if one.broken)
+
+    def to_json(self, top: int | None = None) -> dict[str, Any]:
+        """What `qdqtool compare --json` prints.
+
+        Args:
+            top: how many culprits; None for all.
+        """
+        return {
+            "schema": 1,
+            "samples": self.samples,
+            "outputs": [one.to_json() for one in self.outputs],
+            "tensors": [one.to_json() for one in self.tensors],
+            "culprits": [one.to_json() for one in self.culprits[:top]],
+            "broken": list(self.broken),
+            "uncompared": self.uncompared,
+            "only_reference": list(self.only[0]),
+            "only_other": list(self.only[1]),
+            "task_metric": None,
+            "notes": [*self.notes, NO_TASK_METRIC],
+        }
+
+
+def compare(
+    reference: ModelSource,
+    other: ModelSource,
+    data: Data | Feed,
+    options: CompareOptions | None = None,
+    feed_options: FeedOptions | None = None,
+) -> Comparison:
+    """Run two models over the same data with the reference executor, and measure each tensor that both have.
+
+    Tensors are matched by name; a Q/DQ model keeps those of its plain one. Both models run batch by batch, and nothing
+    is kept per sample.
+
+    Args:
+        reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        other: what is judged.
+        data: what to feed; see `open_feed`.
+        options: see `CompareOptions`.
+        feed_options: batch, limit, preprocessing.
+
+    Raises:
+        QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, or the data does not fit.
+        MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
+    """
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.simulation import pairing
+    from qdqtool.simulation.executor import Executor, out_of_reach
+
+    options = options or CompareOptions()
+    first, second = open_model(reference), open_model(other)
+    inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
+    names = _told_apart(first.name, second.name)
+    pairing.check_same_inputs(inputs, others, names)
+    view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
+    shared = pairing.shared_tensors(view, other_view, options.tensors)
+    lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
+    shared, left_out = pairing.without(shared, lacking)
+    behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
+    wanted = {**{name: (name, name) for name in shared.both}, **behind}
+    runs = (
+        Executor(first.proto, first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
+        Executor(second.proto, second.folder, [one for _, one in wanted.values()], names[1], options.provider),
+    )
+    feed = data if isinstance(data, Feed) else open_feed(data, pairing.stricter(inputs, others), feed_options)
+    found = pairing.measure(runs, wanted, pairing.counted_batches(feed, "compare", options.progress))
+    measures = {name: one for name, one in found.measures.items() if name not in behind}
+    read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name in behind}
+    return Comparison(
+        tuple(measures[name] for name in dict.fromkeys(view.outputs) if name in measures),
+        tuple(measures.values()),
+        () if options.tensors == "outputs" else tuple(_culprits(view, measures, read)),
+        {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
+        (shared.first, shared.second),
+        found.samples,
+        tuple(feed.notes),
+    )
+
+
+def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """What readers see of each tensor with Q/DQ, inputs included, under a name that no tensor has."""
+    from qdqtool.simulation import pairing
+
+    inputs = [name for name in view.inputs if name in other.inputs]
+    return {f"{name}{_READ}": pair for name, pair in pairing.read_tensors(view, other, (*inputs, *names)).items()}
+
+
+def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Measure]) -> list[Culprit]:
+    groups = find_groups(view, load_rules("gpu"))
+    return rank(find_sites(view, groups, measures), measures, read)
+
+
+def _told_apart(first: str, second: str) -> tuple[str, str]:
+    """What messages call the models; two without a file may have one name."""
+    return (first, second) if first != second else (f"{first} (reference)", f"{second} (other)")

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `condition`: open, edit weights, hand back the kind that was given. What is edited is decided elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.match.plan import PlanOptions
+from qdqtool.verbs.opening import check_target, files_of, output_path, path_of
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.conditioning.edits import Conditioned
+    from qdqtool.conditioning.predict import Rounding
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class ConditionOptions:
+    """How a model is conditioned.
+
+    Attributes:
+        steps: some of equalise, smooth, clip, correct; None for all, each edit only where it is predicted to win.
+        method: how the scales come about that the correction reckons with: what `insert` will be given.
+        provider: what onnxruntime runs on while it calibrates: cpu, cuda or tensorrt.
+        factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
+        plan: where the pairs will stand: version, heads, rules.
+        feed: how data is read.
+    """
+
+    steps: tuple[str, ...] | None = None
+    method: str = "mse"
+    provider: str = "cpu"
+    factors: Rounding = "float"
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    feed: FeedOptions | None = None
+
+
+@dataclass(frozen=True)
+class ConditionResult:
+    """A conditioned model, of the kind that was given (a path for a path), and what was done to it.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph.
+        done: every edit, what was left alone, how far the float outputs moved.
+    """
+
+    model: Any
+    done: Conditioned
+
+
+def condition(
+    model: ModelSource,
+    data: Data | Feed,
+    options: ConditionOptions | None = None,
+    output: str | Path | None = None,
+) -> ConditionResult:
+    """Edit the weights of a plain model so that it quantises better.
+
+    Equalise and smooth keep the float function, checked on the data to 1e-5 of each output (root of sums of squares);
+    clip and correct change it, and the result says by how much. Opset and names stay.
+
+    Args:
+        model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        data: what to feed; see `open_feed`.
+        options: steps, method, plan.
+        output: file to write; for a path the default is `<name>.conditioned.onnx` beside it.
+
+    Raises:
+        QdqError: see `open_model`, `open_feed` and `condition_model`; an unknown step. Nothing is written then.
+        MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
+    """
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.methods import parse_method
+    from qdqtool.conditioning.run import Settings, condition_model
+
+    options = options or ConditionOptions()
+    steps = parse_steps(options.steps)
+    parse_method(options.method)  # a slip here is told before a large model is read
+    opened = open_model(model)
+    target = output_path(opened, output, ".conditioned.onnx")
+    check_target(target, [opened.path, *files_of(data), path_of(options.plan.rules)])
+    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    settings = Settings(steps, options.plan, options.method, options.provider, options.factors)
+    done = condition_model(opened.proto, opened.folder, feed, settings)
+    return ConditionResult(give_back(opened.proto, opened, target), done)
+
+
+def parse_steps(steps: tuple[str, ...] | str | None) -> tuple[str, ...]:
+    """The steps asked for, in the order in which they are done.
+
+    Args:
+        steps: names, a text with commas between them, `auto` or None for all.
+
+    Raises:
+        QdqError: an unknown step, or none.
+    """
+    from qdqtool.conditioning.edits import STEPS
+
+    names = steps.split(",") if isinstance(steps, str) else list(steps or (AUTO,))
+    asked = {name.strip() for name in names}
+    if asked == {AUTO}:
+        return STEPS
+    unknown = sorted(asked - set(STEPS))
+    if unknown:
+        raise QdqError(f"--steps {unknown[0]}", "no such step", f"choose some of {', '.join(STEPS)}, or auto")
+    return tuple(step for step in STEPS if step in asked)

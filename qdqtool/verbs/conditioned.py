@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `insert` does with conditioning: do it first where it is asked for, else say what it is predicted to win."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.verbs.condition import parse_steps
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.feed import Feed, FeedOptions
+    from qdqtool.calibration.options import CalibrationOptions
+
+ADVICE_SAMPLES = 8
+_WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
+
+
+def condition_first(opened: Opened, feed: Feed, steps: str, plan: PlanOptions, how: CalibrationOptions) -> list[str]:
+    """Edit the weights of an opened model before pairs are placed.
+
+    Args:
+        opened: the model; its proto is edited.
+        feed: what is fed, walked several times.
+        steps: as `condition --steps` takes them.
+        plan: where the pairs will stand.
+        how: the method that the pairs' scales will come from.
+
+    Returns:
+        A sentence that tells what was done.
+
+    Raises:
+        QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
+    """
+    from qdqtool.conditioning.run import Settings, condition_model
+
+    if GraphView(opened.proto.graph, opened.folder).pairs:
+        raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
+    settings = Settings(parse_steps(steps), plan, how.method, how.provider)
+    done = condition_model(opened.proto, opened.folder, feed, settings)
+    moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
+    if not done.edits:
+        return ["conditioning found nothing that it would win by"]
+    told = f"conditioned first, {len(done.edits)} edits of the weights"
+    if done.before is not None and done.after is not None:
+        told += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
+    return [f"{told}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else told]
+
+
+def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: Feed, plan: PlanOptions) -> list[str]:
+    """One sentence where conditioning is predicted to win, from the first samples; none where it is not.
+
+    Args:
+        proto: the plain model, opset 13 or later; not changed.
+        folder: where its external data lie.
+        feed: data that can be opened again; other data are left alone, for they may be walked only once.
+        plan: where the pairs stand.
+    """
+    from qdqtool.calibration.feed import open_feed
+    from qdqtool.conditioning.run import advice
+
+    if feed.origin is None or any(_is_quantised(node) for node in proto.graph.node):
+        return []
+    few = open_feed(feed.origin, feed.inputs, _limited(feed.options))
+    try:
+        found = advice(proto, folder, few, plan)
+    except QdqError:  # what stands in its way is for `condition` to tell
+        return []
+    if found is None or found[1].worst - found[0].worst < _WORTH:
+        return []
+    before, after = found
+    told = f"conditioning is predicted to raise the worst operator from {before.worst:.1f} to {after.worst:.1f} dB"
+    means = f"mean {before.mean:.1f} to {after.mean:.1f}; first {ADVICE_SAMPLES} samples"
+    return [f"{told} ({means}): add --condition auto"]
+
+
+def _limited(options: FeedOptions) -> FeedOptions:
+    limit = ADVICE_SAMPLES if options.limit is None else min(options.limit, ADVICE_SAMPLES)
+    return replace(options, limit=max(limit, options.batch))
+
+
+def _is_quantised(node: onnx.NodeProto) -> bool:
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear")

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""evaluate: a model and labelled data to its task's figures, beside its FP32 original. No metric is defined here."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from qdqtool.calibration.feed import Data, FeedOptions, inputs_of
+from qdqtool.calibration.inputs import Input
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.agreement import agreement
+from qdqtool.evaluation.classification import classified, ranks
+from qdqtool.evaluation.coco_names import shown_names
+from qdqtool.evaluation.decode.find import find_decoder
+from qdqtool.evaluation.detection_ap import coco, voc
+from qdqtool.evaluation.detections import Array, Decoder, Detections
+from qdqtool.evaluation.labels import are_boxes, box_labels, class_labels, tell_classes
+from qdqtool.evaluation.labels_classes import ClassLabels, Int64
+from qdqtool.evaluation.measured import Figure, Measured, judge
+from qdqtool.evaluation.names import Names, parse_names
+from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
+from qdqtool.evaluation.samples import Chunk, Samples, open_samples
+from qdqtool.evaluation.truth import Truth
+from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.simulation.executor import Executor
+
+Metric = Literal["top1", "coco", "voc", "agreement"]
+Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
+_COMPARE = "qdqtool compare gives SQNR and cosine of any two models"
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """How a model is judged.
+
+    Attributes:
+        baseline: the FP32 model that losses are told against, run on the same samples.
+        metric: top1, coco, voc or agreement; None takes what the labels are for.
+        decoder: what makes boxes of a detector's outputs, see `find_decoder`.
+        postprocess: instead of a decoder, ``script.py:function`` or a function; see `ScriptDecoder`.
+        names: the model's classes, see `parse_names`; "coco" for its 80, "coco90" for its numbers with gaps.
+        label_offset: added to the class numbers of labels, for classifiers with a background class in front.
+        selection: which boxes a decoder keeps.
+        provider: what onnxruntime runs on; figures are the reference's on cpu only.
+        seed: of the bootstrap.
+        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
+    """
+
+    baseline: ModelSource | None = None
+    metric: Metric | None = None
+    decoder: str = "auto"
+    postprocess: str | Postprocess | None = None
+    names: str | None = None
+    label_offset: int = 0
+    selection: Selection = field(default_factory=Selection)
+    provider: str = "cpu"
+    seed: int = 0
+    progress: bool | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of a model, and what it loses against its baseline.
+
+    Attributes:
+        metric: what was asked: top1, coco, voc or agreement.
+        model: the model's name.
+        baseline: the FP32 model's, "" without one.
+        samples: how many were judged.
+        figures: metric -> over all, then for each of `classes`, each with its 95 % interval.
+        baseline_figures: the same of the baseline; empty without one, and for agreement.
+        losses: baseline less model, paired; empty without a baseline.
+        classes: the class numbers that have figures of their own.
+        shown: what the classes are called; empty where nobody says.
+        means: how boxes were had: the decoder, or the script; "" for classifiers.
+        labels: which form the labels have; "" for agreement.
+        facts: counts that help to read the figures.
+        notes: what was left out or looks wrong, one sentence each.
+    """
+
+    metric: Metric
+    model: str
+    baseline: str
+    samples: int
+    figures: dict[str, tuple[Figure, ...]]
+    baseline_figures: dict[str, tuple[Figure, ...]]
+    losses: dict[str, tuple[Figure, ...]]
+    classes: tuple[int, ...] = ()
+    shown: tuple[str, ...] = ()
+    means: str = ""
+    labels: str = ""
+    facts: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def value(self, metric: str) -> float:
+        """A metric of the model over all images and classes."""
+        return self.figures[metric][0].value
+
+    def loss(self, metric: str) -> Figure:
+        """What a metric loses against the baseline, with its interval."""
+        return self.losses[metric][0]
+
+    def class_name(self, number: int) -> str:
+        """What a class is called: its name, or its number where nobody names it."""
+        return self.shown[number] if number < len(self.shown) else str(number)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool evaluate --json` prints; a figure is its value and the ends of its interval."""
+        return {
+            "schema": 1,
+            "metric": self.metric,
+            "model": self.model,
+            "baseline": self.baseline or None,
+            "samples": self.samples,
+            "figures": _overall(self.figures),
+            "baseline_figures": _overall(self.baseline_figures),
+            "losses": _overall(self.losses),
+            "classes": [self._class(k) for k in range(len(self.classes))],
+            "decoder": self.means or None,
+            "labels": self.labels or None,
+            "facts": self.facts,
+            "notes": list(self.notes),
+            "executor": "onnxruntime, ORT_ENABLE_BASIC, session.disable_quant_qdq=1; not TensorRT",
+        }
+
+    def _class(self, index: int) -> dict[str, Any]:
+        number = self.classes[index]
+        tables = {"figures": self.figures, "baseline_figures": self.baseline_figures, "losses": self.losses}
+        own = {key: {name: _told(one[1 + index]) for name, one in table.items()} for key, table in tables.items()}
+        return {"class": number, "name": self.class_name(number), **own}
+
+
+def _overall(table: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
+    return {name: _told(figures[0]) for name, figures in table.items()}
+
+
+def _told(figure: Figure) -> dict[str, float | None]:
+    """A figure for JSON, which has no NaN."""
+    numbers = {"value": figure.value, "low": figure.interval.low, "high": figure.interval.high}
+    return {key: None if math.isnan(number) else number for key, number in numbers.items()}
+
+
+def evaluate(
+    model: ModelSource,
+    data: Data,
+    labels: str | Path | None = None,
+    options: EvaluateOptions | None = None,
+    feed_options: FeedOptions | None = None,
+) -> Evaluation:
+    """Judge a model by its task: top-1 and top-5, average precision, or agreement with its FP32 original.
+
+    Models run in onnxruntime with ORT_ENABLE_BASIC and session.disable_quant_qdq, Q/DQ computed as written. Samples are
+    streamed; only ranks and boxes are kept. Intervals come from a paired bootstrap over the samples.
+
+    Args:
+        model: a path, an onnx.ModelProto, a gs.Graph or a callable returning one; plain or with Q/DQ; never changed.
+        data: what it is judged on; see `open_samples`.
+        labels: the truth; None where the data tells it, or for agreement.
+        options: baseline, metric, decoder, names.
+        feed_options: batch, limit, preprocessing.
+
+    Raises:
+        QdqError: labels that do not fit, no decoder, no task metric for this model and data; what `open_model` and
+            `open_samples` refuse.
+        MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for COCO's figures) is not installed.
+    """
+    options = options or EvaluateOptions()
+    names = _names(options.names)
+    opened = [open_model(model)]
+    if options.baseline is not None:
+        opened.append(open_model(options.baseline))
+    inputs = inputs_of(opened[0].proto.graph)
+    _check_alike(opened, inputs)
+    samples = open_samples(data, inputs, feed_options or FeedOptions())
+    if labels is None and samples.boxes and options.metric != "agreement":
+        labels = str(samples.where)
+    metric = options.metric or _metric_of(opened[0].name, labels, samples, options)
+    runs = [Executor(one.proto, one.folder, None, one.name, options.provider) for one in opened]
+    job = _Job(opened, runs, samples, names, options)
+    return _classify(job, labels) if metric == "top1" else _detect(job, metric, labels)
+
+
+def _names(text: str | None) -> Names | None:
+    """The classes of `--names`; COCO's need not be listed."""
+    if text not in ("coco", "coco90"):
+        return None if text is None else parse_names(text)
+    shown = shown_names(text)
+    return Names(shown, {word: number for number, word in enumerate(shown) if word})
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every task needs: the models (the baseline last), the samples, the names."""
+
+    opened: Sequence[Opened]
+    runs: Sequence[Executor]
+    samples: Samples
+    names: Names | None
+    options: EvaluateOptions
+
+    @property
+    def paired(self) -> bool:
+        return len(self.opened) == 2
+
+    def walk(self) -> Iterator[tuple[Chunk, list[dict[str, Array]]]]:
+        """Each run with the outputs of each model."""
+        for chunk in _shown(self.samples, self.options.progress):
+            yield chunk, [run.run(chunk.feed) for run in self.runs]
+
+
+def _check_alike(opened: Sequence[Opened], inputs: Sequence[Input]) -> None:
+    for other in opened[1:]:
+        theirs = {one.name for one in inputs_of(other.proto.graph)}
+        if theirs != {one.name for one in inputs}:
+            mine = ", ".join(one.name for one in inputs)
+            reason = f"takes {', '.join(sorted(theirs))}, the model takes {mine}"
+            raise QdqError(other.name, reason, "give the FP32 original of the same model")
+
+
+def _metric_of(model: str, labels: str | Path | None, samples: Samples, options: EvaluateOptions) -> Metric:
+    """What the labels are for; without any, agreement."""
+    if labels is not None:
+        return "coco" if are_boxes(labels) else "top1"
+    if tell_classes(samples):
+        return "top1"
+    if options.baseline is not None:
+        return "agreement"
+    reason = "has no task metric here: there are no --labels, and no --baseline whose detections could be the truth"
+    raise QdqError(model, reason, _COMPARE)
+
+
+def _shown(samples: Samples, progress: bool | None) -> Iterator[Chunk]:
+    """The runs, with a bar on stderr while they pass."""
+    if progress is False or not (progress or sys.stderr.isatty()):
+        yield from samples.chunks()
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc="evaluate", total=samples.count, unit="sample", file=sys.stderr, leave=False) as bar:
+        for chunk in samples.chunks():
+            yield chunk
+            bar.update(len(chunk.geometries))
+
+
+# --------------------------------------------------------------------------------------------------- classification
+
+
+def _classify(job: _Job, labels: str | Path | None) -> Evaluation:
+    truth = class_labels(labels, job.samples, job.names)
+    found: list[list[Int64]] = [[] for _ in job.runs]
+    seen = 0
+    for chunk, outputs in job.walk():
+        count = len(chunk.geometries)
+        right = truth.numbers[seen : seen + count] + job.options.label_offset
+        if len(right) < count:
+            raise QdqError("--labels", f"hold {len(truth.numbers)} classes, the data has more samples")
+        for held, one, given in zip(found, job.opened, outputs, strict=True):
+            held.append(ranks(one.name, _scores(one.name, given, count), right))
+        seen += count
+    measured = [classified(held) for held in found]
+    return _evaluation(job, "top1", measured, shown=truth.shown, labels=_told_classes(job, truth))
+
+
+def _told_classes(job: _Job, truth: ClassLabels) -> str:
+    offset = job.options.label_offset
+    return truth.form + (f", {offset:+d}" if offset else "")
+
+
+def _scores(where: str, outputs: Mapping[str, Array], count: int) -> Array:
+    """float[n, classes] of the only output, whatever axes of one stand behind."""
+    if len(outputs) != 1:
+        reason = f"has {len(outputs)} outputs ({', '.join(outputs)}), a classifier has one of scores"
+        raise QdqError(where, reason, "give labels of boxes for a detector, or a model cut to its scores")
+    name, scores = next(iter(outputs.items()))
+    if scores.dtype.kind not in "fiu" or not scores.size or scores.size % count:
+        raise QdqError(where, f"gives {name} as {scores.dtype} {list(scores.shape)} for {count} samples", _COMPARE)
+    return scores.reshape(count, -1)
+
+
+# -------------------------------------------------------------------------------------------------------- detection
+
+
+def _detect(job: _Job, metric: Metric, labels: str | Path | None) -> Evaluation:
+    if metric == "agreement":
+        return _agree(job)
+    form = box_labels(labels, job.samples, job.names)
+    truths: list[Truth] = []
+    found, means = _boxes(job, lambda chunk: truths.extend(_truths(form, chunk, len(truths))))
+    measured = [(coco if metric == "coco" else voc)(one, truths) for one in found]
+    notes = _strangers(found[0], form.shown)
+    return _evaluation(job, metric, measured, form.shown, means, form.form, notes)
+
+
+def _truths(form: Any, chunk: Chunk, first: int) -> list[Truth]:
+    return [form.truth(first + index, g.width, g.height) for index, g in enumerate(chunk.geometries)]
+
+
+def _agree(job: _Job) -> Evaluation:
+    if not job.paired:
+        raise QdqError(job.opened[0].name, "agrees with nothing: there is no --baseline", "give its FP32 original")
+    found, means = _boxes(job, lambda chunk: None)
+    measured = agreement(*found)
+    return _evaluation(job, "agreement", [measured], job.names.shown if job.names else (), means)
+
+
+def _boxes(job: _Job, also: Callable[[Chunk], None]) -> tuple[list[list[Detections]], str]:
+    """The detections of each model, image by image, and how they were had; `also` sees every run."""
+    decoder: Decoder | None = None
+    means = ""
+    found: list[list[Detections]] = [[] for _ in job.runs]
+    for chunk, outputs in job.walk():
+        if decoder is None:  # what the baseline gives is the clearer: INT8 may have blurred what tells heads apart
+            decoder, means = _decoder(job, outputs[-1], chunk)
+        also(chunk)
+        for held, given in zip(found, outputs, strict=True):
+            held.extend(decoder(given, chunk.geometries))
+    return found, means
+
+
+def _decoder(job: _Job, outputs: Mapping[str, Array], chunk: Chunk) -> tuple[Decoder, str]:
+    options = job.options
+    if options.postprocess is not None:
+        if callable(options.postprocess):
+            scripted = ScriptDecoder(Path("postprocess"), options.postprocess, options.selection)
+        else:
+            scripted = script_decoder(options.postprocess, options.selection)
+        return scripted, scripted.told
+    size = chunk.geometries[0].input_size
+    if not all(size):
+        raise QdqError(job.opened[0].name, "takes no images, so that no decoder fits", f"{_COMPARE}; --postprocess")
+    try:
+        found = find_decoder(options.decoder, outputs, size, options.selection)
+    except QdqError as error:
+        if options.decoder != "auto":
+            raise
+        reason = f"has no task metric here: {error.reason}"
+        raise QdqError(job.opened[0].name, reason, f"{error.todo}; {_COMPARE}") from error
+    return found, found.told
+
+
+def _strangers(found: Sequence[Detections], shown: Sequence[str]) -> tuple[str, ...]:
+    """A word where the model tells classes that the labels do not know."""
+    if not shown:
+        return ()
+    outside = sum(int((one.labels >= len(shown)).sum()) for one in found)
+    if not outside:
+        return ()
+    total = sum(map(len, found))
+    return (f"{outside} of {total} detections are of classes beyond the {len(shown)} that the labels name: not judged",)
+
+
+# ---------------------------------------------------------------------------------------------------------- figures
+
+
+def _evaluation(
+    job: _Job,
+    metric: Metric,
+    measured: Sequence[Measured],
+    shown: tuple[str, ...] = (),
+    means: str = "",
+    labels: str = "",
+    notes: tuple[str, ...] = (),
+) -> Evaluation:
+    mine = measured[0]
+    verdict = judge(mine, measured[1] if len(measured) == 2 else None, seed=job.options.seed)
+    return Evaluation(
+        metric,
+        job.opened[0].name,
+        job.opened[-1].name if job.paired else "",
+        mine.images,
+        verdict.figures,
+        verdict.baseline,
+        verdict.losses,
+        mine.classes,
+        shown,
+        means,
+        labels,
+        mine.facts,
+        (*job.samples.notes, *notes),
+    )

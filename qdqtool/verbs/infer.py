@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `infer`: a model and data to pictures with its boxes or classes drawn, and one file of them all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.verbs.opening import files_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from qdqtool.calibration.feed import Data, FeedOptions
+    from qdqtool.evaluation.classes import Ranked
+    from qdqtool.evaluation.detections import Detections
+    from qdqtool.evaluation.samples import Samples
+    from qdqtool.evaluation.seeing import Reading, Sight
+    from qdqtool.simulation.executor import Executor
+
+FILE = "detections.json"
+
+
+@dataclass(frozen=True)
+class InferOptions:
+    """How pictures are made.
+
+    Attributes:
+        reading: decoder or script, thresholds; None for `Reading()`: recognised, score above 0.3.
+        names: "coco", a file of class names, or names with commas between; None shows numbers.
+        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
+        force: whether a folder that holds files will do; those of the same name are replaced.
+        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
+    """
+
+    reading: Reading | None = None
+    names: str | None = None
+    provider: str = "cpu"
+    force: bool = False
+    progress: bool | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found in one image.
+
+    Attributes:
+        file: its name.
+        picture: the file drawn, in the output folder.
+        size: (width, height) of the image.
+        found: boxes, or the best classes.
+    """
+
+    file: str
+    picture: str
+    size: tuple[int, int]
+    found: Detections | Ranked
+
+
+@dataclass(frozen=True)
+class InferResult:
+    """What was found in all images, and where the pictures are.
+
+    Attributes:
+        folder: where they were written.
+        told: how outputs were read.
+        images: one per sample, in order.
+        names: class names by number.
+        notes: what was left out, one sentence each.
+    """
+
+    folder: Path
+    told: str
+    images: tuple[Seen, ...]
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def boxes(self) -> int | None:
+        """How many boxes there are in all; None for a classifier."""
+        from qdqtool.evaluation.detections import Detections
+
+        counts = [len(one.found) for one in self.images if isinstance(one.found, Detections)]
+        return sum(counts) if len(counts) == len(self.images) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in detections.json: boxes in pixels of the image, to a hundredth."""
+        from qdqtool.evaluation.detections import Detections
+
+        images = []
+        for one in self.images:
+            facts: dict[str, Any] = {"file": one.file, "picture": one.picture}
+            facts["width"], facts["height"] = one.size
+            if isinstance(one.found, Detections):
+                facts["detections"] = _boxes(one.found, self.names)
+            else:
+                facts["classes"] = _classes(one.found, self.names)
+            images.append(facts)
+        return {"schema": 1, "decoder": self.told, "images": images, "notes": list(self.notes)}
+
+
+def infer(
+    model: ModelSource,
+    data: Data,
+    output: str | Path,
+    options: InferOptions | None = None,
+    feed_options: FeedOptions | None = None,
+) -> InferResult:
+    """Run a model over images, draw what it finds, and write the pictures and `detections.json` to a folder.
+
+    Plain and Q/DQ models run in the reference executor: Q/DQ is computed as written, in float, by onnxruntime.
+
+    Args:
+        model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        data: a folder of images, or of class folders; arrays are shown as images where they are of 1 or 3 channels.
+        output: the folder; made where it is not there, refused where it holds something and `force` is off.
+        options: see `InferOptions`.
+        feed_options: batch, limit, preprocessing.
+
+    Raises:
+        QdqError: data that does not fit, a folder that cannot be used, no decoder for the outputs; nothing is written.
+        MissingPackageError: onnxruntime or Pillow is not installed.
+    """
+    from qdqtool.calibration.feed import FeedOptions, inputs_of
+    from qdqtool.evaluation.album import check_folder, filling
+    from qdqtool.evaluation.pictures import blue_first
+    from qdqtool.evaluation.samples import open_samples
+    from qdqtool.simulation.executor import Executor
+
+    options, feed_options = options or InferOptions(), feed_options or FeedOptions()
+    folder, opened = Path(output), open_model(model)
+    inputs = [*([opened.path] if opened.path else []), *files_of(data)]
+    check_folder(folder, inputs, force=options.force)
+    samples = open_samples(data, inputs_of(opened.proto.graph), feed_options)
+    run = Executor(opened.proto, opened.folder, None, opened.name, options.provider)
+    with filling(folder, [*inputs, *(samples.images or ())]) as place:
+        result = _pictures(place, run, samples, options, bgr=blue_first(feed_options.preprocess))
+        document = json.dumps(result.to_json(), indent=1, ensure_ascii=False)
+        (place / FILE).write_text(document + "\n", encoding="utf-8")
+    return replace(result, folder=folder)
+
+
+def _pictures(place: Path, run: Executor, samples: Samples, options: InferOptions, *, bgr: bool) -> InferResult:
+    """Draw every sample into a folder."""
+    from qdqtool.evaluation.album import picture_names
+    from qdqtool.evaluation.pictures import file_of, picture_of
+    from qdqtool.evaluation.seeing import Reading, see
+
+    pictures = picture_names(samples.images) if samples.images is not None else None
+    names: tuple[str, ...] | None = None
+    seen: list[Seen] = []
+    told = ""
+    for sight in see([run], samples, options.reading or Reading(), "infer", options.progress):
+        names, told = class_names(options.names, sight) if names is None else names, sight.reader.told
+        file, found = file_of(samples, sight.index), sight.found[0]
+        picture = pictures[sight.index] if pictures else f"{file}.png"
+        image = picture_of(samples, sight.index, sight.chunk, sight.row, bgr=bgr)
+        _drawn(image, found, names).save(place / picture, "PNG")
+        geometry = sight.chunk.geometries[sight.row]
+        seen.append(Seen(file.name, picture, (geometry.width, geometry.height), found))
+    return InferResult(place, told, tuple(seen), names or (), samples.notes)
+
+
+def class_names(text: str | None, sight: Sight) -> tuple[str, ...]:
+    """Class names by number for what reads a model's outputs."""
+    from qdqtool.evaluation.coco_names import shown_names
+    from qdqtool.evaluation.decode.head import HeadDecoder
+
+    return shown_names(text, sight.reader.head.classes if isinstance(sight.reader, HeadDecoder) else None)
+
+
+def _drawn(picture: Image, found: Detections | Ranked, names: tuple[str, ...]) -> Image:
+    from qdqtool.evaluation.detections import Detections
+    from qdqtool.evaluation.draw import draw_boxes, draw_classes, name_of
+
+    if isinstance(found, Detections):
+        return draw_boxes(picture, found, names)
+    ranked = zip(found.labels, found.probabilities, strict=True)
+    return draw_classes(picture, [f"{share:.3f} {name_of(int(label), names)}" for label, share in ranked])
+
+
+def _boxes(found: Detections, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    from qdqtool.evaluation.draw import name_of
+
+    return [
+        {
+            "box": [round(float(value), 2) for value in found.boxes[row]],
+            "score": round(float(found.scores[row]), 4),
+            "class": int(found.labels[row]),
+            "name": name_of(int(found.labels[row]), names),
+        }
+        for row in range(len(found))
+    ]
+
+
+def _classes(found: Ranked, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    from qdqtool.evaluation.draw import name_of
+
+    return [
+        {"class": int(label), "name": name_of(int(label), names), "probability": round(float(share), 4)}
+        for label, share in zip(found.labels, found.probabilities, strict=True)
+    ]

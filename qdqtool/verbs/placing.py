@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a target that rounds every tensor asks of `insert` beside the plan: points everywhere, and ranges it fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from qdqtool.graph.types import float_tensors
+from qdqtool.graph.view import GraphView
+from qdqtool.match.complete import bounded_scales
+from qdqtool.match.everywhere import every_tensor
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.rulebook import load_rules
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.trtversion import require_dla
+
+
+def rounds_everywhere(options: PlanOptions | None) -> bool:
+    """Whether the target computes with every tensor rounded: the DLA, which knows no Q/DQ and reads a cache."""
+    return options is not None and options.target == "dla"
+
+
+def points_everywhere(
+    proto: onnx.ModelProto, view: GraphView, decided: Plan, options: PlanOptions, tables: tuple[ScaleTable | None, ...]
+) -> Plan:
+    """The plan with a point on every float tensor, but those of which a table says that they have no scale by nature.
+
+    Raises:
+        QdqError: a version without INT8 on the DLA.
+    """
+    if options.trt_version is not None:
+        require_dla(options.trt_version)
+    rules = load_rules(options.target, options.trt_version, options.rules)
+    unscaled: dict[str, str] = {}
+    for table in tables:
+        if table is not None:
+            behind = frozenset(table.facts.get("behind", ()))
+            unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
+    return every_tensor(view, decided, rules, float_tensors(proto), unscaled)
+
+
+def with_fixed_ranges(view: GraphView, options: PlanOptions, scales: Mapping[str, Scale]) -> dict[str, Scale]:
+    """Scales as the target has them whatever the data: outputs that it gives a fixed range take that."""
+    return {**scales, **bounded_scales(view, load_rules(options.target, options.trt_version, options.rules))}

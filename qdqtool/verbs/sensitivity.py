@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `sensitivity`: a plain model and data to a table of what each operator loses in INT8. Nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.passes.peel import is_plain
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.calibration.keep import Survey
+    from qdqtool.calibration.options import CalibrationOptions
+
+
+@dataclass(frozen=True)
+class SensitivityOptions:
+    """How operators are ranked.
+
+    Attributes:
+        plan: target, version, heads, rules: what `insert` would be given.
+        calibration: method and provider.
+        feed: how data is read.
+        ends: whether the tenth that loses most by itself is also run end to end.
+    """
+
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    calibration: CalibrationOptions | None = None
+    feed: FeedOptions | None = None
+    ends: bool = True
+
+
+@dataclass(frozen=True)
+class SensitivityResult:
+    """The ranking, and the scales it holds for."""
+
+    survey: Survey
+    table: ScaleTable
+
+
+def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptions | None = None) -> SensitivityResult:
+    """Rank the operators of a plain model by what they lose in INT8.
+
+    Args:
+        model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        data: calibration data; see `open_feed`.
+        options: see `SensitivityOptions`.
+
+    Raises:
+        QdqError: a model with Q/DQ, one without an operator that runs in INT8 or a float32 output, and what
+            `calibrate_scales` refuses.
+    """
+    from qdqtool.calibration.auto import CUTS, source_of
+    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.keep import Quantised, survey
+
+    options = options or SensitivityOptions()
+    opened = open_model(model)
+    proto = normalise(opened.proto, opened.folder).proto
+    if not is_plain(proto):
+        raise QdqError(opened.name, "has Q/DQ, and sensitivity asks what they would do", "qdqtool peel takes them out")
+    view = GraphView(proto.graph, opened.folder)
+    plan = make_plan(view, options.plan)
+    if not plan.weights:
+        raise QdqError(opened.name, "has no operator that runs in INT8", "see qdqtool insert --dry-run")
+    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(proto.graph), options.feed)
+    how = replace(options.calibration or CalibrationOptions(), where=opened.name)
+    points = frozenset(point.tensor for point in plan.activations)
+    table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
+    source = source_of(proto, opened.folder, feed, {}, how)
+    quantised = Quantised(source, options.plan, tuple(table.facts.get(CUTS, ())), table.scales)
+    return SensitivityResult(survey(quantised, ends=options.ends), table)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `simulate`: an INT8 model and data to what TensorRT should compute. No measurement of TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import onnx
+
+from qdqtool.cache.text import Cache, read_cache
+from qdqtool.errors import QdqError
+from qdqtool.files import replacing
+from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.normalise import normalise
+from qdqtool.graph.types import float_tensors, opset_of
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.complete import complete_scales
+from qdqtool.passes.inline import inline_quantised
+from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
+from qdqtool.rulebook import load_rules
+from qdqtool.scales import ScaleTable
+from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_implicit
+from qdqtool.simulation.measures import Measure
+from qdqtool.trtversion import TrtVersion, require_caches, require_dla
+from qdqtool.verbs.compare import NO_TASK_METRIC
+from qdqtool.verbs.opening import check_target, files_of, path_of, stored_table
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+
+Mode = Literal["explicit", "implicit"]
+_OLDEST = 8  # from this opset on Max and Min broadcast
+_EXPLICIT_FROM = TrtVersion(8, 0, 0)
+_BY_VALUE = {"even": "to even", "up": "up", "away": "away from zero"}
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """Whose INT8 is computed.
+
+    Attributes:
+        target: "gpu", or "dla".
+        cache: of a plain model: a calibration cache, or its file.
+        trt_version: whose rules hold; None for that of the cache's header, or without a cache for the newest.
+        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
+        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
+    """
+
+    target: Target = "gpu"
+    cache: Cache | str | Path | None = None
+    trt_version: TrtVersion | None = None
+    provider: str = "cpu"
+    progress: bool | None = None
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A model that computes in float what the target computes in INT8, and the same model without any INT8.
+
+    Attributes:
+        model: to be run by the reference executor; its tensors have the names of the plain model.
+        plain: the same in float.
+        folder: where the external data of both lie.
+        name: what messages call it.
+        mode: "explicit" (Q/DQ), or "implicit" (scales of a cache).
+        target: "gpu" or "dla".
+        tensors: activations that pass through INT8, by the names of the plain model.
+        weights: weights that do.
+        floats: weighted operator -> why it stays in float.
+        notes: what was assumed and what was left out, a sentence each.
+    """
+
+    model: onnx.ModelProto
+    plain: onnx.ModelProto
+    folder: Path | None
+    name: str
+    mode: Mode
+    target: Target
+    tensors: tuple[str, ...]
+    weights: tuple[str, ...]
+    floats: dict[str, str]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SimulateResult:
+    """What a simulation gave.
+
+    Attributes:
+        simulated: the model that was run, and what is INT8 in it.
+        outputs: each float output against the same model in float.
+        uncompared: output -> why it has no measure.
+        samples: how many were run.
+        file: where the outputs were written, if they were.
+        notes: sentences for the user.
+    """
+
+    simulated: Simulated
+    outputs: tuple[Measure, ...]
+    uncompared: dict[str, str]
+    samples: int
+    file: Path | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool simulate --json` prints."""
+        one = self.simulated
+        return {
+            "schema": 1,
+            "mode": one.mode,
+            "target": one.target,
+            "int8_tensors": list(one.tensors),
+            "int8_weights": list(one.weights),
+            "float_operators": one.floats,
+            "samples": self.samples,
+            "outputs": [measure.to_json() for measure in self.outputs],
+            "uncompared": self.uncompared,
+            "file": None if self.file is None else str(self.file),
+            "task_metric": None,
+            "notes": list(self.notes),
+        }
+
+
+def simulate(
+    model: ModelSource,
+    data: Data | Feed,
+    options: SimulateOptions | None = None,
+    feed_options: FeedOptions | None = None,
+    *,
+    output: str | Path | None = None,
+) -> SimulateResult:
+    """Run an INT8 model as TensorRT should compute it, and measure its outputs against the same model in float.
+
+    Args:
+        model: a Q/DQ model, or a plain one with a cache; a path, ModelProto, gs.Graph or a callable returning one.
+        data: what to feed; see `open_feed`.
+        options: see `SimulateOptions`.
+        feed_options: batch, limit, preprocessing.
+        output: .npz to write the outputs to, one array each, samples along the first axis.
+
+    Raises:
+        QdqError: what `simulated_model` refuses, data that does not fit, outputs that one array cannot hold.
+        MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
+    """
+    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.simulation import pairing
+    from qdqtool.simulation.executor import Executor
+    from qdqtool.simulation.recorder import Recorder
+
+    options = options or SimulateOptions()
+    file = None if output is None else Path(output)
+    check_target(file, [path_of(model), path_of(options.cache), *files_of(data)])
+    one = simulated_model(model, options)
+    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(one.model.graph), feed_options)
+    runs = (
+        Executor(one.plain, one.folder, None, one.name, options.provider),
+        Executor(one.model, one.folder, None, one.name, options.provider),
+    )
+    batches = pairing.counted_batches(feed, "simulate", options.progress)
+    with Recorder() as recorder:
+        found = pairing.measure(
+            runs, {name: (name, name) for name in runs[1].names}, batches, recorder.add if file else None
+        )
+        if file is not None:
+            with replacing(file) as target:
+                recorder.write(target)
+    notes = (*feed.notes, *one.notes, NO_TASK_METRIC)
+    return SimulateResult(one, tuple(found.measures.values()), found.uncompared, found.samples, file, notes)
+
+
+def simulated_model(model: ModelSource, options: SimulateOptions | None = None) -> Simulated:
+    """The graph that computes in float what a target computes in INT8; `evaluate` and `compare` take its `model`.
+
+    Explicit INT8 is the Q/DQ model as it is written. Implicit INT8 is a plain graph with rounding written into it.
+
+    Args:
+        model: a Q/DQ model, or a plain one with a cache; never changed.
+        options: see `SimulateOptions`.
+
+    Raises:
+        QdqError: Q/DQ that TensorRT refuses, a cache beside Q/DQ or none beside a plain model, a version that does
+            not read the cache or has no INT8 on its DLA, a cache without a scale that is used.
+    """
+    options = options or SimulateOptions()
+    if options.target not in ROUNDINGS:
+        raise QdqError("--target", f"{options.target!r} is not one", "choose gpu or dla")
+    plain = open_model(model)
+    inline_quantised(plain.proto)
+    view = GraphView(plain.proto.graph, plain.folder)
+    if has_qdq(view):
+        if options.cache is not None:
+            reason = "has Q/DQ, beside which TensorRT takes no scales from a cache"
+            raise QdqError(plain.name, reason, "leave --cache out, or give the plain model (qdqtool peel)")
+        return _with_pairs(plain, view, options)
+    if options.cache is None:
+        todo = "give --cache (qdqtool ptq writes one), or the model that qdqtool insert makes"
+        raise QdqError(plain.name, "has no Q/DQ, and no cache says what is INT8", todo)
+    cache = options.cache if isinstance(options.cache, Cache) else read_cache(options.cache)
+    version = _version_of(cache, options)
+    return _implicit(plain, cache.entries, options.target, version, ())
+
+
+def _with_pairs(plain: Opened, view: GraphView, options: SimulateOptions) -> Simulated:
+    """A Q/DQ model: as it is written on a GPU, by the scales that it carries on the DLA."""
+    version = options.trt_version
+    if options.target == "gpu" and version is not None and version < _EXPLICIT_FROM:
+        reason = f"has Q/DQ, which TensorRT {version.text} does not read"
+        raise QdqError(plain.name, reason, "qdqtool peel gives it the plain model and a cache; simulate those")
+    whole = onnx.ModelProto()
+    whole.CopyFrom(plain.proto)
+    peeled = peel_pairs(view, on_conflict="max")
+    return _explicit(plain, whole, peeled) if options.target == "gpu" else _from_pairs(plain, peeled, options)
+
+
+def _explicit(plain: Opened, whole: onnx.ModelProto, peeled: Peeled) -> Simulated:
+    """A Q/DQ model on a GPU: it says itself what is rounded, and the reference executor rounds as TensorRT does."""
+    notes = ["simulated on a CPU, not run by TensorRT: half-way values to even, products and sums in float32"]
+    if peeled.estimated:
+        notes.append(f"{len(peeled.estimated)} of {len(peeled.scales)} scales were estimated without data")
+    floats = {node.name: "its weight has no Q/DQ" for node in _float_nodes(peeled)}
+    int8 = (tuple(peeled.scales), tuple(peeled.weights))
+    return Simulated(whole, plain.proto, plain.folder, plain.name, "explicit", "gpu", *int8, floats, tuple(notes))
+
+
+def _from_pairs(plain: Opened, peeled: Peeled, options: SimulateOptions) -> Simulated:
+    """A Q/DQ model on the DLA, which knows no Q/DQ: the scales that `peel --target dla` would write, without data."""
+    if options.trt_version is not None:
+        require_dla(options.trt_version)
+    if peeled.estimated:
+        part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
+        raise QdqError(plain.name, f"{part} were estimated without data", "insert --data calibrates")
+    table = stored_table(plain.proto) or ScaleTable()
+    tensors = [name for name in float_tensors(plain.proto) if not peeled.view.is_constant(name)]
+    rules = load_rules("dla", options.trt_version)
+    complete = complete_scales(peeled.view, rules, peeled.scales, tensors, table)
+    entries = {name: np.float32(scale.bits) for name, scale in complete.scales.items()}
+    kept = tuple(node.key for node in _float_nodes(peeled))
+    one = _implicit(plain, entries, "dla", options.trt_version, kept)
+    left = len(complete.left)
+    if not left:
+        return one
+    told = f"{left} of {len(tensors)} tensors have no scale and stay in float, such as {complete.left[0]}"
+    return replace(one, notes=(told, *one.notes))
+
+
+def _implicit(
+    plain: Opened,
+    entries: Mapping[str, np.float32],
+    target: Target,
+    version: TrtVersion | None,
+    kept: tuple[str, ...],
+) -> Simulated:
+    """A plain model with scales: rounding is written into a copy of it."""
+    notes = []
+    if (opset_of(plain.proto) or 1) < _OLDEST:
+        notes += [f"{note}, for the simulation only" for note in normalise(plain.proto, plain.folder).notes]
+    proto = onnx.ModelProto()
+    proto.CopyFrom(plain.proto)
+    done = simulate_implicit(GraphView(proto.graph, plain.folder), entries, target, version, kept)
+    notes += _told(done, target)
+    of_plain = (plain.proto, plain.folder, plain.name)
+    return Simulated(proto, *of_plain, "implicit", target, done.tensors, done.weights, done.floats, tuple(notes))
+
+
+def _told(done: Implicit, target: Target) -> list[str]:
+    activations, weights = (_BY_VALUE[how] for how in ROUNDINGS[target])
+    places = {"gpu": "what INT8 operators read at the outputs of fused groups", "dla": "every tensor with a scale"}
+    rounding = f"half-way values {activations}, those of weights {weights}, one scale per output channel of a weight"
+    notes = [
+        f"simulated on a CPU, not run by TensorRT: {places[target]}; {rounding}",
+        "which kernels TensorRT would choose is not known",
+    ]
+    if target == "dla":
+        notes.append("per-channel weights and levels from -128 on are a guess for the DLA; FP16 is computed in float32")
+    if done.unused:
+        notes.append(f"{len(done.unused)} scales without an effect here, such as that of {done.unused[0]}")
+    return notes
+
+
+def _float_nodes(peeled: Peeled) -> list[Any]:
+    """Weighted operators whose weight had no pair."""
+    int8 = frozenset(peeled.int8_nodes)
+    view = peeled.view
+    return [node for node in view.nodes if weight_index(view, node) is not None and node.key not in int8]
+
+
+def _version_of(cache: Cache, options: SimulateOptions) -> TrtVersion:
+    """The version whose cache it is, where TensorRT would read it.
+
+    Raises:
+        QdqError: the header is of another version, or of none; or the version has no caches or no INT8 on its DLA.
+    """
+    where = "--cache" if isinstance(options.cache, Cache) else str(options.cache)
+    version = options.trt_version or cache.version
+    if version is None:
+        raise QdqError(where, f"its header {cache.header!r} names no version", "give --trt-version")
+    if cache.version is not None and version.header() != cache.version.header():
+        reason = f"is for TensorRT {cache.version.text}; {version.text} would skip it and calibrate again"
+        raise QdqError(where, reason, "qdqtool cache retarget")
+    require_caches(version)
+    if options.target == "dla":
+        require_dla(version)
+    return version

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool lint`: what it prints, writes and refuses, and its exit codes, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from command import contents, refused, run, write_net
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: Capsys) -> Path:
+    """`m.onnx` plain, `q.onnx` as insert makes it, `bad.onnx` with a pair inside a group and a scale of zero."""
+    write_net(tmp_path)
+    assert run(capsys, "insert", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "-q").code == 0
+    model = onnx.load(tmp_path / "q.onnx")
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        for index, name in enumerate(node.input):
+            node.input[index] = name.replace("_estimated_scale", "_scale")
+    for tensor in model.graph.initializer:
+        tensor.name = tensor.name.replace("_estimated_scale", "_scale")
+    graph = model.graph
+    relu = next(place for place, node in enumerate(graph.node) if node.output[0] == "r1")
+    for op, name, made in (("QuantizeLinear", "c1", "inq"), ("DequantizeLinear", "inq", "ind")):
+        node = onnx.helper.make_node(op, [name, "r1_scale", "qdqtool_zero_point"], [made])
+        graph.node.insert(relu, node)
+        relu += 1
+    graph.node[relu].input[0] = "ind"
+    onnx.save(model, tmp_path / "split.onnx")
+    zero = onnx.numpy_helper.to_array(next(t for t in graph.initializer if t.name == "x_scale")) * 0
+    next(t for t in graph.initializer if t.name == "x_scale").CopyFrom(onnx.numpy_helper.from_array(zero, "x_scale"))
+    onnx.save(model, tmp_path / "bad.onnx")
+    return tmp_path
+
+
+def test_errors_decide_the_exit_code_and_levels_change_that(folder: Path, capsys: Capsys) -> None:
+    before = contents(folder)
+    for model, level, code in (
+        ("bad.onnx", "error", 1),
+        ("split.onnx", "error", 0),
+        ("split.onnx", "warning", 1),
+        ("m.onnx", "warning", 0),
+        ("m.onnx", "note", 1),
+    ):
+        assert run(capsys, "lint", folder / model, "--level", level).code == code, (model, level)
+    assert contents(folder) == before
+
+
+def test_the_text_says_what_where_how_many_and_what_to_do(folder: Path, capsys: Capsys) -> None:
+    said = run(capsys, "lint", folder / "bad.onnx", "--ignore", "Q016,Q018")
+    lines = said.out.splitlines()
+    assert lines[0] == "Q010 scale-value: 1 error"
+    assert lines[1] == "  x: its scale is zero, TensorRT takes positive ones only"
+    assert "Q001 split-fusion: 1 warning" in lines
+    assert "  c1: a pair between Conv c1 and the Relu that fuses with it" in lines
+    assert "  to do: qdqtool lint --fix takes the pair away" in lines
+    assert f"{folder / 'bad.onnx'}: 1 error, 1 warning" in lines
+    assert lines[-1] == "what a code means: qdqtool lint --explain Q010"
+
+
+def test_many_places_are_cut_off_and_all_shows_them(folder: Path, capsys: Capsys) -> None:
+    graph = onnx.load(folder / "m.onnx").graph
+    for number in range(9):
+        graph.node.append(onnx.helper.make_node("QLinearConv", ["x"], [f"i{number}"], f"n{number}"))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)])
+    onnx.save(model, folder / "many.onnx")
+    short = run(capsys, "lint", folder / "many.onnx", "--select", "Q025").out
+    assert "Q025 integer-operator: 9 errors" in short and "  and 4 more (--all shows them)" in short
+    assert "  n5: " not in short
+    assert "  n8: " in run(capsys, "lint", folder / "many.onnx", "--select", "Q025", "--all").out
+
+
+def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:
+    for words, codes in (
+        (("--select", "Q001"), {"Q001"}),
+        (("--select", "Q001,Q010", "--ignore", "Q010"), {"Q001"}),
+        (("--select", "Q001", "--select", "Q010"), {"Q001", "Q010"}),
+    ):
+        document = json.loads(run(capsys, "lint", folder / "bad.onnx", *words, "--json").out)
+        assert {one["code"] for one in document["findings"]} == codes
+    refused(run(capsys, "lint", folder / "bad.onnx", "--select", "Q0O1"), "Q0O1: no check has this code", "Q001")
+
+
+def test_json_has_its_keys_and_counts(folder: Path, capsys: Capsys) -> None:
+    said = run(capsys, "lint", folder / "bad.onnx", "--ignore", "Q016,Q018", "--format", "json")
+    document = json.loads(said.out)
+    keys = {"schema", "model", "target", "counts", "findings", "fixed", "file", "notes"}
+    assert set(document) == keys and document["schema"] == 1 and document["file"] is None
+    assert document["counts"] == {"error": 1, "warning": 1, "note": 0}
+    assert document["findings"][0]["where"] == "c1" and document["findings"][0]["fixable"] is True
+    assert said.out == run(capsys, "lint", folder / "bad.onnx", "--ignore", "Q016,Q018", "--json").out
+
+
+def test_sarif_goes_to_stdout(folder: Path, capsys: Capsys) -> None:
+    said = run(capsys, "lint", folder / "bad.onnx", "--format", "sarif")
+    assert said.code == 1
+    (log,) = json.loads(said.out)["runs"]
+    assert {"Q001", "Q010"} <= {one["ruleId"] for one in log["results"]}
+
+
+def test_explain_needs_no_model(capsys: Capsys) -> None:
+    said = run(capsys, "lint", "--explain", "Q003")
+    assert said.code == 0 and said.out.startswith("Q003 loose-end (error; gpu, dla)\n\nA QuantizeLinear without")
+    assert "TensorRT ==8.5" in run(capsys, "lint", "--explain", "Q019").out
+    assert json.loads(run(capsys, "lint", "--explain", "Q019", "--json").out)["trt"] == "==8.5"
+    refused(run(capsys, "lint", "--explain", "Q3"), "no check has this code")
+
+
+@pytest.mark.parametrize("order", [("{m}", "--fix"), ("--fix", "{m}"), ("{m}", "--fix", "Q001"), ("{m}", "--fix=Q001")])
+def test_fix_writes_a_new_file_and_leaves_the_input(order: tuple[str, ...], folder: Path, capsys: Capsys) -> None:
+    before = contents(folder)
+    words = [word.format(m=folder / "split.onnx") for word in order]
+    said = run(capsys, "lint", *words, "-o", folder / "fixed.onnx", "--ignore", "Q018")
+    assert said.code == 0 and f"wrote {folder / 'fixed.onnx'}: 1 finding repaired" in said.out
+    assert "note: Q001: 1 reads have the float tensor again, 2 Q/DQ nodes removed" in said.err
+    after = contents(folder)
+    assert after.pop("fixed.onnx") and after == before
+    assert "Q001" not in run(capsys, "lint", folder / "fixed.onnx").out
+
+
+def test_what_fix_refuses_writes_nothing(folder: Path, capsys: Capsys) -> None:
+    before = contents(folder)
+    bad = folder / "bad.onnx"
+    refused(run(capsys, "lint", bad, "--fix"), "needs a file of its own", "-o")
+    refused(run(capsys, "lint", bad, "-o", folder / "o.onnx"), "nothing is to be repaired", "--fix")
+    refused(run(capsys, "lint", bad, "--fix", "-o", bad), "never overwritten")
+    refused(run(capsys, "lint", bad, "--fix", "Q004", "-o", folder / "o.onnx"), "Q004: has no safe repair")
+    refused(run(capsys, "lint"), "no model is given")
+    refused(run(capsys, "lint", folder / "none.onnx"), "does not exist")
+    refused(run(capsys, "lint", bad, "--trt-version", "x"), "is not a TensorRT version")
+    assert contents(folder) == before
+
+
+def test_versions_change_what_is_said(folder: Path, capsys: Capsys) -> None:
+    said = run(capsys, "lint", folder / "q.onnx", "--trt-version", "7103", "--select", "Q014,Q015")
+    assert said.code == 1 and "opset 13, TensorRT 7.1.3 reads up to 11" in said.out
+    assert "qdqtool peel --target gpu --trt-version 7103" in said.out
+
+
+def test_quiet_still_says_what_was_asked_for(folder: Path, capsys: Capsys) -> None:
+    said = run(capsys, "lint", folder / "split.onnx", "-q", "--fix", "-o", folder / "fixed.onnx")
+    assert said.err == "" and "repaired" in said.out

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool lint --target dla` and `qdqtool insert --target dla` through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import contents, refused, run, write_net
+
+Capsys = pytest.CaptureFixture[str]
+
+
+def test_a_line_for_each_node(tmp_path: Path, capsys: Capsys) -> None:
+    write_net(tmp_path)
+    before = contents(tmp_path)
+    said = run(capsys, "lint", tmp_path / "m.onnx", "--target", "dla", "--trt-version", "8502")
+    assert said.code == 0 and contents(tmp_path) == before
+    lines = said.out.splitlines()
+    assert "DLA of Orin, TensorRT 8.5.2: 5 nodes on the DLA, 2 on the GPU, 2 DLA subgraphs of at most 4" in lines
+    assert "its batch is free and was taken for 1: give one shape for minimum, optimum and maximum" in lines
+    assert "  g: GlobalAveragePool, GPU because the DLA has no such layer" in lines
+    assert "  r2: Relu, DLA subgraph 1" in lines and "  y: Gemm, DLA subgraph 2" in lines
+    assert any(line.startswith("Q030 dla-fallback: 2 warnings") for line in lines)
+
+
+def test_json_and_the_level(tmp_path: Path, capsys: Capsys) -> None:
+    write_net(tmp_path)
+    words = ("lint", tmp_path / "m.onnx", "--target", "dla", "--platform", "xavier", "--trt-version", "8502")
+    said = run(capsys, *words, "--json", "--level", "warning")
+    facts = json.loads(said.out)
+    assert said.code == 1 and facts["dla"]["platform"] == "xavier" and facts["dla"]["subgraphs"] == 2
+    assert [one["device"] for one in facts["dla"]["nodes"]] == ["dla"] * 4 + ["gpu"] * 2 + ["dla"]
+    assert {one["code"] for one in facts["findings"]} >= {"Q030", "Q031"}
+    plain = json.loads(run(capsys, "lint", tmp_path / "m.onnx", "--json").out)
+    assert "dla" not in plain
+
+
+def test_what_lint_refuses(tmp_path: Path, capsys: Capsys) -> None:
+    write_net(tmp_path)
+    refused(run(capsys, "lint", tmp_path / "m.onnx", "--platform", "orin"), "says whose DLA")
+    late = ("--target", "dla", "--trt-version", "10.9.0")
+    refused(run(capsys, "lint", tmp_path / "m.onnx", *late), "runs no INT8 on the DLA from a cache")
+    early = ("--target", "dla", "--trt-version", "jp4.6", "--platform", "orin")
+    refused(run(capsys, "lint", tmp_path / "m.onnx", *early), "knows no Orin")
+
+
+def test_insert_for_the_dla_and_back(tmp_path: Path, capsys: Capsys) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+    write_net(tmp_path)
+    dla = ("--target", "dla", "--trt-version", "8602")
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *dla, "-o", tmp_path / "q.onnx")
+    assert said.code == 0 and f"qdqtool peel {tmp_path / 'q.onnx'} --target dla" in said.out
+    said = run(capsys, "peel", tmp_path / "q.onnx", *dla, "-o", tmp_path / "p.onnx", "--cache", tmp_path / "c.cache")
+    assert "by origin: 8 qdq; 0 tied to a larger one" in said.out
+    assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()

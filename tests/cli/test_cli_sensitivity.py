@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool sensitivity` and `insert --keep-float`: what they print, their JSON, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.cli.main import main
+
+
+@pytest.fixture
+def folder(models: Path, tmp_path: Path) -> Path:
+    shutil.copy(models / "digits_detector.onnx", tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", images=np.load(models / "digits_calib.npz")["images"][:2])
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    code, out, _ = run(capsys, "sensitivity", folder / "m.onnx", "--data", folder / "d.npz", "--local", "--top", 2)
+    lines = out.splitlines()
+    assert code == 0 and lines[0].split() == ["operator", "local", "without", "alone", "MACs"]
+    assert len(lines) == 5 and lines[3] == "and 12 more"
+    assert all(line.split()[-3:-1] == ["-", "-"] and line.endswith("%") for line in lines[1:3])
+    assert lines[4].startswith("loss at the outputs with all of 14 operators in INT8: ")
+    assert lines[4].endswith("(0 none, 1 all; method mse, calibration images)")
+    assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
+
+
+def test_json_and_candidates(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    words = [
+        "sensitivity",
+        folder / "m.onnx",
+        "--data",
+        folder / "d.npz",
+        "--local",
+        "--method",
+        "auto",
+        "--candidates",
+    ]
+    code, out, _ = run(capsys, *words, "--json", "--top", 3)
+    facts = json.loads(out)
+    assert code == 0 and facts["schema"] == 1 and facts["method"] == "auto" and facts["samples"] == 2
+    assert len(facts["operators"]) == 3
+    assert set(facts["operators"][0]) == {"node", "op", "local", "without", "only", "macs", "share"}
+    assert all(len(pair) == 2 for pair in facts["candidates"]["images"].values())
+    code, out, _ = run(capsys, *words, "--top", 1)
+    assert any(line.startswith("images: auto:") for line in out.splitlines())
+    assert any(line.startswith("  mse ") and " amax " in line and " loss " in line for line in out.splitlines())
+
+
+@pytest.mark.slow
+def test_runs_end_to_end_fill_the_columns(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    code, out, _ = run(capsys, "sensitivity", folder / "m.onnx", "--data", folder / "d.npz", "--json")
+    facts = json.loads(out)
+    assert code == 0 and all(0.0 <= one["without"] <= 1.0 for one in facts["operators"][:8])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--candidates"], "--candidates: there are none with --method mse; add --method auto"),
+        (["--method", "atuo"], "--method atuo: no such method; did you mean auto?"),
+    ],
+)
+def test_what_is_refused(capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], message: str) -> None:
+    code, out, err = run(capsys, "sensitivity", folder / "m.onnx", "--data", folder / "d.npz", *words)
+    assert code == 2 and out == "" and err == f"qdqtool: error: {message}\n"
+
+
+def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--method", "auto", "--float-heads", "none"]
+    code, out, err = run(capsys, *words, "--keep-float", 1, "-o", folder / "q.onnx")
+    assert code == 0 and "left in float: 1 by keep-float" in out
+    assert "stays in float: in float it takes the loss at the outputs from" in err
+    name = err.split("note: ")[1].split(" stays")[0]
+    code, out, _ = run(capsys, "insert", folder / "q.onnx", "--explain", name)
+    assert code == 0 and f"{name}: left in float by rule keep-float: in float it takes" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--keep-float", "few"], "argument --keep-float: 'few' is neither auto nor a number of operators"),
+        (["--keep-float", "auto"], "--keep-float: is decided by a measurement, and there is no data; give --data"),
+        (["--budget", "0.1"], "--keep-float: is decided by a measurement, and there is no data; give --data"),
+    ],
+)
+def test_insert_refuses(capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], message: str) -> None:
+    code, _, err = run(capsys, "insert", folder / "m.onnx", *words)
+    assert code == 2 and message in err
+    assert not (folder / "m.qdq.onnx").exists()
+
+
+@pytest.mark.slow
+def test_a_budget_that_is_met_keeps_nothing(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--budget", "0.9", "--json"]
+    code, out, _ = run(capsys, *words, "-o", folder / "q.onnx")
+    assert code == 0 and not [one for one in json.loads(out)["refusals"] if one["rule"] == "keep-float"]

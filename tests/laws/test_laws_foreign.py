@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The laws where there are bodies of control flow and local functions, and on pairs as other tools write them.
+
+QDQTOOL_EXAMPLES=1000 looks longer; the slow test runs 2,000 of each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import law_checks as laws
+import numpy as np
+import onnx
+import pytest
+from foreign_graphs import as_others_write, with_stored_weights
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_graphs import ENTERED, networks
+
+from qdqtool import verbs
+from qdqtool.graph.io import open_model, serialise
+from qdqtool.scales import ScaleTable
+
+NOWHERE = Path()
+SEEDS = st.integers(0, 2**16)
+WITH_BODIES = networks(entered=True)
+many = settings(
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "10")),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+Law = Callable[[onnx.ModelProto, int], None]
+
+
+def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:
+    table = laws.table_for(verbs.plan(model))
+    return verbs.insert(model, scales=table), table
+
+
+def l0(model: onnx.ModelProto, seed: int) -> None:
+    assert serialise(open_model(model).proto) == model.SerializeToString(deterministic=True)
+
+
+def l1(model: onnx.ModelProto, seed: int) -> None:
+    before = serialise(model)
+    laws.check_peel_undoes_insert(model, inserted(model)[0], NOWHERE)
+    assert serialise(model) == before, "the caller's model was changed"
+
+
+def l2(model: onnx.ModelProto, seed: int) -> None:
+    laws.check_insert_is_idempotent(*inserted(model), NOWHERE)
+
+
+def l3(model: onnx.ModelProto, seed: int) -> None:
+    """L3: what graft places, peel finds again to the bit; the model comes back."""
+    done, _ = inserted(model)
+    if done.plan.activations:
+        cache = verbs.peel(done.model, verbs.PeelOptions(laws.V8_6)).cache
+        grafted = verbs.graft(model, cache)
+        again = verbs.peel(grafted.model, verbs.PeelOptions(laws.V8_6))
+        assert laws.same(again.model, laws.lifted(model))
+        for point in grafted.plan.activations:
+            assert again.cache.entries[point.tensor].tobytes() == cache.entries[point.tensor].tobytes()
+        assert set(grafted.unplaced) | {p.tensor for p in grafted.plan.activations} == set(cache.entries)
+
+
+def l7(model: onnx.ModelProto, seed: int) -> None:
+    laws.check_order_of_nodes_is_nothing(laws.lifted(model), None, (seed,))
+
+
+def l9(model: onnx.ModelProto, seed: int) -> None:
+    laws.check_no_new_complaint(model, inserted(model)[0].model)
+
+
+def l10(model: onnx.ModelProto, seed: int) -> None:
+    if not laws.runtime_complaint(model):
+        laws.check_nothing_but_rounding(laws.lifted(model), inserted(model)[0].model, seed=seed)
+
+
+def others(model: onnx.ModelProto, seed: int) -> None:
+    """L1 for pairs that someone else wrote: the plain model, byte for byte, and the same scales."""
+    done, table = inserted(model)
+    if not done.plan.activations:
+        return
+    options = verbs.PeelOptions(laws.V8_6)
+    ours = verbs.peel(done.model, options)
+    written = as_others_write(done.model, seed)
+    theirs = verbs.peel(written, options)
+    del theirs.model.opset_import[-1]  # the domain that their pairs had
+    assert laws.same(theirs.model, laws.lifted(model))
+    assert {n: v.tobytes() for n, v in theirs.cache.entries.items()} == {
+        n: v.tobytes() for n, v in ours.cache.entries.items()
+    }
+    assert theirs.table.scales.keys() == ours.table.scales.keys() and theirs.weights == ours.weights
+    again = verbs.insert(written, scales=table)
+    assert not again.inserted.added, "insert puts a second pair beside one of another form"
+
+
+def stored(model: onnx.ModelProto, seed: int) -> None:
+    """Weights that are stored as integers come back as scale * q, to the bit what their pair made of them."""
+    done, _ = inserted(model)
+    if not done.plan.activations:
+        return
+    options = verbs.PeelOptions(laws.V8_6)
+    ours, written = verbs.peel(done.model, options), with_stored_weights(done.model)
+    theirs = verbs.peel(written, options)
+    assert set(theirs.cache.entries) == set(ours.cache.entries) and theirs.weights.agreeing == 0
+    for name, value in ours.cache.entries.items():
+        assert theirs.cache.entries[name].tobytes() == value.tobytes()
+    if not laws.runtime_complaint(done.model):
+        feeds = laws.inputs_for(session := laws.session_of(done.model), seed=seed)
+        for one, other in zip(session.run(None, feeds), laws.session_of(written).run(None, feeds), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)  # weights are equal, kernels differ
+
+
+LAWS: tuple[Law, ...] = (l0, l1, l2, l3, l7, l9, l10, others, stored)
+_IDS = [law.__name__ for law in LAWS]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=_IDS)
+@many
+@given(model=WITH_BODIES, seed=SEEDS)
+def test_laws_with_bodies_and_functions(law: Law, model: onnx.ModelProto, seed: int) -> None:
+    law(model, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS, ids=_IDS)
+@settings(many, max_examples=2000)
+@given(model=WITH_BODIES, seed=SEEDS)
+def test_laws_on_two_thousand_networks(law: Law, model: onnx.ModelProto, seed: int) -> None:
+    law(model, seed)
+
+
+@pytest.mark.parametrize("block", ENTERED, ids=lambda block: block.__name__)
+def test_bodies_and_functions_run(block: object) -> None:
+    from random_graphs import HEADS, Style, build, plain_block
+
+    pytest.importorskip("onnxruntime")
+    style = Style(17, "all", listed=False, constants=False, mixed=False, seed=3)
+    model = build(style, [(plain_block, "Relu"), (block, "Relu"), (plain_block, "Relu")], HEADS[1:2])
+    assert laws.checker_complaint(model) == "" and laws.runtime_complaint(model) == ""
+    assert len(verbs.plan(model).activations) >= 2

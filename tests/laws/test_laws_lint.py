@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""L6: what insert makes has no finding that the model had not before. And what repairs promise, on random graphs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import law_checks as laws
+import numpy as np
+import onnx
+import pytest
+from conftest import shared_folder
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_graphs import networks
+
+from qdqtool import verbs
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.scales import ScaleTable
+from qdqtool.trtversion import TrtVersion, parse
+
+_CORPUS = (shared_folder() or Path()) / "corpus"
+TRAINED = sorted((_CORPUS / "models").glob("*.onnx"))
+STRUCTURE = sorted((_CORPUS / "structure").glob("*.onnx"))
+QDQ = sorted((_CORPUS / "qdq").glob("*.onnx"))
+many = settings(
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "8")),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def check_insert_adds_no_finding(model: Path | onnx.ModelProto, folder: Path, version: TrtVersion | None = None) -> int:
+    """L6 with a given scale for each point; gives how many findings there were before."""
+    options, looked = PlanOptions(trt_version=version), verbs.LintOptions(trt_version=version)
+    table = laws.table_for(verbs.plan(model, options))
+    if isinstance(model, Path):
+        standing = GraphView(laws.lifted(model).graph, model.parent).pairs
+        table = ScaleTable({name: scale for name, scale in table.scales.items() if name not in standing})
+    output = folder / "q.onnx" if isinstance(model, Path) else None
+    done = verbs.insert(model, scales=table, options=verbs.InsertOptions(plan=options), output=output)
+    before = {finding.key for finding in verbs.lint(model, looked).findings}
+    new = [finding for finding in verbs.lint(done.model, looked).findings if finding.key not in before]
+    assert not new, new[:3]
+    return len(before)
+
+
+@many
+@given(networks())
+def test_l6_on_random_networks(model: onnx.ModelProto) -> None:
+    check_insert_adds_no_finding(model, Path())
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("file", TRAINED, ids=lambda file: file.stem)
+def test_l6_on_every_trained_model(file: Path, tmp_path: Path) -> None:
+    assert check_insert_adds_no_finding(file, tmp_path) > 0, "odd sizes at least"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["cifar_resnet20_bn", "ultraface_rfb320", "yolox_nano_coco"])
+def test_l6_on_some_trained_models(name: str, shared: Path, tmp_path: Path) -> None:
+    assert check_insert_adds_no_finding(shared / "corpus" / "models" / f"{name}.onnx", tmp_path) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("version", ["8.0.1", "8.6.1", "10.3"])
+@pytest.mark.parametrize("file", [*TRAINED, *STRUCTURE, *QDQ], ids=lambda file: file.stem)
+def test_l6_on_every_file_and_for_other_versions(file: Path, version: str, tmp_path: Path) -> None:
+    try:
+        verbs.plan(file)
+        check_insert_adds_no_finding(file, tmp_path, parse(version))
+    except QdqError as error:
+        pytest.skip(f"refused: {error.line()}")
+
+
+# ---------------------------------------------------------------------- repairs
+
+
+@st.composite
+def misplaced(draw: st.DrawFn) -> onnx.ModelProto:
+    """A tidy random network in which each of some tensors has a pair, wherever that is, of one of two scales."""
+    model = draw(networks(tidy=True).filter(lambda model: model.opset_import[0].version >= 13))
+    graph, values = model.graph, np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    for name, scale in (("s0", 0.05), ("s1", 0.0625)):
+        graph.initializer.append(onnx.numpy_helper.from_array(np.float32(scale), name))
+    graph.initializer.append(onnx.numpy_helper.from_array(np.int8(0), "zero"))
+    shapes = onnx.shape_inference.infer_shapes(model).graph
+    floats = {v.name for v in shapes.value_info if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT} | {"x"}
+    floats |= {t.name for t in graph.initializer if len(t.dims) > 1 and t.data_type == onnx.TensorProto.FLOAT}
+    old, nodes, made = list(graph.node), [], {}
+    for node in old:
+        for index, name in enumerate(node.input):
+            if name in floats and name not in made and values.random() < 0.5:
+                quantised, scale = f"{name}_q{len(made)}", f"s{values.integers(2)}"
+                nodes.append(onnx.helper.make_node("QuantizeLinear", [name, scale, "zero"], [quantised]))
+                nodes.append(onnx.helper.make_node("DequantizeLinear", [quantised, scale, "zero"], [f"{quantised}d"]))
+                made[name] = f"{quantised}d"
+            if name in made and values.random() < 0.8:
+                node.input[index] = made[name]
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return model
+
+
+@many
+@given(misplaced())
+def test_repairs_bring_no_finding_and_leave_the_float_function(model: onnx.ModelProto) -> None:
+    before = {finding.key for finding in verbs.lint(model).findings}
+    result = verbs.lint(model, verbs.LintOptions(fix=("all",)))
+    after = {finding.key for finding in result.findings}
+    assert after <= before, sorted(after - before)[:3]
+    assert not [finding for finding in result.findings if finding.fixable], "what can be repaired is"
+    laws.check_no_new_complaint(model, result.model)
+    one, other = (laws.session_of(laws.as_identity(which)) for which in (model, result.model))
+    feeds = laws.inputs_for(one)
+    for left, right in zip(one.run(None, feeds), other.run(None, feeds), strict=True):
+        assert left.tobytes() == right.tobytes()
+
+
+@many
+@given(misplaced(), st.data())
+def test_one_repair_alone_brings_no_finding(model: onnx.ModelProto, data: st.DataObject) -> None:
+    findings = verbs.lint(model).findings
+    codes = sorted({finding.code for finding in findings if finding.fixable})
+    if not codes:
+        return
+    code = data.draw(st.sampled_from(codes))
+    after = verbs.lint(model, verbs.LintOptions(fix=(code,))).findings
+    assert {finding.key for finding in after} <= {finding.key for finding in findings}
+    assert code not in {finding.code for finding in after if finding.fixable}

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`insert --condition` is `condition`, then `insert`; plain `insert` says in one line what it would win."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
+
+from nets import SILU, samples, spread
+
+from qdqtool.cli.main import main
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import get_metadata
+from qdqtool.match.plan import PlanOptions
+from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
+from qdqtool.verbs.conditioned import ADVICE_SAMPLES, advice_for
+from qdqtool.verbs.peel import PeelOptions, peel
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+NONE = ("--float-heads", "none")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    onnx.save(spread(SILU), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> int:
+    return main(["insert", str(folder / "m.onnx"), "--data", str(folder / "d.npz"), *NONE, *words])
+
+
+def test_it_is_both_verbs_in_turn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "m.onnx").read_bytes()
+    assert run(folder, "--condition", "auto", "-o", str(folder / "one.onnx")) == 0
+    told = capsys.readouterr().err
+    assert "note: conditioned first, " in told
+    assert "predicted at" in told
+    assert "--condition auto" not in told
+    data = ("--data", str(folder / "d.npz"), *NONE)
+    assert main(["condition", str(folder / "m.onnx"), *data, "-o", str(folder / "c.onnx")]) == 0
+    assert main(["insert", str(folder / "c.onnx"), *data, "-o", str(folder / "two.onnx")]) == 0
+    assert (folder / "one.onnx").read_bytes() == (folder / "two.onnx").read_bytes()
+    assert (folder / "m.onnx").read_bytes() == before
+
+
+def test_peel_gives_the_conditioned_model_back(folder: Path) -> None:
+    from qdqtool.trtversion import parse
+
+    plan = PlanOptions(float_heads="none")
+    conditioned = condition(spread(SILU), str(folder / "d.npz"), ConditionOptions(plan=plan)).model
+    placed = insert(spread(SILU), data=str(folder / "d.npz"), options=InsertOptions(plan=plan, condition="auto")).model
+    assert get_metadata(placed, "condition")
+    peeled = peel(placed, PeelOptions(parse("8602"))).model
+    assert peeled.SerializeToString(deterministic=True) == conditioned.SerializeToString(deterministic=True)
+
+
+def test_plain_insert_says_what_it_would_win(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "-o", str(folder / "told.onnx")) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "conditioning is predicted" in line]
+    assert len(lines) == 1
+    assert f"first {ADVICE_SAMPLES} samples): add --condition auto" in lines[0]
+    assert run(folder, "-q", "-o", str(folder / "quiet.onnx")) == 0
+    assert "conditioning" not in capsys.readouterr().err
+    assert (folder / "told.onnx").read_bytes() == (folder / "quiet.onnx").read_bytes()
+
+
+def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> None:
+    from qdqtool.calibration.feed import inputs_of, open_feed
+
+    plan = PlanOptions(float_heads="none")
+    proto = spread(SILU)
+    feed = open_feed(folder / "d.npz", inputs_of(proto.graph))
+    assert advice_for(proto, None, feed, plan)
+    once = open_feed(({"x": row[None]} for row in samples()), inputs_of(proto.graph))
+    assert advice_for(proto, None, once, plan) == []
+    done = condition(spread(SILU), str(folder / "d.npz"), ConditionOptions(plan=plan)).model
+    assert advice_for(done, None, feed, plan) == []
+
+
+def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["insert", str(folder / "m.onnx"), "--condition", "auto"]) == 2
+    assert "--condition: is decided by what the data give, and there is none; give --data" in capsys.readouterr().err
+    assert run(folder, "--condition", "polish") == 2
+    assert "--steps polish: no such step" in capsys.readouterr().err
+    assert run(folder, "-o", str(folder / "q.onnx")) == 0
+    with pytest.raises(QdqError, match="has Q/DQ, and --condition edits plain models; peel it first"):
+        insert(str(folder / "q.onnx"), data=str(folder / "d.npz"), options=InsertOptions(condition="auto"))
+    assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx", "q.onnx"]
+
+
+def test_points_only_gives_the_same_pairs(folder: Path) -> None:
+    from qdqtool.verbs.opening import stored_table
+
+    for words, name in ((("--points-only",), "few.onnx"), ((), "all.onnx")):
+        assert run(folder, "-q", *words, "-o", str(folder / name)) == 0
+    few, everything = (onnx.load(folder / name) for name in ("few.onnx", "all.onnx"))
+    scales = [
+        {t.name: t.raw_data or t.float_data[:] for t in m.graph.initializer if "scale" in t.name}
+        for m in (few, everything)
+    ]
+    assert scales[0] == scales[1]
+    tables = [stored_table(model) for model in (few, everything)]
+    assert tables[0] is not None and tables[1] is not None
+    assert set(tables[0]) < set(tables[1])
