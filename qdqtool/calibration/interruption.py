@@ -14,7 +14,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interruption:
     """While the block runs, the first SIGINT or SIGTERM is only noted; a second one interrupts at once.
 
-    Outside the main thread, where Python hands out no signals, nothing changes.
+    Outside the main thread, where Python hands out no signals, nothing changes; what is ignored stays ignored.
 
     Attributes:
         requested: whether a signal has come.
@@ -26,7 +26,8 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+            heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in heard}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -35,6 +35,17 @@ FLOATS = ("x", "c", "r", "n", "k", "t", "d", "y")
 ALL_METHODS = ["mse", "entropy"]
 
 
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """SIGINT and SIGTERM as in a terminal: a job in the background is started with some of them ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def batches(count: int = 9) -> list[Batch]:
     r = np.random.default_rng(5)
     return [{"x": (r.normal(size=(2, 3, 8, 8)) * r.uniform(0.2, 3)).astype(np.float32)} for _ in range(count)]

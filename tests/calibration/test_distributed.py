@@ -43,6 +43,7 @@ def load_data():
 ONCE = """if not (here / "killed").exists():
                 (here / "killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)"""
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

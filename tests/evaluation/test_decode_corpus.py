@@ -21,7 +21,7 @@ from qdqtool.evaluation.decode.head import HeadDecoder
 from qdqtool.evaluation.geometry import read_image
 from qdqtool.evaluation.nms import Selection
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.slow, pytest.mark.shared]
 
 IMAGES = 5
 COCO, FACES = "coco_val128", "facemask_100"

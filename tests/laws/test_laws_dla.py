@@ -23,7 +23,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.verbs.lint import LintOptions, lint
 
-pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")]
 DLA = PlanOptions(target="dla", trt_version=laws.V8_6)
 EVERYWHERE = verbs.InsertOptions(plan=DLA)
 NOWHERE = Path()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The laws where there are bodies of control flow and local functions, and on pairs as other tools write them.
 
-QDQTOOL_EXAMPLES=1000 looks longer; the slow test runs 2,000 of each.
+QDQTOOL_EXAMPLES=1000 looks longer, QDQTOOL_MANY=2000 makes the slow test do so.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ many = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 Law = Callable[[onnx.ModelProto, int], None]
+pytestmark = pytest.mark.slow
 
 
 def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:
@@ -130,9 +131,9 @@ def test_laws_with_bodies_and_functions(law: Law, model: onnx.ModelProto, seed: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS, ids=_IDS)
-@settings(many, max_examples=2000)
+@settings(many, max_examples=int(os.environ.get("QDQTOOL_MANY", "50")))
 @given(model=WITH_BODIES, seed=SEEDS)
-def test_laws_on_two_thousand_networks(law: Law, model: onnx.ModelProto, seed: int) -> None:
+def test_laws_on_many_networks(law: Law, model: onnx.ModelProto, seed: int) -> None:
     law(model, seed)
 
 
