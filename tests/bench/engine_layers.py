@@ -16,7 +16,7 @@ from pathlib import Path
 import onnx
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "tests" / "lint")]
+sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "tests" / "linting")]
 
 from engine_graphs import camera_resnet34, graph_of_log, rebuilt, small_digits  # noqa: E402
 
