@@ -285,7 +285,7 @@ def versions_here(client: Any) -> dict[str, str]:
     found: dict[str, dict[str, str]] = {}
 
     class Spy:
-        def run(self, ask: Callable[[], dict[str, str]]) -> dict[str, Any]:
+        def run(self, ask: Callable[[], dict[str, str]], on_error: str = "raise") -> dict[str, Any]:
             found["here"] = ask()
             return {"tcp://a": found["here"]}
 
