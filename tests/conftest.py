@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -27,6 +28,17 @@ def shared() -> Path:
     if folder is None:
         pytest.skip("no shared material: set QDQTOOL_SHARED to its folder")
     return folder
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT and SIGTERM as in a terminal: a job in the background is started with some of them ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

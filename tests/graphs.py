@@ -16,6 +16,17 @@ from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.scales import Scale
 from qdqtool.trtversion import TrtVersion
 
+# Two convolutions and a classifier: what the tests of verbs and of the command line run.
+SMALL_NET = """net (float[N,4,8,8] x) => (float[N,3] y) <float[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3] fc>
+{
+ c1 = Conv<pads=[1,1,1,1]>(x, w1, b1)
+ r1 = Relu(c1)
+ c2 = Conv<pads=[1,1,1,1]>(r1, w2)
+ r2 = Relu(c2)
+ g = GlobalAveragePool(r2)
+ f = Flatten(g)
+ y = Gemm(f, fc)
+}"""
 V8_6 = TrtVersion(8, 6, 1)
 V10 = TrtVersion(10, 3, 0)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
+from graphs import SMALL_NET, model_of
 
 pytest.importorskip("polygraphy")
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -34,16 +34,7 @@ from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.calibration.engine import calibrate
 from qdqtool.calibration.json_inputs import write_json_inputs
 
-NET = """net (float[N,4,8,8] x) => (float[N,3] y) <float[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3] fc>
-{
- c1 = Conv<pads=[1,1,1,1]>(x, w1, b1)
- r1 = Relu(c1)
- c2 = Conv<pads=[1,1,1,1]>(r1, w2)
- r2 = Relu(c2)
- g = GlobalAveragePool(r2)
- f = Flatten(g)
- y = Gemm(f, fc)
-}"""
+NET = SMALL_NET
 V8502 = qdqtool.TrtVersion(8, 5, 2)
 PEEL, PTQ = qdqtool.PeelOptions(V8502), qdqtool.PtqOptions(V8502)
 LOADERS = [name for name in ours.__all__ if name[0].isupper()]

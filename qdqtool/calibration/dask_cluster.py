@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 _ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://[^/]+:\d+|[\w.-]+:\d+")
 _COMPARED = ("qdqtool", "onnxruntime", "numpy")
 _ANY_WORKER = 30.0  # seconds until a scheduler that answers must have a worker
+_ASKED = 5  # times that workers are asked before all of them have ended
 _SEE = "start workers, then try again; see docs/distributed.md"
 
 
@@ -53,13 +54,34 @@ def connected(where: str, seconds: float) -> Iterator[Any]:
             reason = f"no scheduler answers within {seconds:g} s ({first_line(error)})"
             raise QdqError(where, reason, "check the address, and that dask scheduler runs") from error
         try:
-            try:
-                client.wait_for_workers(1, timeout=_ANY_WORKER)
-            except TimeoutError:
-                raise QdqError(where, f"has no workers after {_ANY_WORKER:g} s", _SEE) from None
+            _wait_for_worker(client, where)
             yield client
         finally:
             client.close(timeout=seconds)
+
+
+def _wait_for_worker(client: Any, where: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=_ANY_WORKER)
+    except TimeoutError:
+        raise QdqError(where, f"has no workers after {_ANY_WORKER:g} s", _SEE) from None
+
+
+def ask_workers(client: Any, question: Callable[..., Any], *arguments: Any) -> list[tuple[str, Any]]:
+    """What every worker of the moment answers, by address: one worker's answer at least.
+
+    A worker that dies meanwhile is no fault of the user's: it is left out, and where all did, their successors are
+    asked. A cluster without any would else pass every check.
+
+    Raises:
+        QdqError: no worker answers.
+    """
+    for _ in range(_ASKED):
+        told = sorted(client.run(question, *arguments, on_error="ignore").items())
+        if told:
+            return told
+        _wait_for_worker(client, "dask")
+    raise QdqError("dask", f"its workers ended {_ASKED} times while they were asked", "see the workers' logs")
 
 
 @contextmanager
@@ -144,11 +166,11 @@ def check_versions(client: Any) -> None:
                 found[name] = ""
         return found
 
-    told = sorted(client.run(versions, on_error="ignore").items())  # a worker that dies just now is no fault of it
+    told = ask_workers(client, versions)
     here = versions()
     for name in _COMPARED:
         whose = "this machine"
-        if not here[name] and told:
+        if not here[name]:
             here[name], whose = told[0][1][name], told[0][0]
         for worker, found in told:
             if not found[name]:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.calibration.dask_cluster import check_installed, check_versions, connected, first_line, tell_dashboard
+from qdqtool.calibration.dask_cluster import (
+    ask_workers,
+    check_installed,
+    check_versions,
+    connected,
+    first_line,
+    tell_dashboard,
+)
 from qdqtool.calibration.json_inputs import JsonInputs
 from qdqtool.calibration.options import CalibrationOptions
 from qdqtool.calibration.shard_job import Fault, Job, Look, look_at, make_job, run_shard, told_look
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["DaskOptions", "calibrate_on_dask"]
 
 _PER_THREAD = 4  # shards: a lost one costs little, and the last ones end together
+_ROUNDS = 3  # times that shards are asked for which the scheduler gave up
+_REPLACED = 10.0  # seconds in which a worker that ended has a successor
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def _number_of_shards(client: Any, options: DaskOptions, batches: int | None) ->
 def _check_seen(client: Any, job: Job, seen: Look) -> None:
     """Refuse workers that do not see the model and the data that are here."""
     todo = "put the files where every worker sees them under the same paths, or send them with --dask-ship"
-    for worker, found in sorted(client.run(told_look, job).items()):
+    for worker, found in ask_workers(client, told_look, job):
         where = f"worker {worker}"
         if isinstance(found, Fault):
             if found.missing:
@@ -133,15 +142,37 @@ class _Round:
 def _counted(work: _Round) -> ShardSum:
     """The sum of all shards.
 
+    What the scheduler gave up is asked for again: where the workers that held the parcel ended, so did all that wait
+    for it, and no shard is to blame.
+    """
+    shards, wanted = ShardSum(), list(range(work.total))
+    for again in reversed(range(_ROUNDS)):
+        given_up = _count(work, wanted, shards)
+        if not given_up:
+            break
+        number, answer = min(given_up.items())
+        if not again or not _has_workers(work.client):
+            raise _lost(f"shard {number + 1}/{work.total}", answer)
+        wanted = sorted(given_up)
+    return shards
+
+
+def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
+    """Add some shards up; those that the scheduler gave up come back with what it says of them.
+
     A fault of the user's ends the work, once all shards before it have come: the same one is told each time.
     """
     from distributed import as_completed
 
-    shards, fault, lowest = ShardSum(), None, work.total
-    with _submitted(work) as pending:
+    fault, lowest = None, work.total
+    given_up: dict[int, Any] = {}
+    with _submitted(work, wanted) as pending:
         for future, answer in as_completed(list(pending), loop=work.client.loop, with_results=True, raise_errors=False):
             number = pending.pop(future)
             if number > lowest:
+                continue
+            if future.status in ("cancelled", "lost"):
+                given_up[number] = answer
                 continue
             if future.status != "finished":
                 raise _lost(f"shard {number + 1}/{work.total}", answer)
@@ -151,20 +182,27 @@ def _counted(work: _Round) -> ShardSum:
             elif fault is None:
                 shards.add(state_from_bytes(answer), f"shard {number + 1}/{work.total}")
             work.tick()
-    if fault is not None:
+    before = {number: answer for number, answer in given_up.items() if number < lowest}
+    if fault is not None and not before:
         raise fault.error()
-    return shards
+    return {**before, lowest: None} if fault is not None else before
+
+
+def _has_workers(client: Any) -> bool:
+    try:
+        client.wait_for_workers(1, timeout=_REPLACED)
+    except (OSError, TimeoutError, RuntimeError, ValueError):
+        return False
+    return bool(client.status == "running")
 
 
 @contextmanager
-def _submitted(work: _Round) -> Iterator[dict[Any, int]]:
+def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
     """The futures of all shards and their numbers; those that are left at the end are taken back, files too."""
     client = work.client
     parcel = None if work.parcel is None else client.scatter(work.parcel, broadcast=True, hash=False)
-    futures = client.map(
-        _on_worker, range(work.total), job=work.job, total=work.total, parcel=parcel, pure=False, batch_size=1000
-    )
-    pending = dict(zip(futures, range(work.total), strict=True))
+    futures = client.map(_on_worker, wanted, job=work.job, total=work.total, parcel=parcel, pure=False, batch_size=1000)
+    pending = dict(zip(futures, wanted, strict=True))
     del futures
     try:
         yield pending

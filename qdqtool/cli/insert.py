@@ -45,6 +45,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantised all the same"
     )
+    _add_accuracy_arguments(parser)
+    parser.add_argument(
+        "--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact"
+    )
+    parser.add_argument("--requantize", action="store_true", help="take out the Q/DQ that are there first")
+    parser.add_argument(
+        "--input-range", metavar="LO:HI", help="values of the network's input, for estimation without data"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument(
+        "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
+
+
+def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is kept in float, calibrated and edited for accuracy's sake."""
     parser.add_argument(
         "--keep-float",
         metavar="N",
@@ -69,19 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="edit weights first: auto, or some of equalise,smooth,clip,correct; see condition -h",
     )
-    parser.add_argument(
-        "--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact"
-    )
-    parser.add_argument("--requantize", action="store_true", help="take out the Q/DQ that are there first")
-    parser.add_argument(
-        "--input-range", metavar="LO:HI", help="values of the network's input, for estimation without data"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument(
-        "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from qdqtool.passes.condition.equalise import Division, divide
 from qdqtool.scales import ScaleTable
 
 ScalesFor = Callable[[Subject, Iterable[Batch]], ScaleTable]
+Keep = Callable[[onnx.ModelProto, ScaleTable], Mapping[str, str]]
 _LOWEST_OPSET = 7  # Mul and Add broadcast from here on
 
 
@@ -53,6 +54,8 @@ class Settings:
         factors: what divisions are rounded to: float32, or powers of two, which keep the float function to the bit.
         scales_for: finds those scales in place of `method`: (the model as it is then, samples) -> a table that has
             every point of the plan.
+        keep: chooses what stays in float, which no bias is corrected for: (the model as it is by then, opset 13 or
+            later, and its scales) -> first output of each operator, and why.
     """
 
     steps: Sequence[str] = STEPS
@@ -61,6 +64,7 @@ class Settings:
     provider: str = "cpu"
     factors: Rounding = "float"
     scales_for: ScalesFor | None = None
+    keep: Keep | None = None
 
 
 def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: Feed, settings: Settings) -> Conditioned:
@@ -184,8 +188,10 @@ class _Run:
             return
         table = self._scales(subject, points)
         self.method = str(table.facts.get("method", "given"))
-        if table.facts.get("cuts"):  # `auto` gave some readers a scale of their own
-            subject = look(self.lifted, self.folder, self.settings.plan, table.facts["cuts"])
+        cuts = table.facts.get("cuts", ())  # `auto` gave some readers a scale of their own
+        kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
+        if cuts or kept:
+            subject = look(self.lifted, self.folder, self.settings.plan, cuts, kept)
         losses = measure_losses(subject, table, self.samples)
         additions, left = find_additions(subject, losses)
         self.left.update(left)

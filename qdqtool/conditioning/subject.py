@@ -34,13 +34,19 @@ class Subject:
     ways: Mapping[str, Way]
 
 
-def look(proto: onnx.ModelProto, folder: Path | None, options: PlanOptions, cuts: Collection[str] = ()) -> Subject:
-    """Index and plan a model; `cuts` as in `make_plan`.
+def look(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    options: PlanOptions,
+    cuts: Collection[str] = (),
+    kept: Mapping[str, str] | None = None,
+) -> Subject:
+    """Index and plan a model; `cuts` and `kept` as in `make_plan`.
 
     Raises:
         QdqError: what `make_plan` refuses.
     """
     view = GraphView(proto.graph, folder)
-    plan = make_plan(view, options, cuts=cuts)
+    plan = make_plan(view, options, cuts=cuts, kept=kept or {})
     rules = load_rules(options.target, options.trt_version, options.rules)
     return Subject(proto, folder, view, plan, find_ways(view, rules, plan))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,21 +12,30 @@ from typing import TYPE_CHECKING
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.edit import CONDITIONED, get_metadata
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.condition import parse_steps
+from qdqtool.verbs.keeping import Keeping, choose_kept
 
 if TYPE_CHECKING:
     from qdqtool.calibration.feed import Feed, FeedOptions
     from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.conditioning.edits import Conditioned
+    from qdqtool.scales import ScaleTable
 
 ADVICE_SAMPLES = 8
 _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
 
 
-def condition_first(opened: Opened, feed: Feed, steps: str, plan: PlanOptions, how: CalibrationOptions) -> list[str]:
+def condition_first(
+    opened: Opened, feed: Feed, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
+) -> tuple[list[str], dict[str, str] | None]:
     """Edit the weights of an opened model before pairs are placed.
+
+    What stays in float is chosen before biases are corrected, and is left out of that: a correction makes up for an
+    error of INT8, and where there is none it is one itself.
 
     Args:
         opened: the model; its proto is edited.
@@ -32,9 +43,10 @@ def condition_first(opened: Opened, feed: Feed, steps: str, plan: PlanOptions, h
         steps: as `condition --steps` takes them.
         plan: where the pairs will stand.
         how: the method that the pairs' scales will come from.
+        keeping: what may stay in float.
 
     Returns:
-        A sentence that tells what was done.
+        A sentence that tells what was done; what stays in float and why, None where no step had to know.
 
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
@@ -43,15 +55,46 @@ def condition_first(opened: Opened, feed: Feed, steps: str, plan: PlanOptions, h
 
     if GraphView(opened.proto.graph, opened.folder).pairs:
         raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
-    settings = Settings(parse_steps(steps), plan, how.method, how.provider)
+    chosen: dict[str, str] = {}
+    asked = parse_steps(steps)
+
+    def keep(proto: onnx.ModelProto, table: ScaleTable) -> dict[str, str]:
+        chosen.update(choose_kept(keeping, proto, opened.folder, table, feed, how, plan))
+        return chosen
+
+    settings = Settings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
     done = condition_model(opened.proto, opened.folder, feed, settings)
+    return [_told(done)], chosen if keeping and "correct" in asked else None
+
+
+def _told(done: Conditioned) -> str:
+    """What was done, in a sentence."""
     moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
     if not done.edits:
-        return ["conditioning found nothing that it would win by"]
+        return "conditioning found nothing that it would win by"
     told = f"conditioned first, {len(done.edits)} edits of the weights"
     if done.before is not None and done.after is not None:
         told += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
-    return [f"{told}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else told]
+    return f"{told}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else told
+
+
+def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
+    """One sentence where operators kept in float have biases that `condition` corrected for INT8.
+
+    The correction stands for an error that they no longer make, so it is one itself.
+
+    Args:
+        proto: the model, whose metadata tell its edits.
+        kept: first outputs of the operators that stay in float.
+    """
+    told = get_metadata(proto, CONDITIONED)
+    edits = json.loads(told)["edits"] if told else []
+    shifted = [edit["site"] for edit in edits if edit["step"] == "correct" and edit["site"] in kept]
+    if not shifted:
+        return []
+    names = ", ".join(shifted[:4])
+    what = f"the biases of {len(shifted)} operators kept in float ({names}) were corrected for INT8 and are off by that"
+    return [f"{what}: let insert do both, by --condition on the model as it was"]
 
 
 def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: Feed, plan: PlanOptions) -> list[str]:

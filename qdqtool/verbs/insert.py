@@ -21,6 +21,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.keeping import Keeping, choose_kept
 from qdqtool.verbs.opening import (
     check_target,
     files_of,
@@ -71,9 +72,9 @@ class InsertOptions:
     whole_table: bool = True
 
     @property
-    def keeps(self) -> bool:
-        """Whether operators may be kept in float for accuracy."""
-        return bool(self.keep_float) or self.budget is not None
+    def keeping(self) -> Keeping:
+        """What may stay in float for accuracy."""
+        return Keeping(self.keep_float, self.budget)
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,15 @@ def insert(
     options = options or InsertOptions()
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
-    _check_keeping(options, data)
+    options.keeping.check(has_data=data is not None)
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [opened.path, *files_of(data), path_of(scales), options.plan.rules])
     notes: list[str] = []
+    kept: Mapping[str, str] | None = None
     if options.condition:
-        notes += _conditioned(opened, data, options)
+        told, kept = _conditioned(opened, data, options)
+        notes += told
     proto, view = _prepare(opened, options, notes)
     stored = stored_table(proto)
     table = _known(proto, view, data, scales, options)
@@ -153,7 +156,7 @@ def insert(
     decided = _decide(proto, view, options.plan, stored, table)
     advised: list[str] = []
     if data is not None:
-        table, advised = _calibrated(proto, opened, decided, data, options)
+        table, advised = _calibrated(proto, opened, decided, data, options, kept)
         decided = _decide(proto, view, options.plan, stored, table)
     chosen: Mapping[str, Scale] = table.scales
     if scales is None and rounds_everywhere(options.plan):
@@ -162,6 +165,10 @@ def insert(
     if data is not None:
         store_table(proto, table)
     notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule == "keep-float"]
+    if options.keeping:
+        from qdqtool.verbs.conditioned import shifted_biases
+
+        notes += shifted_biases(proto, [one.site for one in decided.refusals if one.rule == "keep-float"])
     notes += advised
     return InsertResult(give_back(proto, opened, target), decided, done, table, tuple(notes))
 
@@ -214,18 +221,9 @@ def _decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None
     return points_everywhere(proto, view, decided, options, tables)
 
 
-def _check_keeping(options: InsertOptions, data: Data | Feed | None) -> None:
-    if not options.keeps:
-        return
-    if data is None:
-        raise QdqError("--keep-float", "is decided by a measurement, and there is no data", "give --data")
-    if options.budget is not None and options.keep_float:
-        raise QdqError("--budget", "decides how many operators stay in float", "leave --keep-float out")
-    if options.budget is not None and not 0.0 <= options.budget < 1.0:
-        raise QdqError("--budget", f"{options.budget} is no loss from 0 to 1", "write it like 0.05")
-
-
-def _conditioned(opened: Opened, data: Data | Feed | None, options: InsertOptions) -> list[str]:
+def _conditioned(
+    opened: Opened, data: Data | Feed | None, options: InsertOptions
+) -> tuple[list[str], dict[str, str] | None]:
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
     from qdqtool.calibration.options import CalibrationOptions
     from qdqtool.verbs.conditioned import condition_first
@@ -234,19 +232,27 @@ def _conditioned(opened: Opened, data: Data | Feed | None, options: InsertOption
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
     how = options.calibration or CalibrationOptions()
-    return condition_first(opened, feed, options.condition, options.plan, how)
+    return condition_first(opened, feed, options.condition, options.plan, how, options.keeping)
 
 
 def _calibrated(
-    proto: onnx.ModelProto, opened: Opened, decided: Plan, data: Data | Feed, options: InsertOptions
+    proto: onnx.ModelProto,
+    opened: Opened,
+    decided: Plan,
+    data: Data | Feed,
+    options: InsertOptions,
+    kept: Mapping[str, str] | None,
 ) -> tuple[ScaleTable, list[str]]:
-    """Scales of every float tensor of the plain model, in its facts what is to be kept in float; and advice."""
+    """Scales of every float tensor of the plain model, in its facts what is to be kept in float; and advice.
+
+    `kept` was chosen by conditioning, where that had to know.
+    """
     from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
 
     plain = proto
     if not is_plain(proto):
-        if options.keeps:
+        if options.keeping:
             raise QdqError(opened.name, "has Q/DQ, which --keep-float would have to undo", "add --requantize")
         plain = onnx.ModelProto()
         plain.CopyFrom(proto)
@@ -256,33 +262,12 @@ def _calibrated(
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
-    if options.keeps:
-        table = _with_kept(plain, opened, table, feed, how, options)
+    if options.keeping:
+        if kept is None:
+            kept = choose_kept(options.keeping, plain, opened.folder, table, feed, how, options.plan)
+        table = replace(table, facts={**table.facts, "kept": dict(kept)})
     if not options.advise or options.condition:
         return table, []
     from qdqtool.verbs.conditioned import advice_for
 
     return table, advice_for(plain, opened.folder, feed, options.plan)
-
-
-def _with_kept(
-    plain: onnx.ModelProto,
-    opened: Opened,
-    table: ScaleTable,
-    feed: Feed,
-    how: CalibrationOptions,
-    options: InsertOptions,
-) -> ScaleTable:
-    """The table, its facts naming the operators to keep in float and why."""
-    from qdqtool.calibration import keep
-    from qdqtool.calibration.auto import source_of
-
-    source = source_of(plain, opened.folder, feed, {}, how)
-    quantised = keep.Quantised(source, options.plan, tuple(table.facts.get("cuts", ())), table.scales)
-    if options.budget is not None:
-        kept = keep.keep_within_budget(quantised, options.budget)
-    elif options.keep_float == "auto":
-        kept = keep.keep_where_concentrated(quantised)
-    else:
-        kept = keep.keep_most_harmful(quantised, options.keep_float)
-    return replace(table, facts={**table.facts, "kept": {one.finding.node: one.reason for one in kept}})

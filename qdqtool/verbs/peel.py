@@ -160,13 +160,10 @@ def peel(
     view = GraphView(clean.proto.graph, clean.folder)
     rules = load_rules(options.target, options.trt_version)
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
-    points = _here(view, peeled, clean)
+    points = _points_of(opened, view, peeled, clean)
     halves: Halves = "up" if options.target == "gpu" else "away"
     baked = bake_weights(view, decided.weights, peeled.codes, halves, write=options.bake_weights)
     notes += _of_weights(baked, options)
-    if not points:
-        todo = "give TensorRT the Q/DQ model itself, or quantise activations, too"
-        raise QdqError(opened.name, "has Q/DQ on constants alone, so a cache would hold no scale", todo)
     covered = _cover(clean, view, rules, decided, points, peeled, table, options)
     notes += _more_points(decided, covered.scales, options)
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
@@ -230,6 +227,15 @@ def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Open
     if changed:
         notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
     return source
+
+
+def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
+    """The points' scales, of which there must be some."""
+    points = _here(view, peeled, clean)
+    if not points:
+        todo = "give TensorRT the Q/DQ model itself, or quantise activations, too"
+        raise QdqError(opened.name, "has Q/DQ on constants alone, so a cache would hold no scale", todo)
+    return points
 
 
 def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:

@@ -34,16 +34,7 @@ NET = """net (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,3,3] w1, float[
 FLOATS = ("x", "c", "r", "n", "k", "t", "d", "y")
 ALL_METHODS = ["mse", "entropy"]
 
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """SIGINT and SIGTERM as in a terminal: a job in the background is started with some of them ignored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 def batches(count: int = 9) -> list[Batch]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import os
 import pickle
 import re
@@ -199,27 +198,6 @@ def test_of_several_faults_the_lowest(files: tuple[Path, Path], here: DaskOption
         calibrate_on_dask(files[0], script(tmp_path, act), here, QUIET)
 
 
-def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [shard_job.Fault(str(number), "is bad", "", False) for number in range(3)]
-
-    class Future:
-        status = "finished"
-
-    futures = [Future() for _ in answers]
-    cancelled: list[Any] = []
-    client = type("Client", (), {"loop": None, "cancel": lambda self, some: cancelled.append(len(some))})()
-    for order, told in (((2, 0, 1), [0, 1]), ((1, 2, 0), [1, 0]), ((0, 1, 2), [2])):
-        cancelled.clear()
-        monkeypatch.setattr(dask, "as_completed", lambda *_, o=order, **__: [(futures[i], answers[i]) for i in o])
-        monkeypatch.setattr(
-            distributed, "_submitted", lambda _: contextlib.nullcontext(dict(zip(futures, range(3), strict=True)))
-        )
-        work = distributed._Round(client, None, None, 3, lambda: None)  # type: ignore[arg-type]
-        with pytest.raises(QdqError, match="0: is bad"):
-            distributed._counted(work)
-        assert cancelled == told
-
-
 def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) -> None:
     nowhere = DaskOptions("tcp://127.0.0.1:9", seconds=0.1)
     cases: list[tuple[str, Callable[[], object]]] = [
@@ -268,62 +246,6 @@ def test_without_dask(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
     )
 
 
-# Machines that are not alike.
-
-
-class Told:
-    """A client whose workers answer what the test says."""
-
-    def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers = answers
-
-    def run(self, *_: object, **_more: object) -> dict[str, Any]:
-        return self.answers
-
-
-def versions_here(client: Any) -> dict[str, str]:
-    found: dict[str, dict[str, str]] = {}
-
-    class Spy:
-        def run(self, ask: Callable[[], dict[str, str]], on_error: str = "raise") -> dict[str, Any]:
-            found["here"] = ask()
-            return {"tcp://a": found["here"]}
-
-    dask_cluster.check_versions(Spy())
-    return found["here"]
-
-
-def test_versions(cluster: Any) -> None:
-    same = versions_here(cluster)
-    assert set(same) == {"qdqtool", "onnxruntime", "numpy"}
-    dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": same}))
-    with pytest.raises(
-        QdqError, match=r"worker tcp://b: has numpy 1.0, this machine has .*; install the same versions"
-    ):
-        dask_cluster.check_versions(Told({"tcp://b": {**same, "numpy": "1.0"}, "tcp://a": same}))
-    with pytest.raises(MissingPackageError, match="worker tcp://b: has no qdqtool; install qdqtool"):
-        dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": {**same, "qdqtool": ""}}))
-
-
-def test_files_that_a_worker_does_not_see(files: tuple[Path, Path]) -> None:
-    job = shard_job.make_job(str(files[0]), str(files[1]), QUIET)
-    seen = shard_job.look_at(job)
-    distributed._check_seen(Told({"w": seen}), job, seen)
-    cases: list[tuple[Any, type[QdqError], str]] = [
-        (shard_job.Fault("m.onnx", "does not exist", "", False), QdqError, "does not see the files: m.onnx does not"),
-        (
-            replace(seen, data="other"),
-            QdqError,
-            r"sees another \S*d.npz than this machine; put the .* with --dask-ship",
-        ),
-        (replace(seen, model=("other",)), QdqError, r"sees another \S*m.onnx than this machine"),
-        (shard_job.Fault("images", "needs Pillow", "pip", True), MissingPackageError, "worker w: needs Pillow; pip"),
-    ]
-    for found, kind, message in cases:
-        with pytest.raises(kind, match=message):
-            distributed._check_seen(Told({"v": seen, "w": found}), job, seen)
-
-
 def test_paths_are_checked_on_the_workers(files: tuple[Path, Path], here: DaskOptions, cluster: Any) -> None:
     job = shard_job.make_job(str(files[0]), str(files[1]), QUIET)
     gone = replace(job, model=job.model + ".gone")
@@ -341,14 +263,6 @@ def test_a_shard_that_ends_every_worker(files: tuple[Path, Path], here: DaskOpti
     data = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(QdqError, match=r"shard \d/3: ended 4 workers, one after the other; see the workers' logs"):
         calibrate_on_dask(files[0], data, here, QUIET)
-
-
-def test_what_is_lost_is_told(files: tuple[Path, Path]) -> None:
-    error = distributed._lost("shard 2/3", RuntimeError("scheduler-connection-lost\nand more"))
-    assert isinstance(error, QdqError)
-    assert "shard 2/3: was given up by the scheduler (scheduler-connection-lost); see" in error.line()
-    bug = ZeroDivisionError("ours")
-    assert distributed._lost("shard 2/3", (type(bug), bug, None)) is bug
 
 
 def test_no_workers(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

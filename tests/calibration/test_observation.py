@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -26,16 +25,7 @@ from qdqtool.errors import QdqError
 NET = "net (float[4] x) => (float[4] y) { r = Relu(x)  n = Neg(x)  y = Concat<axis=0>(r, n)  z = Relu(n) }"
 NAMES = ("x", "r", "n", "y", "z")
 
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """SIGINT and SIGTERM as in a terminal: a job in the background is started with some of them ignored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 def survey(*kinds: str, derive: bool = True) -> Survey:

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,7 @@ from qdqtool.calibration.state import State, read_state, state_to_bytes
 PROTO = model_of("net (float[N,3,4,4] x) => (float[N,3,4,4] y) { r = Relu(x)  y = Sigmoid(r) }")
 DATA = np.random.default_rng(1).normal(size=(10, 3, 4, 4)).astype(np.float32)
 
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """SIGINT and SIGTERM as in a terminal: a job in the background is started with some of them ignored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +19,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 TEXT = """<ir_version: 8, opset_import: ["" : 13]>
 g (float[N, 3, 8, 8] x) => (float[N, 3, 8, 8] y) { r = Relu(x)  z = Sub(r, r)  y = Add(r, z) }"""
 
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """SIGINT and SIGTERM as in a terminal: a job in the background is started with some of them ignored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 @pytest.fixture

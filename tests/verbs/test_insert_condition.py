@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -111,3 +112,34 @@ def test_points_only_gives_the_same_pairs(folder: Path) -> None:
     tables = [stored_table(model) for model in (few, everything)]
     assert tables[0] is not None and tables[1] is not None
     assert set(tables[0]) < set(tables[1])
+
+
+CLIPPED = ("--method", "percentile=90")  # what is cut off shifts the means: something to correct
+
+
+def corrected(path: Path) -> set[str]:
+    told = get_metadata(onnx.load(path), "condition")
+    return {edit["site"] for edit in json.loads(told)["edits"] if edit["step"] == "correct"} if told else set()
+
+
+def test_what_stays_in_float_is_not_corrected(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "k.onnx"
+    assert run(folder, *CLIPPED, "--condition", "correct", "-o", str(out)) == 0
+    everything = corrected(out)
+    assert everything
+    assert run(folder, *CLIPPED, "--condition", "correct", "--keep-float", "1", "-o", str(out)) == 0
+    told = capsys.readouterr().err
+    (kept,) = [line.split()[2] for line in told.splitlines() if "stays in float" in line]
+    assert kept in everything
+    assert corrected(out) == everything - {kept}
+    assert "were corrected for INT8" not in told
+
+
+def test_biases_corrected_before_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--data", str(folder / "d.npz"), *NONE, *CLIPPED)
+    assert main(["condition", str(folder / "m.onnx"), *words, "--steps", "correct", "-o", str(folder / "c.onnx")]) == 0
+    insert = ["insert", str(folder / "c.onnx"), *words, "-o", str(folder / "q.onnx")]
+    assert main(insert) == 0
+    assert "were corrected for INT8" not in capsys.readouterr().err
+    assert main([*insert, "--keep-float", "1"]) == 0
+    assert "the biases of 1 operators kept in float (" in capsys.readouterr().err
