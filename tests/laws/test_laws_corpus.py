@@ -85,7 +85,15 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 # Large networks of constants: seconds each, run by `make slow` and by .ci/run.
-_LARGE = {"light_densenet121", "light_vgg19", "light_inception_v2", "light_resnet50", "ort_simplified_ssd"}
+_LARGE = {
+    "light_bvlc_alexnet",
+    "light_densenet121",
+    "light_inception_v2",
+    "light_resnet50",
+    "light_vgg19",
+    "light_zfnet512",
+    "ort_simplified_ssd",
+}
 _ODD = [pytest.param(file, marks=pytest.mark.slow) if file.stem in _LARGE else file for file in STRUCTURE]
 
 
