@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -44,7 +45,7 @@ class Pair:
 
     def function(self, opset: int) -> onnx.FunctionProto:
         """The function: QuantizeLinear, then DequantizeLinear, on inputs x, scale, zero_point; output y."""
-        how = {} if self.axis is None else {"axis": self.axis}
+        how: dict[str, Any] = {} if self.axis is None else {"axis": self.axis}
         body = [
             helper.make_node("QuantizeLinear", ["x", "scale", "zero_point"], ["q"], **how),
             helper.make_node("DequantizeLinear", ["q", "scale", "zero_point"], ["y"], **how),
