@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
-_TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "layer", "limit"])
+_TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "float", "layer", "limit"])
 _SHIPPED_ONLY = frozenset({"layer", "limit"})
 _STEP = re.compile(r"^(?P<names>[\w-]+(\|[\w-]+)*)(:(?P<constraint>\w+))?(?P<optional>\?)?$")
 
@@ -128,12 +128,13 @@ class RuleBook:
     composites: tuple[Composite, ...]
     heads: HeadRules
     names: tuple[str, ...] = field(default=())
+    floats: tuple[Fusion, ...] = field(default=())
 
     def rule(self, name: str) -> Rule:
         """The rule of that name; QdqError with the nearest one where there is none."""
         every: Iterable[Rule] = (
             *(*self.fusions, *self.readers, *self.commutes, *self.weights),
-            *(*self.bounds, *self.ties, *self.composites),
+            *(*self.bounds, *self.ties, *self.composites, *self.floats),
         )
         for rule in every:
             if rule.name == name:
@@ -262,9 +263,10 @@ def _assemble(
     fusions, readers = gather("fusion", _fusion), gather("reader", _reader)
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
     bounds, ties = gather("bound", _bound), gather("tie", _tie)
-    every = (*fusions, *readers, *commutes, *weights, *bounds, *ties, *composites)
+    floats = gather("float", _fusion)
+    every = (*fusions, *readers, *commutes, *weights, *bounds, *ties, *composites, *floats)
     names = tuple(rule.name for rule in every)
-    return RuleBook(target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, names)
+    return RuleBook(target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, names, floats)
 
 
 def holds(path: Path, rule: Rule, version: TrtVersion) -> bool:

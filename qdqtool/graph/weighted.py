@@ -8,7 +8,7 @@ import math
 import numpy as np
 import onnx
 
-from qdqtool.graph.view import DEQUANTIZE, UNKNOWN, GraphView, Node, Pair
+from qdqtool.graph.view import DEQUANTIZE, UNKNOWN, GraphView, Node, Pair, attribute
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -51,6 +51,14 @@ def pair_behind(view: GraphView, name: str) -> Pair | None:
 def is_product(node: Node) -> bool:
     """Whether the operator multiplies two tensors, constant or not."""
     return node.op in _WEIGHTED
+
+
+def is_depthwise(view: GraphView, node: Node) -> bool:
+    """Whether a convolution's weight, whose shape is known, holds one input channel per group, of several groups."""
+    if node.op != "Conv" or len(node.inputs) < 2:
+        return False
+    tensor = view.constant_tensor(node.inputs[1])
+    return tensor is not None and len(tensor.dims) > 2 and tensor.dims[1] == 1 and attribute(node, "group", 1) != 1
 
 
 def weight_rank(view: GraphView, name: str) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from qdqtool.graph.heads import Head
 from qdqtool.graph.view import Node, Pair, Use
+from qdqtool.graph.weighted import is_depthwise
 from qdqtool.linting.checks import Fault, check
 from qdqtool.linting.subject import Subject
 from qdqtool.match.groups import Group
@@ -231,16 +232,11 @@ def depthwise_silu(subject: Subject) -> Iterator[Fault]:
         return
     for group in subject.groups:
         ops = [node.op for node in group.nodes]
-        if "Sigmoid" not in ops or "Mul" not in ops or not _depthwise(subject, group.start):
+        if "Sigmoid" not in ops or "Mul" not in ops or not is_depthwise(subject.view, group.start):
             continue
         if group.start.key in subject.int8_nodes and subject.view.pairs.get(group.output):
             text = "depthwise, SiLU and a Q behind it: 8.5 finds no implementation"
-            yield Fault(group.start.name, text, "qdqtool insert --heads NAME leaves it in float")
-
-
-def _depthwise(subject: Subject, node: Node) -> bool:
-    tensor = subject.view.constant_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
-    return node.op == "Conv" and tensor is not None and len(tensor.dims) > 2 and tensor.dims[1] == 1 < tensor.dims[0]
+            yield Fault(group.start.name, text, "qdqtool insert leaves it in float where --trt-version is such a one")
 
 
 @check("Q026", "idle-pair", "warning", targets=("gpu",))

@@ -11,7 +11,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node, attribute
-from qdqtool.graph.weighted import weight_index, weight_rank, weight_type
+from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
 from qdqtool.rulebook import RuleBook, Step
 
 
@@ -87,6 +87,12 @@ def weight(site: Site) -> bool:
     """It has no constant float32 weight."""
     index = weight_index(site.view, site.node)
     return index is not None and weight_type(site.view, site.node.inputs[index]) == onnx.TensorProto.FLOAT
+
+
+@constraint
+def depthwise(site: Site) -> bool:
+    """It is no depthwise convolution with a constant float32 weight."""
+    return weight(site) and is_depthwise(site.view, site.node)
 
 
 @constraint

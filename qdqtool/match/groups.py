@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.match.trie import Chain, Trie
@@ -49,6 +49,15 @@ def find_groups(view: GraphView, rules: RuleBook, trie: Trie | None = None) -> l
         if chain is not None:
             groups.append(_group(view, chain))
     return groups
+
+
+def float_groups(view: GraphView, rules: RuleBook) -> dict[str, tuple[str, str]]:
+    """Weighted operators that have no INT8 kernel with what fuses behind them: first output -> rule and reason."""
+    if not rules.floats:
+        return {}
+    trie = Trie(replace(rules, fusions=rules.floats))
+    chains = ((node, trie.longest(view, node)) for node in view.nodes)
+    return {node.key: (chain.rule.name, chain.rule.why) for node, chain in chains if chain is not None}
 
 
 def _group(view: GraphView, chain: Chain) -> Group:

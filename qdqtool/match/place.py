@@ -32,7 +32,7 @@ class Placer:
         rules: RuleBook,
         groups: Iterable[Group],
         floats: set[str],
-        kept: Mapping[str, str] | None = None,
+        kept: Mapping[str, tuple[str, str]] | None = None,
         cuts: Collection[str] = (),
     ) -> None:
         """Begin with nothing found.
@@ -42,7 +42,7 @@ class Placer:
             rules: of the target and version.
             groups: its fused groups.
             floats: first outputs of the weighted operators that stay in float.
-            kept: those of them that accuracy keeps in float -> the reason; the others are detection heads.
+            kept: those of them that are no detection heads -> the rule that keeps them in float, and the reason.
             cuts: tensors at which a pair stands though what makes them commutes: their readers have their own scale.
         """
         self.view, self.rules, self.floats = view, rules, floats
@@ -90,7 +90,7 @@ class Placer:
         if index is None:
             return False
         if node.key in self.kept:
-            self._refuse(node.name, "keep-float", self.kept[node.key])
+            self._refuse(node.name, *self.kept[node.key])
             return False
         if node.key in self.floats:
             self._refuse(node.name, "float-head", "a detection head that stays in float")

@@ -14,7 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product, weight_index
-from qdqtool.match.groups import Group, find_groups
+from qdqtool.match.groups import Group, find_groups, float_groups
 from qdqtool.match.trie import Trie
 from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion
@@ -143,11 +143,13 @@ def make_plan(
     groups = find_groups(view, rules, Trie(rules))
     heads = find_heads(view, rules.heads)
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
-    stay |= set(kept or ())
-    placer = Placer(view, rules, groups, stay, kept, cuts)
+    told = {key: ("keep-float", reason) for key, reason in (kept or {}).items()}
+    if floats is None:
+        told = {**float_groups(view, rules), **told}
+    placer = Placer(view, rules, groups, stay | set(told), told, cuts)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
-    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(stay)), tuple(groups))
+    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))
 
 
 def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import resource
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +21,7 @@ import onnxruntime
 from qdqtool.calibration.backends.ort import ObservableModel, OrtActivations
 from qdqtool.calibration.counting import count_batches
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.calibration.feed import Batch, inputs_of
+from qdqtool.calibration.feed import Batch, inputs_of, open_feed
 from qdqtool.calibration.options import CalibrationOptions
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
@@ -40,6 +41,19 @@ def bank_of(graph: onnx.GraphProto) -> list[Batch]:
     one = inputs_of(graph)[0]
     shape = [size if isinstance(size, int) else 1 for size in one.shape or ()]
     return [{one.name: np.random.default_rng(k).normal(size=shape).astype(np.float32)} for k in range(8)]
+
+
+def scripted(folder: Path, bank: list[Batch], count: int) -> Path:
+    """A loader script that gives the bank's batches in turn."""
+    (name,) = bank[0]
+    np.save(folder / "bank.npy", np.stack([batch[name] for batch in bank]))
+    script = folder / f"{count}.py"
+    script.write_text(
+        f"import numpy as np, pathlib\n"
+        f"bank = np.load(pathlib.Path(__file__).with_name('bank.npy'))\n"
+        f"def load_data():\n    for k in range({count}):\n        yield {{{name!r}: bank[k % 8]}}\n"
+    )
+    return script
 
 
 def plain_seconds(path: Path, bank: list[Batch], images: int) -> float:
@@ -84,13 +98,17 @@ def steady(path: Path, images: int) -> None:
     points = [point.tensor for point in make_plan(view, PlanOptions()).activations]
     for label, wanted in (("all", None), ("points", points)):
 
-        def run(count: int, workers: int = 1, wanted: list[str] | None = wanted) -> object:
-            feed = (bank[k % 8] for k in range(count))
-            options = CalibrationOptions(progress=False, workers=workers)
+        def run(count: int, folder: Path | None = None, wanted: list[str] | None = wanted) -> object:
+            """By two workers where there is a folder: their data must be such that other processes can open them."""
+            options = CalibrationOptions(progress=False, workers=1 if folder is None else 2)
+            feed: Iterable[Batch] = (bank[k % 8] for k in range(count))
+            if folder is not None:
+                feed = open_feed(scripted(folder, bank, count), inputs_of(opened.proto.graph))
             return count_batches(opened.proto, opened.folder, feed, options, wanted)
 
         alone, _ = slope(run, images)
-        _, both = slope(lambda count: run(count, 2), images)
+        with tempfile.TemporaryDirectory() as folder:
+            _, both = slope(lambda count: run(count, Path(folder)), images)
         fetched = len(run(1).survey.fetched)  # type: ignore[attr-defined]
         total = len(run(1).survey.names)  # type: ignore[attr-defined]
         print(f"{label} {fetched}/{total} {plain * 1e3:.2f} {alone / plain:.2f} {both / plain:.2f}")

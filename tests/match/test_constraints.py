@@ -10,13 +10,16 @@ from graphs import node_of, view_of
 from qdqtool.errors import QdqError
 from qdqtool.match.constraints import _CONSTRAINTS, Site, constraint_named, reason_of
 from qdqtool.rulebook import load_rules
+from qdqtool.trtversion import TrtVersion
 
 TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, float[4,4] q) => (float[1,4,8,8] z)
- <float[4,4,1,1] w, float[4] b, float[1,4,1,1] cb, float[4,1,1] c3, float[1,1,8,8] map, float[1,1,1,4] last, float one = {1}, float zero = {0},
+ <float[4,4,1,1] w, float[4,1,1,1] c1k, float[1,1,8,8] gray, float[4] b, float[1,4,1,1] cb, float[4,1,1] c3, float[1,1,8,8] map, float[1,1,1,4] last, float one = {1}, float zero = {0},
   int64[8] pads = {0,0,0,0,0,0,1,1}, float[4] sc = {1,1,2,2}, float[4,4] m, float[2,4,4] stack, float[9,4] table, int64[2] i = {0,1}, int64 whole = {2},
   int64[2] hw = {2,3}, int64[1] ch = {1}, int64[2] bh = {0,2}> {
  conv = Conv(x, w)
  conv_computed = Conv(x, wc)
+ dw = Conv<group=4>(x, c1k)
+ one_in = Conv(gray, c1k)
  t = Relu(x)
  add_b = Add(conv, b)
  add_cb = Add(conv, cb)
@@ -65,6 +68,7 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
 
 # guard, node, tensor by which a chain comes in, start of the chain, lets through
 CASES = [
+    ("depthwise", "dw", "", "", True), ("depthwise", "conv", "", "", False), ("depthwise", "one_in", "", "", False), ("depthwise", "t", "", "", False),
     ("weight", "conv", "", "", True), ("weight", "conv_computed", "", "", False), ("weight", "t", "", "", False),
     ("bias", "add_cb", "conv", "conv", True), ("bias", "add_c3", "conv", "conv", True), ("bias", "add_one", "conv", "conv", True),
     ("bias", "add_b", "conv", "conv", False), ("bias", "add_map", "conv", "conv", False), ("bias", "add_last", "conv", "conv", False),
@@ -115,10 +119,10 @@ def test_every_guard_is_tested_both_ways() -> None:
 
 
 def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
-    rules = load_rules("gpu")
+    rules, floats = load_rules("gpu"), load_rules("gpu", TrtVersion(8, 5, 2)).floats
     named = {
         step.constraint
-        for rule in (*rules.fusions, *rules.readers, *rules.commutes, *rules.weights)
+        for rule in (*floats, *rules.fusions, *rules.readers, *rules.commutes, *rules.weights)
         for step in rule.steps
     }
     assert named - {""} == set(_CONSTRAINTS)

@@ -11,6 +11,7 @@ from graphs import V8_6, V10, model_of, plan_of, points_of, readers_of, shuffled
 
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import Plan, PlanOptions, Read, explain, make_plan
+from qdqtool.trtversion import TrtVersion
 
 W = "float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,4,1,1] w3, float[4,4,1,1] w4"
 DETECTOR = f"""g (float[1,4,8,8] x) => (float[1,4,8,8] boxes, float[1,4,8,8] scores, float[1,4,8,8] marks) <{W}> {{
@@ -163,3 +164,34 @@ def test_reads_are_ordered_by_name_and_input() -> None:
     point = next(p for p in plan.points if p.tensor == "f")
     assert point.reads == (Read("boxes", 0), Read("marks", 0), Read("s", 0))
     assert readers_of(plan, "f") == {("boxes", 0), ("marks", 0), ("s", 0)} and point.group == "stem"
+
+
+DEPTHWISE = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,1,3,3] dw, float[4,4,1,1] w1, float[4,4,1,1] w2> {
+ a = Conv(x, w1) [dw_conv] d = Conv<group=4, pads=[1,1,1,1]>(a, dw) e = Sigmoid(d) s = Mul(d, e) y = Conv(s, w2) }"""
+
+
+def test_a_chain_without_an_int8_kernel_stays_in_float() -> None:
+    decided = plan_of(DEPTHWISE, trt_version=TrtVersion(8, 5, 2))
+    assert decided.float_nodes == ("d",)
+    (refusal,) = [one for one in decided.refusals if one.site == "dw_conv"]
+    assert (refusal.rule, "finds no implementation" in refusal.reason) == ("depthwise-silu", True)
+    assert {point.tensor for point in decided.points} == {"x", "w1", "s", "w2"}
+    lines = explain(decided, "dw_conv", PlanOptions(trt_version=TrtVersion(8, 5, 2)))
+    assert any("rule depthwise-silu: " in line and "3385" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (DEPTHWISE, TrtVersion(8, 4, 3)),
+        (DEPTHWISE, V8_6),
+        (DEPTHWISE.replace("Sigmoid(d) s = Mul(d, e)", "Relu(d) s = Relu(e)"), TrtVersion(8, 5, 2)),
+        (
+            DEPTHWISE.replace("group=4, ", "").replace("dw, float", "dw0, float").replace("(a, dw)", "(a, w1)"),
+            TrtVersion(8, 5, 2),
+        ),
+    ],
+    ids=["before", "after", "no SiLU", "an ordinary convolution"],
+)
+def test_other_chains_and_versions_are_quantised(text: str, version: TrtVersion) -> None:
+    assert plan_of(text, trt_version=version).float_nodes == ()
