@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 _TOLD = {
+    "relu6": ("Relu", "cut off at 6"),
     "equalise": ("tensor", "evened out in the weights around it"),
     "smooth": ("tensor", "evened out by a Mul behind it"),
     "clip": ("operator", "with clipped weights"),
@@ -28,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument(
-        "--steps", metavar="S", default="auto", help="some of equalise,smooth,clip,correct (default auto: all that win)"
+        "--steps",
+        metavar="S",
+        default="auto",
+        help="some of equalise,smooth,clip,correct (default auto: all that win); relu6 only where it is named",
     )
     parser.add_argument(
         "--method", metavar="M", default="mse", help="the one that insert will be given, for correct (default mse)"
@@ -126,8 +130,9 @@ def _effect(done: Conditioned) -> list[str]:
     if done.kept:
         relative = max(one.relative for one in done.kept.values())
         lines.append(f"equalise and smooth keep the float function: outputs moved by {relative:.0e} of themselves")
-    if done.count("clip") or done.count("correct"):
-        lines.append("clip and correct change the float function; signal to noise of its outputs against the original:")
+    if done.count("relu6") or done.count("clip") or done.count("correct"):
+        steps = "relu6, clip and correct" if done.count("relu6") else "clip and correct"
+        lines.append(f"{steps} change the float function; signal to noise of its outputs against the original:")
         lines += [f"  {name}: {one.decibel:.1f} dB" for name, one in list(done.moved.items())[:_SHOWN]]
         if len(done.moved) > _SHOWN:
             lines.append(f"  and {len(done.moved) - _SHOWN} more (--json)")

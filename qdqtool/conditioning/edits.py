@@ -12,6 +12,8 @@ from qdqtool.conditioning.prediction import Prediction
 from qdqtool.graph.edit import CONDITIONED
 
 STEPS = ("equalise", "smooth", "clip", "correct")
+ASKED = ("relu6",)  # what is done only where it is asked for by name; it comes first
+CHANGING = frozenset({"relu6", "clip", "correct"})  # the steps that change the float function
 METADATA = CONDITIONED
 
 
@@ -20,9 +22,9 @@ class Edit:
     """One edit.
 
     Attributes:
-        step: one of `STEPS`.
-        site: the tensor that is divided, or the operator (its first output) whose weight or bias changes.
-        decibel: what it was predicted to win, at the outputs of the operators that it concerns.
+        step: one of `STEPS` or `ASKED`.
+        site: the tensor that is divided, or the operator (its first output) that changes, or its weight or bias.
+        decibel: what it was predicted to win, at the outputs of the operators that it concerns; 0 for `ASKED`.
         reason: one sentence.
         added: a tensor or input that was not there: the output of a Mul, or a bias; "" where nothing was added.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All steps on one model, in order: equalise and smooth, clip, correct. Each decides on the model as it is by then."""
+"""All steps on one model: relu6, equalise and smooth, clip, correct. Each decides on the model as it is by then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.calibration.feed import Batch, Feed
 from qdqtool.conditioning.biases import find_additions
 from qdqtool.conditioning.check import Difference, Outputs, compare, require_same
 from qdqtool.conditioning.divisions import Family, Verdict, divisions_of, find_families, inverse_of, judge
-from qdqtool.conditioning.edits import METADATA, STEPS, Conditioned, Edit
+from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
 from qdqtool.conditioning.limits import LEAST_CLIP, find_limits
 from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.placement import kept_divisions
@@ -24,6 +24,7 @@ from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import Prediction, predict
 from qdqtool.conditioning.routes import Routes, find_routes
 from qdqtool.conditioning.samples import Singles, count_channels
+from qdqtool.conditioning.sixes import measure_cuts
 from qdqtool.conditioning.subject import Subject, look
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
@@ -35,6 +36,8 @@ from qdqtool.passes.condition.clip import clip_weights
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.correct import correct_biases
 from qdqtool.passes.condition.equalise import Division, divide
+from qdqtool.passes.relu6 import STEP as RELU6
+from qdqtool.passes.relu6 import cut_at_six, find_relus
 from qdqtool.scales import ScaleTable
 
 ScalesFor = Callable[[Subject, Iterable[Batch]], ScaleTable]
@@ -47,7 +50,7 @@ class Settings:
     """How a model is conditioned.
 
     Attributes:
-        steps: some of `STEPS`.
+        steps: some of `STEPS` and `ASKED`.
         plan: where the pairs will stand: target, version, float heads.
         method: how the scales come about that the correction reckons with.
         provider: what onnxruntime runs on while it calibrates.
@@ -112,7 +115,7 @@ class _Run:
         _refuse(proto, folder)
         self.proto, self.folder, self.settings = proto, folder, settings
         self.samples = Singles(feed)
-        self.exact = Outputs(proto, folder)
+        self.exact = self.base = Outputs(proto, folder)  # `base`: what dividing must keep
         self.lifted = proto
         if (opset_of(proto) or 0) < 13:
             self.lifted = onnx.ModelProto()
@@ -126,6 +129,8 @@ class _Run:
         """Every step asked for."""
         before = after = divided = None
         steps = self.settings.steps
+        if RELU6 in steps:
+            self._cut()
         if set(steps) & {"equalise", "smooth", "clip"}:
             verdicts, divisions = self._divide()
             before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, divisions))
@@ -143,10 +148,13 @@ class _Run:
         return done
 
     def _compare(self, divided: Outputs | None) -> tuple[dict[str, Difference], dict[str, Difference]]:
-        """How far the outputs moved by dividing, and by all: both in one walk through the data."""
-        changed = any(edit.step in ("clip", "correct") for edit in self.edits)
+        """How far the outputs moved by dividing, and by all: in one walk, where one model is before."""
+        changed = any(edit.step in CHANGING for edit in self.edits)
         models = [divided] if divided else []
         models += [Outputs(self.proto, self.folder)] if changed else []
+        if divided and self.base is not self.exact:
+            (kept,) = compare(self.base, models[:1], self.samples)
+            return kept, compare(self.exact, models[1:], self.samples)[0]
         found = compare(self.exact, models, self.samples) if models else [{}]
         return (found[0] if divided else {}), found[-1]
 
@@ -155,6 +163,17 @@ class _Run:
 
     def _look(self) -> Subject:
         return look(self.lifted, self.folder, self.settings.plan)
+
+    def _cut(self) -> None:
+        """Relu to Clip(0, 6), all of them: nothing is predicted, but told is how much of each tensor is cut off."""
+        relus = find_relus(self.proto, self.folder)
+        self.left.update(relus.left)
+        told = measure_cuts(self.proto, self.folder, relus.inside, self.samples)
+        for proto in self._protos() if relus.inside else ():
+            cut_at_six(proto, self.folder, relus.inside)
+        self.edits += [Edit(RELU6, name, 0.0, told[name].told()) for name in relus.inside]
+        if relus.inside:
+            self.base = Outputs(self.proto, self.folder)
 
     def _divide(self) -> tuple[list[Verdict], list[Division]]:
         subject = self._look()

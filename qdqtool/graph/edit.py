@@ -167,6 +167,15 @@ class Editor:
         node.inputs.extend([""] * missing)
         self.reroute(Use(node, index), name)
 
+    def set_operator(self, node: Node, op: str, attributes: Mapping[str, float], trace: _Trace = ()) -> None:
+        """Make a node another operator; its name, place, inputs and outputs stay, its attributes become these."""
+        del node.proto.attribute[:]
+        node.proto.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
+        node.proto.op_type = node.op = op
+        node.proto.metadata_props.extend(
+            onnx.StringStringEntryProto(key=TRACE + key, value=text) for key, text in trace
+        )
+
     def drop_inputs(self, names: Iterable[str]) -> None:
         """No longer list initialisers as inputs of the graph, as files before IR 4 must; the order stays."""
         _drop_named(self.view.graph.input, names)

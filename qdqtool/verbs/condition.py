@@ -25,7 +25,8 @@ class ConditionOptions:
     """How a model is conditioned.
 
     Attributes:
-        steps: some of equalise, smooth, clip, correct; None for all, each edit only where it is predicted to win.
+        steps: some of equalise, smooth, clip, correct; None for all, each edit only where it is predicted to win. relu6
+            is none of all: it is done where it is named, and "auto" may stand beside it.
         method: how the scales come about that the correction reckons with: what `insert` will be given.
         provider: what onnxruntime runs on while it calibrates: cpu, cuda or tensorrt.
         factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
@@ -63,7 +64,7 @@ def condition(
     """Edit the weights of a plain model so that it quantises better.
 
     Equalise and smooth keep the float function, checked on the data to 1e-5 of each output (root of sums of squares);
-    clip and correct change it, and the result says by how much. Opset and names stay.
+    relu6, clip and correct change it, and the result says by how much. Opset and names stay.
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -95,18 +96,19 @@ def parse_steps(steps: tuple[str, ...] | str | None) -> tuple[str, ...]:
     """The steps asked for, in the order in which they are done.
 
     Args:
-        steps: names, a text with commas between them, `auto` or None for all.
+        steps: names, a text with commas between them; `auto` or None for all but those of `ASKED`.
 
     Raises:
         QdqError: an unknown step, or none.
     """
-    from qdqtool.conditioning.edits import STEPS
+    from qdqtool.conditioning.edits import ASKED, STEPS
 
     names = steps.split(",") if isinstance(steps, str) else list(steps or (AUTO,))
     asked = {name.strip() for name in names}
-    if asked == {AUTO}:
-        return STEPS
-    unknown = sorted(asked - set(STEPS))
+    known = (*ASKED, *STEPS)
+    unknown = sorted(asked - {*known, AUTO})
     if unknown:
-        raise QdqError(f"--steps {unknown[0]}", "no such step", f"choose some of {', '.join(STEPS)}, or auto")
-    return tuple(step for step in STEPS if step in asked)
+        raise QdqError(f"--steps {unknown[0]}", "no such step", f"choose some of {', '.join(known)}, or auto")
+    if AUTO in asked:
+        asked |= set(STEPS)
+    return tuple(step for step in known if step in asked)

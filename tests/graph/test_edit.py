@@ -106,6 +106,25 @@ def test_reroute_changes_one_input_in_view_and_proto() -> None:
     assert list(model.graph.node[1].input) == ["a", "x"] == node.inputs
 
 
+def test_a_node_that_becomes_another_operator_keeps_name_place_inputs_and_outputs() -> None:
+    model, view, editor = editor_of(TEXT)
+    node = node_of(view, "b")
+    node.proto.name, node.proto.doc_string = "theirs", "said"
+    before = onnx.NodeProto.FromString(node.proto.SerializeToString())
+    editor.set_operator(node, "Clip", {"min": 0.0, "max": 6.0}, (("rule", "r"),))
+    editor.commit()
+    made = next(one for one in model.graph.node if one.name == "theirs")
+    assert (made.op_type, node.op) == ("Clip", "Clip")
+    assert [(a.name, a.f) for a in made.attribute] == [("min", 0.0), ("max", 6.0)]
+    assert [(e.key, e.value) for e in made.metadata_props] == [("qdqtool.rule", "r")]
+    assert (list(made.input), list(made.output), made.doc_string) == (
+        list(before.input),
+        list(before.output),
+        "said",
+    )
+    assert list(model.graph.node).index(made) == node.index
+
+
 def test_a_removed_node_is_gone_from_view_and_proto() -> None:
     model, view, editor = editor_of(TEXT)
     editor.reroute(Use(node_of(view, "z"), 0), "a")

@@ -86,7 +86,10 @@ def test_edited_weights_leave_the_data_file_others_stay(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--steps", "smoth"], "--steps smoth: no such step; choose some of equalise, smooth, clip, correct, or auto"),
+        (
+            ["--steps", "smoth"],
+            "--steps smoth: no such step; choose some of relu6, equalise, smooth, clip, correct, or auto",
+        ),
         (["--method", "mze"], "--method mze: no such method"),
         (["--heads", "nothing"], "matches no weighted operator"),
         (["-o", "{folder}/m.onnx"], "m.onnx"),
@@ -107,5 +110,7 @@ def test_steps_come_in_their_order() -> None:
     assert parse_steps("correct, equalise") == ("equalise", "correct")
     assert parse_steps(None) == parse_steps("auto") == ("equalise", "smooth", "clip", "correct")
     assert parse_steps(("clip",)) == ("clip",)
+    assert parse_steps("clip,relu6") == ("relu6", "clip")
+    assert parse_steps("auto,relu6") == ("relu6", *parse_steps("auto"))
     with pytest.raises(QdqError, match="no such step"):
         parse_steps("")

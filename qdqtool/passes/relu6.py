@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns Relu into Clip(0, 6) where it stands, as TAO does before it trains for INT8. Whether a model gains, others ask.
+
+This changes the float function. LeakyRelu, PRelu and Elu are never touched, which TAO replaces, too. Enters the main
+graph only: a Relu in the body of control flow stays and is told, one inside a local function stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import CONDITIONED, Editor, get_metadata, set_metadata
+from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.passes.condition.constants import list_as_inputs
+
+SIX = 6.0
+STEP = "relu6"
+_CLIP_INPUTS = 11  # from this opset on the bounds of Clip are inputs
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
+# What hands values on as they are: behind these an output of the graph is still the Relu's own.
+_MOVES = frozenset(
+    {"Identity", "Cast", "Dropout", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split"}
+    | {"Slice", "Gather", "DepthToSpace", "SpaceToDepth", "Expand"}
+)
+
+
+@dataclass(frozen=True)
+class Relus:
+    """The Relu of a model by their outputs.
+
+    Attributes:
+        inside: those that may be cut at six, in file order.
+        left: those that stay -> why.
+    """
+
+    inside: tuple[str, ...] = ()
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def find_relus(proto: onnx.ModelProto, folder: Path | None) -> Relus:
+    """Which Relu of a model may be cut at six: those whose values no output of the graph hands out.
+
+    Args:
+        proto: the model.
+        folder: where its external data lie.
+    """
+    view = GraphView(proto.graph, folder)
+    kinds = _kinds(proto)
+    inside, left = [], {}
+    for node in view.nodes:
+        if node.op != "Relu":
+            continue
+        if kinds.get(node.key, onnx.TensorProto.FLOAT) not in _FLOATS:
+            left[node.key] = "is a Relu of no float16, float32 or double: not cut at six"
+        elif _is_handed_out(view, node.key):
+            left[node.key] = "is a Relu whose values are an output of the graph: not cut at six"
+        else:
+            inside.append(node.key)
+    for body in view.bodies():
+        where = {f"{body.scope}/{node.key}" for node in body.nodes if node.op == "Relu"}
+        left |= dict.fromkeys(sorted(where), "is a Relu in the body of control flow: not cut at six")
+    return Relus(tuple(inside), left)
+
+
+def cut_at_six(proto: onnx.ModelProto, folder: Path | None, relus: Collection[str]) -> None:
+    """Turn Relu into Clip(0, 6); the proto is edited. Their names, outputs and places stay.
+
+    Args:
+        proto: the model, of any opset: before 11 the bounds are attributes, from 11 on initialisers of the Relu's type.
+        folder: where its external data lie.
+        relus: outputs of Relu in the main graph.
+
+    Raises:
+        QdqError: one of them is made by no Relu.
+    """
+    view = GraphView(proto.graph, folder)
+    nodes = [_relu(view, name) for name in relus]
+    kinds, editor = _kinds(proto), Editor(view)
+    bounds: dict[int, tuple[str, str]] = {}
+    for node in nodes:
+        trace = (("rule", STEP), ("origin", "condition"))
+        if (opset_of(proto) or 1) < _CLIP_INPUTS:
+            editor.set_operator(node, "Clip", {"min": 0.0, "max": SIX}, trace)
+            continue
+        kind = kinds.get(node.key, onnx.TensorProto.FLOAT)
+        if kind not in bounds:
+            bounds[kind] = _add_bounds(editor, kind)
+        editor.set_operator(node, "Clip", {}, trace)
+        for index, name in enumerate(bounds[kind], 1):
+            editor.set_input(node, index, name)
+    editor.commit()
+    list_as_inputs(proto)
+
+
+def replay_cuts(source: onnx.ModelProto, folder: Path | None, told: onnx.ModelProto) -> list[str]:
+    """Cut at six in a source model what `condition` cut in the model that was made from it; and note it there, too.
+
+    Args:
+        source: the model before conditioning, edited; one that has the Clip already stays as it is.
+        folder: where its external data lie.
+        told: the model whose metadata tell the edits.
+
+    Returns:
+        The outputs of the Relu that were turned.
+
+    Raises:
+        QdqError: what was cut is made by neither Relu nor Clip in the source.
+    """
+    edits = _cuts_of(told)
+    view = GraphView(source.graph, folder)
+    done = {edit["site"] for edit in edits if (node := view.producer.get(edit["site"])) and node.op == "Clip"}
+    wanted = [edit for edit in edits if edit["site"] not in done]
+    if not wanted:
+        return []
+    cut_at_six(source, folder, [edit["site"] for edit in wanted])
+    earlier = get_metadata(source, CONDITIONED)
+    document: dict[str, Any] = json.loads(earlier) if earlier else {"schema": 1, "method": "", "edits": []}
+    document["edits"] = [*document["edits"], *wanted]
+    set_metadata(source, CONDITIONED, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+    return [edit["site"] for edit in wanted]
+
+
+def _cuts_of(told: onnx.ModelProto) -> list[dict[str, Any]]:
+    text = get_metadata(told, CONDITIONED)
+    return [edit for edit in json.loads(text)["edits"] if edit["step"] == STEP] if text else []
+
+
+def _relu(view: GraphView, name: str) -> Node:
+    node = view.producer.get(name)
+    if node is None or node.op != "Relu":
+        maker = "nothing" if node is None else node.op
+        reason = f"is made by {maker}, not by the Relu that condition cut at six"
+        raise QdqError(name, reason, "give the model that was conditioned, or its result, or peel without --source")
+    return node
+
+
+def _is_handed_out(view: GraphView, name: str) -> bool:
+    """Whether an output of the graph carries the values of a tensor, moved about at most."""
+    seen, stack = {name}, [name]
+    while stack:
+        tensor = stack.pop()
+        if view.is_output(tensor):
+            return True
+        for use in view.readers(tensor):
+            carries = use.node.op in _MOVES and (use.index == 0 or use.node.op == "Concat")
+            fresh = [one for one in use.node.outputs if one and one not in seen] if carries else []
+            seen.update(fresh)
+            stack.extend(fresh)
+    return False
+
+
+def _kinds(proto: onnx.ModelProto) -> dict[str, int]:
+    """Tensor -> element type, where inference or the file tells it."""
+    graph = infer_types(proto, opset_of(proto) or 1, in_order=True)
+    values = (*graph.value_info, *graph.output, *graph.input)
+    kinds = {value.name: int(value.type.tensor_type.elem_type) for value in values}
+    return {name: kind for name, kind in kinds.items() if kind}
+
+
+def _add_bounds(editor: Editor, kind: int) -> tuple[str, str]:
+    made = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    names = (editor.unique_name("relu6_min"), editor.unique_name("relu6_max"))
+    for name, value in zip(names, (0.0, SIX), strict=True):
+        editor.add_initializer(name, np.array(value, made))
+    return names
