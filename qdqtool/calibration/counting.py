@@ -21,7 +21,7 @@ from qdqtool.calibration.feed import Batch, Feed, Task
 from qdqtool.calibration.methods import needs_entropy_histogram, parse_method
 from qdqtool.calibration.observation import Done, Observation
 from qdqtool.calibration.observe import Run, observe
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.calibration.options import CalibrationOptions, with_method
 from qdqtool.calibration.passes import bytes_of, split_passes
 from qdqtool.calibration.processes import Work, observe_in_processes
 from qdqtool.calibration.state import Identity, State
@@ -55,6 +55,7 @@ def count_batches(
         QdqError: see `calibrate_scales`.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
+    options = with_method(options)
     if options.workers < 1:
         raise QdqError("--workers", f"{options.workers} cannot work", "give 1 or more")
     model = ObservableModel(proto, folder, options.provider, options.where)

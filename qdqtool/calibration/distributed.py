@@ -20,7 +20,7 @@ from qdqtool.calibration.dask_cluster import (
     tell_dashboard,
 )
 from qdqtool.calibration.json_inputs import JsonInputs
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.calibration.options import CalibrationOptions, with_method
 from qdqtool.calibration.shard_job import Fault, Job, Look, look_at, make_job, run_shard, told_look
 from qdqtool.calibration.shards import ShardSum, mergeable_method
 from qdqtool.calibration.shipping import Parcel, pack, remove, unpack
@@ -80,7 +80,7 @@ def calibrate_on_dask(
         MissingPackageError: no dask.distributed here, or something else is missing on a worker.
         KeyboardInterrupt: interrupted; what was asked of the cluster is taken back.
     """
-    options = options or CalibrationOptions()
+    options = with_method(options)
     method = mergeable_method(options.method)
     if options.checkpoint is not None:
         raise QdqError("--dask", "keeps no checkpoint", "leave --checkpoint out")

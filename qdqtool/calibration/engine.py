@@ -13,7 +13,7 @@ from qdqtool.calibration.counting import count_batches
 from qdqtool.calibration.feed import Batch, Data, Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.calibration.methods import Method, parse_method
 from qdqtool.calibration.observation import histograms_of
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.calibration.options import CalibrationOptions, default_method, with_method
 from qdqtool.calibration.table import read_table
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
@@ -34,7 +34,7 @@ def calibrate(
     Args:
         model: a path, an onnx.ModelProto, a gs.Graph or a callable returning one; any opset, never changed.
         data: what to feed; see `open_feed`.
-        options: method, provider, workers, checkpoint.
+        options: method (default: see `default_method`), provider, workers, checkpoint.
         feed_options: batch, limit, preprocessing.
 
     Raises:
@@ -42,11 +42,11 @@ def calibrate(
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
-    options = options or CalibrationOptions()
-    parse_method(options.method)  # a slip here is told before a large model is read
+    if options is not None and options.method:
+        parse_method(options.method)  # a slip here is told before a large model is read
     opened = open_model(model)
-    options = replace(options, where=opened.name)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
+    options = replace(with_method(options, default_method(opened.proto, once=feed.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, feed, options)
     return replace(table, facts={**table.facts, "model_sha256": opened.sha256}) if opened.sha256 else table
 
@@ -66,7 +66,7 @@ def calibrate_scales(
         proto: the model, external data not loaded.
         folder: where its external data lie.
         feed: the batches; a `Feed` also says what they are. Walked once, more often only with `max_memory`.
-        options: method, provider, workers, checkpoint.
+        options: method (default mse), provider, workers, checkpoint.
         wanted: tensors to observe; None for every float32 one of the main graph.
         points: tensors that must get a scale; for others the table says why they have none.
         placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
@@ -80,7 +80,7 @@ def calibrate_scales(
             checkpoint that is in the way or of another calibration.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
-    options = options or CalibrationOptions()
+    options = with_method(options)
     method = parse_method(options.method)
     state = count_batches(proto, folder, feed, options, wanted, points=points)
     if not state.observation.samples:

@@ -71,6 +71,7 @@ class Feed:
         notes: what is left out, and why, one sentence each.
         origin: what another process can open the same data by; None for data that only this one has.
         options: how it is read.
+        once: whether it can be walked a single time.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Feed:
         self.origin = origin
         self.options = options
         self.notes = source.notes
+        self.once = source.once
         self._source = source
         self._fixed = next((one for one in self.inputs if not one.batched), None)
         _check_options(source, self._fixed, options)

@@ -28,9 +28,10 @@ from qdqtool.scales import Scale
 # `auto`: at most this share of the multiply-adds stays in float, and each operator that does must take this share of
 # the loss that is left with it: a loss that is spread evenly is nothing that a few operators could mend.
 AUTO_MACS = 0.03
-AUTO_GAIN = 0.05
-# Below this loss at the outputs there is nothing to mend: differences are noise.
-AUTO_FLOOR = 0.002
+AUTO_GAIN = 0.2
+# Below this loss at the outputs there is nothing to mend: no figure of a labelled model was seen to gain, and what is
+# kept costs conversions around it.
+AUTO_FLOOR = 0.005
 # Operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
 _TENTH, _FEWEST, _MOST = 0.1, 8, 40
 # Samples of an end to end run: enough to rank by, since each one holds thousands of outputs.

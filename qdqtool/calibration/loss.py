@@ -49,9 +49,7 @@ class Yardstick:
         Raises:
             QdqError: no output is float32 and made by a node; what `OrtActivations` refuses.
         """
-        made = {name for node in proto.graph.node for name in node.output}
-        names = [value.name for value in proto.graph.output if value.name in made]
-        outputs = tuple(name for name in names if _is_float(proto, name))
+        outputs = comparable_outputs(proto)
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
         wanted = _outputs(proto, folder, samples, outputs, provider, where)
@@ -76,8 +74,11 @@ class Yardstick:
         return sum(losses) / len(losses)
 
 
-def _is_float(proto: onnx.ModelProto, name: str) -> bool:
-    return any(v.name == name and v.type.tensor_type.elem_type == _FLOAT for v in proto.graph.output)
+def comparable_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """The outputs of a model that are float32 and made by a node."""
+    made = {name for node in proto.graph.node for name in node.output}
+    floats = (value for value in proto.graph.output if value.type.tensor_type.elem_type == _FLOAT)
+    return tuple(value.name for value in floats if value.name in made)
 
 
 def _outputs(
@@ -97,9 +98,10 @@ def _outputs(
 
 
 def _channels(array: Float64) -> Float64:
-    """As [channels, positions]."""
-    squeezed = array.reshape([size for size in array.shape[1:] if size > 1] or [1])
-    if squeezed.ndim < 2:
+    """As [channels, samples and positions]; a first axis that is longer than a sample's 1 counts as samples."""
+    whole = np.atleast_1d(array)
+    squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size > 1])
+    if squeezed.ndim < 3:
         return squeezed.reshape(1, -1)
-    axis = int(np.argmin(squeezed.shape))
+    axis = 1 + int(np.argmin(squeezed.shape[1:]))
     return np.moveaxis(squeezed, axis, 0).reshape(squeezed.shape[axis], -1)

@@ -11,7 +11,7 @@ from qdqtool.calibration.counting import WHOLE, count_batches
 from qdqtool.calibration.feed import Data, Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.calibration.methods import Method, needs_entropy_histogram, parse_method
 from qdqtool.calibration.observation import Observation
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.calibration.options import CalibrationOptions, with_method
 from qdqtool.calibration.state import State, read_state
 from qdqtool.calibration.table import read_table
 from qdqtool.errors import QdqError
@@ -50,7 +50,7 @@ def calibrate_shard(
     Raises:
         QdqError: what `calibrate` refuses; the method `entropy`, which needs all batches in file order.
     """
-    options = options or CalibrationOptions()
+    options = with_method(options)
     mergeable_method(options.method)
     opened = open_model(model)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), feed_options)

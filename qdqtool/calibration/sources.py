@@ -41,6 +41,7 @@ class Source:
         files: what is read, in order; a script counts for whatever it loads.
         parts: the items as number of samples and a function that reads them, in any order and thread; None where they
             can only be had one after the other.
+        once: whether the items can be walked a single time: a generator.
     """
 
     where: object
@@ -51,6 +52,7 @@ class Source:
     preprocess: str = ""
     files: tuple[Path, ...] = ()
     parts: tuple[Part, ...] | None = None
+    once: bool = False
 
 
 def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> Source:
@@ -105,7 +107,7 @@ def _from_python(data: Any) -> Source:
             raise QdqError("data", "is a generator, which can be walked only once", "give a function that returns it")
         return items_of("data", lambda: data)
 
-    return Source("data", "python", items)
+    return Source("data", "python", items, once=isinstance(data, Iterator))
 
 
 def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> Source:

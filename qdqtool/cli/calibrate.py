@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
 
 _SHOWN = 8
-_METHODS = "mse (default), max, percentile[=99.99], entropy (TensorRT's) or entropy-stable"
+_METHODS = (
+    "auto, mse, max, percentile[=99.99], entropy (TensorRT's) or entropy-stable"
+    " (default auto; mse in shards, and for weights that condition edited)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="the ONNX model, which stays as it is")
     add_data_arguments(parser)
-    parser.add_argument("--method", metavar="M", default="mse", help=_METHODS)
+    parser.add_argument("--method", metavar="M", help=_METHODS)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .scales.json for its ending")
     parser.add_argument("--json", action="store_true", help="print JSON")
     group = parser.add_argument_group("long runs and many machines")
@@ -94,7 +97,7 @@ def _table(args: argparse.Namespace) -> ScaleTable:
     if args.merge is not None:
         from qdqtool.calibration.shards import merge_files
 
-        return merge_files(args.merge, args.method)
+        return merge_files(args.merge, args.method or "mse")
     if args.dask:
         from qdqtool.calibration.distributed import DaskOptions, calibrate_on_dask
 

@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser)
     parser.add_argument("--scales", metavar="S", help="a scale table that calibrate wrote, in place of data")
     parser.add_argument(
-        "--method", metavar="M", default="mse", help="how data becomes scales; see calibrate -h (default mse)"
+        "--method",
+        metavar="M",
+        help="how data becomes scales; see calibrate -h (default auto; mse for weights that condition edited)",
     )
     parser.add_argument(
         "--target", choices=("gpu", "dla"), default="gpu", help="gpu (default): around fused groups; dla: every tensor"
@@ -67,8 +69,8 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-float",
         metavar="N",
         type=_keep_float,
-        default=0,
-        help="operators that accuracy keeps in float: a number, or auto: few, where loss is concentrated (default 0)",
+        help="operators that accuracy keeps in float: a number, or auto: few, where loss is concentrated (default auto"
+        " where data place pairs for the GPU, else 0)",
     )
     parser.add_argument(
         "--budget",
@@ -85,7 +87,7 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         "--condition",
         metavar="STEPS",
         default="",
-        help="edit weights first: auto, or some of equalise,smooth,clip,correct; see condition -h",
+        help="edit weights first: auto, or some of relu6,equalise,smooth,clip,correct; see condition -h",
     )
 
 
@@ -127,8 +129,9 @@ def _check_method(args: argparse.Namespace) -> None:
     """Refuse what says how data is used where there is none, and a method that is not, before the model is read."""
     from qdqtool.calibration.methods import parse_method
 
-    parse_method(args.method)
-    if args.data is None and (args.method != "mse" or args.preprocess):
+    if args.method is not None:
+        parse_method(args.method)
+    if args.data is None and (args.method is not None or args.preprocess):
         option = "--preprocess" if args.preprocess else "--method"
         raise QdqError(option, "says how data is used, and there is none", "give --data")
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
     add_data_arguments(parser, required=True)
-    parser.add_argument("--method", metavar="M", default="mse", help="see calibrate -h (default mse)")
+    parser.add_argument("--method", metavar="M", help="see calibrate -h (default as insert's)")
     parser.add_argument(
         "--float-heads", choices=("regression", "all", "none"), default="none", help="heads that are left out"
     )
@@ -39,8 +39,9 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
 
-    parse_method(args.method)
-    if args.candidates and args.method != "auto":
+    if args.method is not None:
+        parse_method(args.method)
+    if args.candidates and args.method not in (None, "auto"):
         raise QdqError("--candidates", f"there are none with --method {args.method}", "add --method auto")
     options = SensitivityOptions(
         plan=PlanOptions(float_heads=args.float_heads),

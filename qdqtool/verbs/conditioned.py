@@ -72,7 +72,10 @@ def _told(done: Conditioned) -> str:
     moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
     if not done.edits:
         return "conditioning found nothing that it would win by"
-    told = f"conditioned first, {len(done.edits)} edits of the weights"
+    cut = done.count("relu6")
+    told = f"conditioned first, {len(done.edits) - cut} edits of the weights"
+    if cut:
+        told += f", {cut} Relu cut off at 6"
     if done.before is not None and done.after is not None:
         told += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
     return f"{told}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else told

@@ -21,7 +21,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.verbs.keeping import Keeping, choose_kept
+from qdqtool.verbs.keeping import Keeping, choose_kept, is_measurable
 from qdqtool.verbs.opening import (
     check_target,
     files_of,
@@ -45,12 +45,14 @@ class InsertOptions:
 
     Attributes:
         plan: target, version, heads, rules.
-        calibration: method and provider, where data is given.
+        calibration: method and provider, where data is given. Without a method: `auto`; `mse` for weights that
+            `condition` edited (`default_method`) and for the DLA.
         feed: how data is read.
         fold_bn: fold BatchNormalization into the weights first, where exact.
         requantize: take out the pairs that are there and begin anew.
         input_range: smallest and largest value of the network's input, for estimation without data.
-        keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated.
+        keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
+            is "auto" where pairs are placed in a plain model for the GPU by data, else 0.
         budget: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it there are
             kept in float. Goes with no `keep_float` of its own.
         condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
@@ -65,15 +67,17 @@ class InsertOptions:
     fold_bn: bool = False
     requantize: bool = False
     input_range: tuple[float, float] | None = None
-    keep_float: int | Literal["auto"] = 0
+    keep_float: int | Literal["auto"] | None = None
     budget: float | None = None
     condition: str = ""
     advise: bool = False
     whole_table: bool = True
 
-    @property
-    def keeping(self) -> Keeping:
-        """What may stay in float for accuracy."""
+    def keeping(self, *, by_default: bool) -> Keeping:
+        """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
+        if self.keep_float is None:
+            allowed = by_default and self.budget is None and self.plan.target == "gpu"
+            return Keeping("auto" if allowed else 0, self.budget)
         return Keeping(self.keep_float, self.budget)
 
 
@@ -138,7 +142,7 @@ def insert(
     options = options or InsertOptions()
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
-    options.keeping.check(has_data=data is not None)
+    options.keeping(by_default=False).check(has_data=data is not None)
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [opened.path, *files_of(data), path_of(scales), options.plan.rules])
@@ -165,7 +169,7 @@ def insert(
     if data is not None:
         store_table(proto, table)
     notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule == "keep-float"]
-    if options.keeping:
+    if options.condition or data is not None:
         from qdqtool.verbs.conditioned import shifted_biases
 
         notes += shifted_biases(proto, [one.site for one in decided.refusals if one.rule == "keep-float"])
@@ -225,14 +229,14 @@ def _conditioned(
     opened: Opened, data: Data | Feed | None, options: InsertOptions
 ) -> tuple[list[str], dict[str, str] | None]:
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.calibration.options import with_method
     from qdqtool.verbs.conditioned import condition_first
 
     if data is None:
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
-    how = options.calibration or CalibrationOptions()
-    return condition_first(opened, feed, options.condition, options.plan, how, options.keeping)
+    keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto))
+    return condition_first(opened, feed, options.condition, options.plan, with_method(options.calibration), keeping)
 
 
 def _calibrated(
@@ -247,24 +251,28 @@ def _calibrated(
 
     `kept` was chosen by conditioning, where that had to know.
     """
-    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.options import default_method, with_method
 
     plain = proto
     if not is_plain(proto):
-        if options.keeping:
+        if options.keeping(by_default=False):
             raise QdqError(opened.name, "has Q/DQ, which --keep-float would have to undo", "add --requantize")
         plain = onnx.ModelProto()
         plain.CopyFrom(proto)
         peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(plain.graph), options.feed)
-    how = replace(options.calibration or CalibrationOptions(), where=opened.name)
+    edited = bool(options.condition)
+    method = "mse" if edited or options.plan.target != "gpu" else default_method(plain, once=feed.once)
+    how = replace(with_method(options.calibration, method), where=opened.name)
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
-    if options.keeping:
+    keeping = options.keeping(by_default=plain is proto and not feed.once and is_measurable(plain, decided))
+    if keeping:
         if kept is None:
-            kept = choose_kept(options.keeping, plain, opened.folder, table, feed, how, options.plan)
+            kept = choose_kept(keeping, plain, opened.folder, table, feed, how, options.plan)
         table = replace(table, facts={**table.facts, "kept": dict(kept)})
     if not options.advise or options.condition:
         return table, []

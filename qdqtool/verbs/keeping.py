@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.match.plan import PlanOptions
+from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ class Keeping:
             raise QdqError("--budget", "decides how many operators stay in float", "leave --keep-float out")
         if self.budget is not None and not 0.0 <= self.budget < 1.0:
             raise QdqError("--budget", f"{self.budget} is no loss from 0 to 1", "write it like 0.05")
+
+
+def is_measurable(proto: onnx.ModelProto, plan: Plan | None = None) -> bool:
+    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8."""
+    from qdqtool.calibration.loss import comparable_outputs
+
+    return bool(comparable_outputs(proto)) and (plan is None or bool(plan.weights))
 
 
 def choose_kept(

@@ -58,9 +58,10 @@ def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptio
             `calibrate_scales` refuses.
     """
     from qdqtool.calibration.auto import CUTS, source_of
-    from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+    from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
     from qdqtool.calibration.keep import Quantised, survey
+    from qdqtool.calibration.options import default_method, with_method
 
     options = options or SensitivityOptions()
     opened = open_model(model)
@@ -72,7 +73,7 @@ def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptio
     if not plan.weights:
         raise QdqError(opened.name, "has no operator that runs in INT8", "see qdqtool insert --dry-run")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(proto.graph), options.feed)
-    how = replace(options.calibration or CalibrationOptions(), where=opened.name)
+    how = replace(with_method(options.calibration, default_method(proto, once=feed.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
     source = source_of(proto, opened.folder, feed, {}, how)

@@ -29,7 +29,7 @@ dask = pytest.importorskip("distributed", reason='needs pip install "qdqtool[das
 
 NET = """net (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,3,3] w> {
  c = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(c)  y = Sigmoid(r) }"""
-QUIET = CalibrationOptions(progress=False)
+QUIET = CalibrationOptions("mse", progress=False)
 SCRIPT = """import os, pathlib, signal, time
 import numpy as np
 def load_data():

@@ -86,6 +86,16 @@ def test_a_vector_of_classes_is_one_channel() -> None:
     assert one.loss(model, None) == pytest.approx(1 / 42)
 
 
+@pytest.mark.parametrize("shape", ["2,1,4,3", "3", "1", "2,2"])
+def test_a_first_axis_that_is_no_batch(shape: str) -> None:
+    """States of recurrent networks: several layers come first."""
+    text = f"g (float[{shape}] x) => (float[{shape}] y) <float k = {{1.0}}> {{ y = Mul(x, k) }}"
+    x = np.random.default_rng(0).normal(size=[int(size) for size in shape.split(",")]).astype(np.float32)
+    one = Yardstick.of(model_of(text), None, [{"x": x}, {"x": x + 1}], "cpu", "m")
+    assert one.loss(model_of(text), None) == 0.0
+    assert 0.0 < one.loss(model_of(text.replace("1.0", "1.1")), None) < 0.2
+
+
 def test_a_model_without_a_float_output_is_refused() -> None:
     model = model_of("g (float[N,6,5] x) => (int64[3] s) { s = Shape(x) }")
     with pytest.raises(QdqError, match="no float32 output"):

@@ -23,7 +23,7 @@ from qdqtool.calibration.state import State, read_state, state_from_bytes, state
 
 NET = """net (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,3,3] w> {
  c = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(c)  y = Sigmoid(r) }"""
-QUIET = CalibrationOptions(progress=False)
+QUIET = CalibrationOptions("mse", progress=False)
 
 
 @pytest.fixture

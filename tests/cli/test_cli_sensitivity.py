@@ -33,7 +33,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert len(lines) == 5 and lines[3] == "and 12 more"
     assert all(line.split()[-3:-1] == ["-", "-"] and line.endswith("%") for line in lines[1:3])
     assert lines[4].startswith("loss at the outputs with all of 14 operators in INT8: ")
-    assert lines[4].endswith("(0 none, 1 all; method mse, calibration images)")
+    assert lines[4].endswith("(0 none, 1 all; method auto, calibration images)")
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
 
 
@@ -69,7 +69,7 @@ def test_runs_end_to_end_fill_the_columns(capsys: pytest.CaptureFixture[str], fo
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--candidates"], "--candidates: there are none with --method mse; add --method auto"),
+        (["--candidates", "--method", "mse"], "--candidates: there are none with --method mse; add --method auto"),
         (["--method", "atuo"], "--method atuo: no such method; did you mean auto?"),
     ],
 )

@@ -269,6 +269,7 @@ def test_origins_are_those_there_are() -> None:
 def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
     kinds = {"weight" if kind is WeightAxis else kind.__name__.lower(): kind for kind in Rule.__subclasses__()}
+    kinds["float"] = Fusion
     assert {Layer, Limit} <= set(kinds.values())
     assert sorted(rows) == sorted(kinds)
     for name, kind in kinds.items():

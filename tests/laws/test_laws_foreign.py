@@ -20,8 +20,14 @@ from hypothesis import strategies as st
 from random_graphs import ENTERED, networks
 
 from qdqtool import verbs
+from qdqtool.cache.retarget import retarget
+from qdqtool.cache.text import Cache, format_cache, parse_cache
+from qdqtool.calibration.engine import calibrate
+from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.calibration.shards import calibrate_shard, merge_shards
 from qdqtool.graph.io import open_model, serialise
 from qdqtool.scales import ScaleTable
+from qdqtool.trtversion import RELEASES
 
 NOWHERE = Path()
 SEEDS = st.integers(0, 2**16)
@@ -67,6 +73,52 @@ def l3(model: onnx.ModelProto, seed: int) -> None:
         for point in grafted.plan.activations:
             assert again.cache.entries[point.tensor].tobytes() == cache.entries[point.tensor].tobytes()
         assert set(grafted.unplaced) | {p.tensor for p in grafted.plan.activations} == set(cache.entries)
+
+
+def l4(model: onnx.ModelProto, seed: int) -> None:
+    """L4, on a network's cache: what is written is read again; scales of 0 and infinity are dropped and counted."""
+    cache = cache_of(model)
+    spoilt = format_cache(cache) + "zero: 00000000\nhuge: 7f800000\n"
+    read = parse_cache(spoilt)
+    assert {name: bits.tobytes() for name, bits in read.entries.items()} == {
+        name: bits.tobytes() for name, bits in cache.entries.items()
+    }
+    assert (read.version, read.algorithm, len(read.dropped)) == (cache.version, cache.algorithm, 2)
+
+
+def l5(model: onnx.ModelProto, seed: int) -> None:
+    """L5: the last version alone counts."""
+    cache = cache_of(model)
+    versions = [release.version for release in RELEASES if 7 <= release.version.major < 11]
+    a, b = (versions[index] for index in np.random.default_rng(seed).integers(0, len(versions), 2))
+    assert format_cache(retarget(retarget(cache, a), b)) == format_cache(retarget(cache, b))
+
+
+def cache_of(model: onnx.ModelProto) -> Cache:
+    done, table = inserted(model)
+    if not done.plan.activations:
+        return Cache.of(laws.V8_6, {name: np.float32(scale.bits) for name, scale in table.scales.items()})
+    return verbs.peel(done.model, verbs.PeelOptions(laws.V8_6)).cache
+
+
+def l6(model: onnx.ModelProto, seed: int) -> None:
+    """L6: insert adds nothing that lint would tell of."""
+    before = {finding.key for finding in verbs.lint(model).findings}
+    new = [finding for finding in verbs.lint(inserted(model)[0].model).findings if finding.key not in before]
+    assert not new, new[:3]
+
+
+def l8(model: onnx.ModelProto, seed: int) -> None:
+    """L8: what two machines counted adds up to what one would, in either order."""
+    if laws.runtime_complaint(model):
+        return
+    session = laws.session_of(model)
+    data = [laws.inputs_for(session, seed=seed + number) for number in range(3)]
+    quiet = CalibrationOptions(method="mse", progress=False)
+    whole = calibrate(model, data, quiet)
+    parts = [calibrate_shard(model, data, (number, 2), quiet) for number in range(2)]
+    for order in (parts, parts[::-1]):
+        assert merge_shards(order).to_json() == whole.to_json()
 
 
 def l7(model: onnx.ModelProto, seed: int) -> None:
@@ -118,7 +170,7 @@ def stored(model: onnx.ModelProto, seed: int) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)  # weights are equal, kernels differ
 
 
-LAWS: tuple[Law, ...] = (l0, l1, l2, l3, l7, l9, l10, others, stored)
+LAWS: tuple[Law, ...] = (l0, l1, l2, l3, l4, l5, l6, l7, l8, l9, l10, others, stored)
 _IDS = [law.__name__ for law in LAWS]
 
 

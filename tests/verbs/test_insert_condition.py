@@ -143,3 +143,42 @@ def test_biases_corrected_before_are_told(folder: Path, capsys: pytest.CaptureFi
     assert "were corrected for INT8" not in capsys.readouterr().err
     assert main([*insert, "--keep-float", "1"]) == 0
     assert "the biases of 1 operators kept in float (" in capsys.readouterr().err
+
+
+def test_relu6_is_cut_in_the_source_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from nets import RELU
+
+    for opset, ir in ((9, 4), (13, 7)):
+        source, data = tmp_path / f"m{opset}.onnx", ("--data", str(tmp_path / "d.npz"), *NONE)
+        onnx.save(spread(RELU, opset, ir), source)
+        np.savez(tmp_path / "d.npz", x=8 * samples())
+        words = ("--condition", "relu6", "-o", str(tmp_path / "q.onnx"))
+        assert main(["insert", str(source), *data, *words]) == 0
+        assert "conditioned first, 0 edits of the weights, 1 Relu cut off at 6" in capsys.readouterr().err
+        assert main(["condition", str(source), *data, "--steps", "relu6", "-o", str(tmp_path / "c.onnx")]) == 0
+        assert "  relu6: 1 Relu cut off at 6\nrelu6, clip and correct change" in capsys.readouterr().out
+        back = ("-o", str(tmp_path / "back.onnx"), "--cache", str(tmp_path / "b.cache"))
+        peeled = ["peel", str(tmp_path / "q.onnx"), "--target", "gpu", "--trt-version", "8602", *back]
+        assert main([*peeled, "--source", str(source)]) == 0
+        assert "1 Relu are cut off at 6 in the source, too" in capsys.readouterr().err
+        assert (tmp_path / "back.onnx").read_bytes() == (tmp_path / "c.onnx").read_bytes()
+        assert main([*peeled, "--source", str(tmp_path / "c.onnx")]) == 0
+        assert "in the source, too" not in capsys.readouterr().err
+        assert (tmp_path / "back.onnx").read_bytes() == (tmp_path / "c.onnx").read_bytes()
+
+
+def test_a_source_whose_relu_became_something_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nets import RELU
+
+    np.savez(tmp_path / "d.npz", x=8 * samples())
+    onnx.save(spread(RELU), tmp_path / "m.onnx")
+    onnx.save(spread(RELU.replace("Relu", "Elu")), tmp_path / "other.onnx")
+    words = ("--data", str(tmp_path / "d.npz"), *NONE, "--condition", "relu6")
+    assert main(["insert", str(tmp_path / "m.onnx"), *words, "-o", str(tmp_path / "q.onnx")]) == 0
+    capsys.readouterr()
+    words = ("--target", "gpu", "--trt-version", "8602", "--source", str(tmp_path / "other.onnx"))
+    assert main(["peel", str(tmp_path / "q.onnx"), *words]) == 2
+    assert "r1: is made by Elu, not by the Relu that condition cut at six" in capsys.readouterr().err
+    assert not (tmp_path / "q.peeled.onnx").exists()

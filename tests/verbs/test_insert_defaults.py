@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `insert` does with data where nothing is said: `auto`, and few operators in float where that takes away much."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
+
+from nets import SILU, samples, spread
+
+from qdqtool.calibration import keep
+from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.errors import QdqError
+from qdqtool.match.plan import PlanOptions
+from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
+from qdqtool.verbs.opening import stored_table
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+PLAIN = InsertOptions(plan=PlanOptions(float_heads="none"), calibration=CalibrationOptions(progress=False))
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any operator that takes a hundredth of the loss away is worth its float."""
+    monkeypatch.setattr(keep, "AUTO_FLOOR", 0.0)
+    monkeypatch.setattr(keep, "AUTO_GAIN", 0.01)
+    monkeypatch.setattr(keep, "AUTO_MACS", 1.0)
+
+
+def placed(options: InsertOptions = PLAIN, model: onnx.ModelProto | None = None, **data: object) -> tuple[str, int]:
+    """The method of the table, and how many operators accuracy keeps in float."""
+    done = insert(model or spread(SILU), options=options, **(data or {"data": [{"x": samples()}]}))  # type: ignore[arg-type]
+    table = stored_table(done.model)
+    kept = sum(refusal.rule == "keep-float" for refusal in done.plan.refusals)
+    return "" if table is None else str(table.facts["method"]), kept
+
+
+@pytest.mark.usefixtures("eager")
+def test_auto_and_what_it_keeps() -> None:
+    method, kept = placed()
+    assert method == "auto" and kept > 0
+    assert placed(replace(PLAIN, keep_float=0)) == ("auto", 0)
+    assert placed(replace(PLAIN, calibration=CalibrationOptions("max", progress=False), keep_float=1)) == ("max", 1)
+
+
+def test_nothing_is_kept_of_a_sound_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep, "AUTO_FLOOR", 0.9)
+    assert placed() == ("auto", 0)
+
+
+@pytest.mark.usefixtures("eager")
+def test_where_it_cannot_be() -> None:
+    quantised = insert(spread(SILU), data=[{"x": samples()}], options=replace(PLAIN, keep_float=0)).model
+    assert placed(data=iter([{"x": samples()}])) == ("mse", 0)
+    assert placed(scales=stored_table(quantised))[1] == 0
+    dla = replace(PLAIN, plan=PlanOptions(target="dla", trt_version=TrtVersion(8, 5, 2)))
+    assert placed(dla) == ("mse", 0)
+    assert placed(model=quantised)[1] == 0
+    with pytest.raises(QdqError, match="add --requantize"):
+        placed(replace(PLAIN, keep_float="auto"), model=quantised)
+
+
+def test_integer_outputs_tell_no_loss() -> None:
+    model = spread(SILU)
+    model.graph.node.append(onnx.helper.make_node("ArgMax", ["y"], ["top"], axis=1))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("top", onnx.TensorProto.INT64, None))
+    assert placed(model=model) == ("auto", 0)
+    with pytest.raises(QdqError, match="has no float32 output to compare"):
+        placed(replace(PLAIN, keep_float=1), model=model)
+
+
+@pytest.mark.usefixtures("eager")
+def test_mse_for_weights_that_condition_edited() -> None:
+    assert placed(replace(PLAIN, condition="auto"))[0] == "mse"
+    done = condition(spread(SILU), [{"x": samples()}], ConditionOptions(plan=PLAIN.plan))
+    assert done.done.edits
+    assert placed(model=done.model)[0] == "mse"
