@@ -59,11 +59,15 @@ class Yardstick:
         """Mean over outputs, and over the channels of each, of error^2 / variance, no channel counting more than 1.
 
         The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
+        An output of another shape than the float model's is lost.
         The variance is taken over samples and positions; a channel that never varies is left out.
         """
         got = _outputs(proto, folder, self.samples, self.outputs, self.provider, self.where)
         losses = []
         for index in range(len(self.outputs)):
+            if any(want[index].shape != have[index].shape for want, have in zip(self.wanted, got, strict=True)):
+                losses.append(1.0)  # as many rows as there are detections: other detections
+                continue
             mine = np.concatenate([_channels(arrays[index]) for arrays in self.wanted], axis=1)
             theirs = np.concatenate([_channels(arrays[index]) for arrays in got], axis=1)
             signal = ((mine - mine.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
@@ -100,8 +104,8 @@ def _outputs(
 def _channels(array: Float64) -> Float64:
     """As [channels, samples and positions]; a first axis that is longer than a sample's 1 counts as samples."""
     whole = np.atleast_1d(array)
-    squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size > 1])
-    if squeezed.ndim < 3:
+    squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size != 1])
+    if squeezed.ndim < 3 or not squeezed.size:
         return squeezed.reshape(1, -1)
     axis = 1 + int(np.argmin(squeezed.shape[1:]))
     return np.moveaxis(squeezed, axis, 0).reshape(squeezed.shape[axis], -1)

@@ -96,6 +96,25 @@ def test_a_first_axis_that_is_no_batch(shape: str) -> None:
     assert 0.0 < one.loss(model_of(text.replace("1.0", "1.1")), None) < 0.2
 
 
+FOUND = """g (float[6,2] x) => (float[N,2] y) <float[2] k, float half = {0.5}> {
+ m = Mul(x, k) s = ReduceSum<keepdims=0>(m, a) b = Greater(s, half) y = Compress<axis=0>(m, b) }"""
+
+
+def test_as_many_rows_as_there_are_detections() -> None:
+    def model(factor: float) -> onnx.ModelProto:
+        made = model_of(FOUND.replace("float[2] k,", "float[2] k, int64[1] a = {1},"))
+        value = onnx.numpy_helper.from_array(np.full(2, factor, np.float32), "k")
+        next(one for one in made.graph.initializer if one.name == "k").CopyFrom(value)
+        return made
+
+    x = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)
+    one = Yardstick.of(model(1.0), None, [{"x": x}], "cpu", "m")
+    assert one.loss(model(1.0), None) == 0.0
+    assert one.loss(model(0.1), None) == 1.0
+    nothing = Yardstick.of(model(0.1), None, [{"x": x}], "cpu", "m")
+    assert nothing.loss(model(0.1), None) == 0.0
+
+
 def test_a_model_without_a_float_output_is_refused() -> None:
     model = model_of("g (float[N,6,5] x) => (int64[3] s) { s = Shape(x) }")
     with pytest.raises(QdqError, match="no float32 output"):
