@@ -81,6 +81,12 @@ def _told(done: Conditioned) -> str:
     return f"{told}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else told
 
 
+def corrected(proto: onnx.ModelProto) -> list[str]:
+    """First outputs of the operators whose biases `condition` corrected for INT8."""
+    told = get_metadata(proto, CONDITIONED)
+    return [edit["site"] for edit in json.loads(told)["edits"] if edit["step"] == "correct"] if told else []
+
+
 def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     """One sentence where operators kept in float have biases that `condition` corrected for INT8.
 
@@ -90,9 +96,7 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
         proto: the model, whose metadata tell its edits.
         kept: first outputs of the operators that stay in float.
     """
-    told = get_metadata(proto, CONDITIONED)
-    edits = json.loads(told)["edits"] if told else []
-    shifted = [edit["site"] for edit in edits if edit["step"] == "correct" and edit["site"] in kept]
+    shifted = [site for site in corrected(proto) if site in kept]
     if not shifted:
         return []
     names = ", ".join(shifted[:4])

@@ -52,7 +52,8 @@ class InsertOptions:
         requantize: take out the pairs that are there and begin anew.
         input_range: smallest and largest value of the network's input, for estimation without data.
         keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
-            is "auto" where pairs are placed in a plain model for the GPU by data, else 0.
+            is "auto" where pairs are placed in a plain model for the GPU by data, else 0; also 0 where `condition`
+            has corrected biases already, which would be off in float.
         budget: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it there are
             kept in float. Goes with no `keep_float` of its own.
         condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
@@ -269,7 +270,7 @@ def _calibrated(
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
-    keeping = options.keeping(by_default=plain is proto and not feed.once and is_measurable(plain, decided))
+    keeping = options.keeping(by_default=_may_keep(plain, proto, feed, decided, kept))
     if keeping:
         if kept is None:
             kept = choose_kept(keeping, plain, opened.folder, table, feed, how, options.plan)
@@ -279,3 +280,14 @@ def _calibrated(
     from qdqtool.verbs.conditioned import advice_for
 
     return table, advice_for(plain, opened.folder, feed, options.plan)
+
+
+def _may_keep(
+    plain: onnx.ModelProto, proto: onnx.ModelProto, feed: Feed, decided: Plan, kept: Mapping[str, str] | None
+) -> bool:
+    """Whether operators may stay in float for accuracy though nobody asked."""
+    from qdqtool.verbs.conditioned import corrected
+
+    if plain is not proto or feed.once or not is_measurable(plain, decided):
+        return False
+    return kept is not None or not corrected(plain)

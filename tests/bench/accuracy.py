@@ -94,13 +94,15 @@ class Bench:
 
     def _by_us(self, tool: str) -> tuple[Path, list[Cost]]:
         way, model, costs = Way.parse(tool), self.plain, []
+        out, keep = self.work / f"{tool.replace(' ', '_')}.onnx", ["--keep-float", way.keep]
+        if way.condition and way.keep != "0":  # what stays in float is chosen before biases are corrected
+            return out, [self._qdqtool("insert", way, out, None, "--condition", "auto", *keep)]
         if way.condition:
             model = self.work / f"conditioned_{way.method}_{way.heads}.onnx"
             costs.append(self._qdqtool("condition", way, model))
             if costs[-1].code != 0:
                 return model, costs
-        out = self.work / f"{tool.replace(' ', '_')}.onnx"
-        costs.append(self._qdqtool("insert", way, out, model, "--keep-float", way.keep))
+        costs.append(self._qdqtool("insert", way, out, model, *keep))
         return out, costs
 
     def _qdqtool(self, verb: str, way: Way, out: Path, model: Path | None = None, *more: str) -> Cost:

@@ -83,3 +83,14 @@ def test_mse_for_weights_that_condition_edited() -> None:
     done = condition(spread(SILU), [{"x": samples()}], ConditionOptions(plan=PLAIN.plan))
     assert done.done.edits
     assert placed(model=done.model)[0] == "mse"
+
+
+@pytest.mark.usefixtures("eager")
+def test_nothing_is_kept_by_default_once_biases_are_corrected() -> None:
+    clipped = ConditionOptions(steps=("correct",), method="percentile=90", plan=PLAIN.plan)
+    done = condition(spread(SILU), [{"x": samples()}], clipped)
+    assert done.done.count("correct")
+    assert placed(model=done.model) == ("mse", 0)
+    assert placed(replace(PLAIN, keep_float="auto"), model=done.model)[1] > 0
+    smoothed = condition(spread(SILU), [{"x": samples()}], replace(clipped, steps=("smooth",)))
+    assert placed(model=smoothed.model)[1] > 0
