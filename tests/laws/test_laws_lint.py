@@ -68,12 +68,13 @@ def test_l6_on_some_trained_models(name: str, shared: Path, tmp_path: Path) -> N
     assert check_insert_adds_no_finding(shared / "corpus" / "models" / f"{name}.onnx", tmp_path) > 0
 
 
-VERSIONS = [TrtVersion(7, 1, 3), TrtVersion(8, 0, 1), TrtVersion(8, 5, 2), TrtVersion(8, 6, 1), TrtVersion(10, 3, 0)]
+# TensorRT 7 has no Q/DQ, and lint says so: what insert makes for it is there to be peeled.
+VERSIONS = [TrtVersion(8, 0, 1), TrtVersion(8, 5, 2), TrtVersion(8, 6, 1), TrtVersion(10, 3, 0)]
 
 
 @pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.parametrize("version", VERSIONS, ids=str)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.text)
 @pytest.mark.parametrize("file", TRAINED, ids=lambda file: file.stem)
 def test_l6_for_older_versions(file: Path, version: TrtVersion, tmp_path: Path) -> None:
     check_insert_adds_no_finding(file, tmp_path, version)
