@@ -39,7 +39,7 @@ PEERS = "modelopt entropy;modelopt max;onnxruntime Entropy;onnxruntime Percentil
 
 @dataclass(frozen=True)
 class Way:
-    """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep, all INT8``."""
+    """One way to an INT8 model with qdqtool, as its name spells it: ``condition+auto keep=3, all INT8``."""
 
     method: str
     condition: bool
@@ -52,7 +52,8 @@ class Way:
         heads = "none" if name.endswith(ALL_INT8) else "regression"
         words = name.removesuffix(ALL_INT8).split()
         method = words[0].removeprefix("condition+")
-        return cls(method, method != words[0], "auto" if "keep" in words[1:] else "0", heads)
+        keep = next((word.removeprefix("keep").removeprefix("=") or "auto" for word in words[1:]), "0")
+        return cls(method, method != words[0], keep, heads)
 
 
 @dataclass(frozen=True)
