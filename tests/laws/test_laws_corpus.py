@@ -84,17 +84,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem))
 
 
-# Large networks of constants: seconds each, run by `make slow` and by .ci/run.
-_LARGE = {
-    "light_bvlc_alexnet",
-    "light_densenet121",
-    "light_inception_v2",
-    "light_resnet50",
-    "light_vgg19",
-    "light_zfnet512",
-    "ort_simplified_ssd",
-}
-_ODD = [pytest.param(file, marks=pytest.mark.slow) if file.stem in _LARGE else file for file in STRUCTURE]
+# Forty odd structures, some of them large networks of constants: run by `make slow` and by .ci/run.
+_ODD = [pytest.param(file, marks=pytest.mark.slow) for file in STRUCTURE]
 
 
 @pytest.fixture(scope="module", params=_ODD, ids=[file.stem for file in STRUCTURE])
