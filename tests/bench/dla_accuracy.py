@@ -119,7 +119,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     way, _, method = source.partition("/")
     how = CalibrationOptions(method=method)
     plan = qdqtool.PlanOptions(target="dla" if way == "inserted" else "gpu", trt_version=version)
-    asked = qdqtool.InsertOptions(plan=plan, calibration=how)
+    asked = qdqtool.InsertOptions(plan=plan, calibration=how, keep_float=0)
     placed = qdqtool.insert(plain, data=samples, options=asked, output=out.with_name("q.onnx"))
     options = qdqtool.PeelOptions(version, "dla", source=plain, ties=products != "tied", emit=("json",))
     if way == "force-ptq":
