@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto
 
 from qdqtool import verbs
@@ -162,6 +163,21 @@ def session_of(model: onnx.ModelProto | Path, outputs: Iterable[str] = (), folde
         shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         source = shown.SerializeToString()
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def check_nobody_complains(model: onnx.ModelProto, made: onnx.ModelProto) -> None:
+    """L9 for a model that onnx.checker has nothing against."""
+    check_no_new_complaint(model, made)
+    assert checker_complaint(made) == ""
+
+
+def check_every_point_but_rounds(model: onnx.ModelProto, place: Callable[[onnx.ModelProto], Any], seed: int) -> None:
+    """L10 at every point, after the names of the nodes are taken away: onnxruntime refuses equal ones."""
+    pytest.importorskip("onnxruntime")
+    for node in model.graph.node:
+        node.ClearField("name")
+    done = place(model)
+    assert check_nothing_but_rounding(lifted(model), done.model, seed=seed) == len(done.plan.activations)
 
 
 def inputs_for(session: Any, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
