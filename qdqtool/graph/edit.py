@@ -6,7 +6,9 @@ New nodes stand next to the node they belong to. The node list is sorted once, b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, MutableSequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -242,6 +244,15 @@ def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
 def get_metadata(model: onnx.ModelProto, key: str) -> str | None:
     """One entry of the model's metadata under "qdqtool.", or None."""
     return next((entry.value for entry in model.metadata_props if entry.key == TRACE + key), None)
+
+
+def edits_of(model: onnx.ModelProto) -> list[dict[str, Any]]:
+    """What `condition` tells of its edits in the metadata: objects with `step` and `site`, in order."""
+    try:
+        edits = json.loads(get_metadata(model, CONDITIONED) or "{}")["edits"]
+        return [edit for edit in edits if {"step", "site"} <= edit.keys()]
+    except (ValueError, KeyError, TypeError, AttributeError):  # of another hand
+        return []
 
 
 def clear_metadata(model: onnx.ModelProto) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import CONDITIONED, Editor, get_metadata, set_metadata
+from qdqtool.graph.edit import CONDITIONED, Editor, edits_of, get_metadata, set_metadata
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.passes.condition.constants import list_as_inputs
@@ -130,8 +130,7 @@ def replay_cuts(source: onnx.ModelProto, folder: Path | None, told: onnx.ModelPr
 
 
 def _cuts_of(told: onnx.ModelProto) -> list[dict[str, Any]]:
-    text = get_metadata(told, CONDITIONED)
-    return [edit for edit in json.loads(text)["edits"] if edit["step"] == STEP] if text else []
+    return [edit for edit in edits_of(told) if edit["step"] == STEP]
 
 
 def _relu(view: GraphView, name: str) -> Node:

@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import onnx
+
+from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
@@ -137,8 +140,19 @@ def compare(
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
         (shared.first, shared.second),
         found.samples,
-        tuple(feed.notes),
+        (*feed.notes, *_divided_in_one(first.proto, second.proto)),
     )
+
+
+def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto) -> list[str]:
+    """One sentence where `condition` divided channels of tensors in one of the models, which differ by design then."""
+    sites = [{edit["site"] for edit in edits_of(proto) if edit["step"] == "equalise"} for proto in (first, second)]
+    alone = sorted(sites[0] ^ sites[1])
+    if not alone:
+        return []
+    names = ", ".join(alone[:3]) + (", ..." if alone[3:] else "")
+    what = f"channels of {len(alone)} tensors ({names}) were divided by condition in one model alone"
+    return [f"{what}: those are no errors; take the conditioned model for the reference (qdqtool peel gives it)"]
 
 
 def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import CONDITIONED, get_metadata
+from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -83,8 +82,7 @@ def _told(done: Conditioned) -> str:
 
 def corrected(proto: onnx.ModelProto) -> list[str]:
     """First outputs of the operators whose biases `condition` corrected for INT8."""
-    told = get_metadata(proto, CONDITIONED)
-    return [edit["site"] for edit in json.loads(told)["edits"] if edit["step"] == "correct"] if told else []
+    return [edit["site"] for edit in edits_of(proto) if edit["step"] == "correct"]
 
 
 def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:

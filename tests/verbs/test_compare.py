@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from small_net import NET, write_net
 
 import qdqtool
 from qdqtool.errors import QdqError
+from qdqtool.graph.edit import CONDITIONED, set_metadata
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -209,3 +211,16 @@ def test_the_face_detector_has_the_figures_of_its_bench(shared: Path, tmp_path: 
         assert one.sqnr == pytest.approx(10 * np.log10((ref**2).sum() / ((ref - x) ** 2).sum()), abs=1e-9)
     figures = {one.tensor: one.sqnr for one in result.outputs}
     assert figures == pytest.approx({"scores": 40.3, "boxes": 19.2}, abs=0.3)  # with the scales of today
+
+
+def test_tensors_that_condition_divided_are_told() -> None:
+    plain = model_of(NET)
+    conditioned = onnx.ModelProto()
+    conditioned.CopyFrom(plain)
+    edits = [{"step": "equalise", "site": name} for name in "abcd"] + [{"step": "clip", "site": "w"}]
+    set_metadata(conditioned, CONDITIONED, json.dumps({"edits": edits}))
+    (note,) = compare(plain, conditioned).notes
+    assert note.startswith("channels of 4 tensors (a, b, c, ...) were divided by condition in one model alone: ")
+    assert compare(conditioned, conditioned).notes == ()
+    set_metadata(conditioned, CONDITIONED, "of another hand")
+    assert compare(plain, conditioned).notes == ()
