@@ -11,7 +11,10 @@ import onnx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "laws"))
 
+import law_checks as laws
+from conftest import shared_folder
 from nets import SILU, samples, spread
 
 from qdqtool.calibration import keep
@@ -94,3 +97,28 @@ def test_nothing_is_kept_by_default_once_biases_are_corrected() -> None:
     assert placed(replace(PLAIN, keep_float="auto"), model=done.model)[1] > 0
     smoothed = condition(spread(SILU), [{"x": samples()}], replace(clipped, steps=("smooth",)))
     assert placed(model=smoothed.model)[1] > 0
+
+
+CORPUS = (shared_folder() or Path()) / "corpus"
+EVERY = [file for folder in ("models", "structure", "qdq") for file in sorted((CORPUS / folder).glob("*.onnx"))]
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("file", EVERY, ids=lambda file: file.stem)
+def test_the_defaults_work_wherever_mse_does(file: Path, tmp_path: Path) -> None:
+    if laws.runtime_complaint(file):
+        pytest.skip("onnxruntime cannot run the file")
+    data = [laws.inputs_for(laws.session_of(file), seed=seed) for seed in range(2)]
+    quiet = CalibrationOptions("mse", progress=False)
+    try:
+        insert(file, output=tmp_path / "q.onnx", data=data, options=InsertOptions(calibration=quiet, keep_float=0))
+    except QdqError as error:
+        pytest.skip(error.reason)
+    done = insert(
+        file,
+        output=tmp_path / "q.onnx",
+        data=data,
+        options=InsertOptions(calibration=CalibrationOptions(progress=False)),
+    )
+    assert done.inserted.added or not done.plan.points or done.inserted.kept
