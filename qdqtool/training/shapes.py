@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes and types of every tensor, from a run on one batch and not from shape inference, and the Forward made so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
+from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.simulation.executor import Executor
+from qdqtool.training.concrete import make_concrete
+from qdqtool.training.differ import TOLERANCE, largest_difference
+from qdqtool.training.draft import Draft, prune
+from qdqtool.training.gradients.protocol import Forward
+from qdqtool.training.losses.reach import reached_parameters
+
+Array = npt.NDArray[Any]
+_CPU = ["CPUExecutionProvider"]
+_WHERE = "the training graph"
+
+
+class Seen(NamedTuple):
+    """What a run showed of a tensor: its shape, and its ONNX element type."""
+
+    shape: tuple[int, ...]
+    elem_type: int
+
+
+def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Array]) -> dict[str, Seen]:
+    """Shape and type of every tensor of the main graph: inputs, initialisers, what nodes make.
+
+    The graph runs once, with a Shape node behind every tensor, so that no more of it is in memory at a time than in any
+    run. Types are what onnxruntime resolves; sequences and what is left out are not listed.
+
+    Args:
+        proto: a model that onnxruntime runs as it is.
+        folder: where its external data lie.
+        batch: every input's array; more than these is passed over.
+
+    Raises:
+        QdqError: an input without an array, or onnxruntime refuses or cannot run it.
+    """
+    view = GraphView(proto.graph, folder)
+    lacking = [name for name in view.inputs if name not in batch]
+    if lacking:
+        raise QdqError(lacking[0], "is an input of the training graph that the data do not hold", "add it to the data")
+    runtime = load_onnxruntime()
+    seen = {tensor.name: Seen(tuple(tensor.dims), tensor.data_type) for tensor in proto.graph.initializer}
+    for name in view.inputs:
+        seen[name] = Seen(batch[name].shape, int(helper.np_dtype_to_tensor_dtype(batch[name].dtype)))
+    made = [name for node in proto.graph.node for name in node.output if name]
+    types = _types(runtime, proto, view, folder, made)
+    shapes = _shapes(runtime, proto, (view, folder), [name for name in made if name in types], batch)
+    seen.update((name, Seen(shapes[name], types[name])) for name in made if name in types)
+    return seen
+
+
+def _types(
+    runtime: Any, proto: onnx.ModelProto, view: GraphView, folder: Path | None, names: Sequence[str]
+) -> dict[str, int]:
+    """Element types as onnxruntime resolves them, without a run."""
+    if not names:
+        return {}
+    options = session_options(runtime, "ORT_DISABLE_ALL")
+    lent = (*skeleton(proto, proto.graph.node, view, folder), names)
+    session = start_session(runtime, lent, options, _CPU, _WHERE)
+    known = {f"tensor({_word(code)})": code for code in onnx.TensorProto.DataType.values()}
+    return {one.name: known[one.type] for one in session.get_outputs() if one.type in known}
+
+
+def _word(code: int) -> str:
+    return str(onnx.TensorProto.DataType.Name(code)).lower()
+
+
+def _shapes(
+    runtime: Any,
+    proto: onnx.ModelProto,
+    view: tuple[GraphView, Path | None],
+    names: Sequence[str],
+    batch: Mapping[str, Array],
+) -> dict[str, tuple[int, ...]]:
+    if not names:
+        return {}
+    model, lent = skeleton(proto, proto.graph.node, *view)
+    draft = Draft(model)
+    asked = {name: draft.unique(f"{name}_shape") for name in names}
+    model.graph.node.extend(helper.make_node("Shape", [name], [shape]) for name, shape in asked.items())
+    options = session_options(runtime, "ORT_DISABLE_ALL")
+    options.execution_order = (
+        runtime.ExecutionOrder.PRIORITY_BASED
+    )  # Shape before what is larger: nothing is kept for it
+    session = start_session(runtime, (model, lent, list(asked.values())), options, _CPU, _WHERE)
+    try:
+        found = session.run(None, {one.name: batch[one.name] for one in session.get_inputs()})
+    except Exception as error:  # onnxruntime's exceptions share no base class but this
+        raise QdqError(_WHERE, f"onnxruntime cannot run it ({one_line(error)})", "check the data's shapes") from error
+    return {name: tuple(int(length) for length in shape) for name, shape in zip(asked, found, strict=True)}
+
+
+def make_forward(
+    proto: onnx.ModelProto,
+    parameters: Sequence[str],
+    loss: str,
+    auxiliary: Sequence[str],
+    batch: Mapping[str, Array],
+) -> Forward:
+    """What a gradient back end is given.
+
+    Args:
+        proto: a form's proto with a loss behind it.
+        parameters: initialisers that gradients are wanted of; those that the loss does not depend on are left out.
+        loss: name of the scalar.
+        auxiliary: other tensors to give out.
+        batch: every input's array, labels and teacher's tensors among them, of the shapes that are trained with.
+
+    Raises:
+        QdqError: the loss is not one float32 number, depends on no parameter, or the graph does not run on the batch.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    draft = Draft(copy)
+    draft.set_nodes(list(copy.graph.node))
+    seen = run_once(copy, None, batch)
+    _set_outputs(copy, (loss, *dict.fromkeys(name for name in auxiliary if name != loss)), seen)
+    prune(copy)
+    before = onnx.ModelProto()
+    before.CopyFrom(copy)
+    if make_concrete(copy, {name: one.shape for name, one in seen.items()}):
+        prune(copy)
+        _check_same(before, copy, batch)
+        seen = run_once(copy, None, batch)
+    if seen[loss].shape not in ((), (1,)) or seen[loss].elem_type != onnx.TensorProto.FLOAT:
+        raise QdqError(loss, f"is the loss and has the shape {list(seen[loss].shape)}", "give one float32 number")
+    _fix_inputs(copy, seen)
+    wanted = reached_parameters(copy, loss, parameters)
+    if not wanted:
+        raise QdqError(loss, "is the loss and depends on nothing that is trained", "give another loss, or train more")
+    names = {tensor.name for tensor in copy.graph.initializer}
+    names.update(name for node in copy.graph.node for name in (*node.input, *node.output))
+    names.update(value.name for value in copy.graph.input)
+    kept = {name: one for name, one in seen.items() if name in names}
+    shapes, types = {n: one.shape for n, one in kept.items()}, {n: one.elem_type for n, one in kept.items()}
+    others = tuple(value.name for value in copy.graph.output if value.name != loss)
+    return Forward(copy, wanted, loss, others, shapes, types)
+
+
+def _check_same(before: onnx.ModelProto, after: onnx.ModelProto, batch: Mapping[str, Array]) -> None:
+    """Refuse a graph that computes something else since pads and splits were written out."""
+    ours, theirs = (Executor(proto, None, None, _WHERE).run(batch) for proto in (after, before))
+    worst, name = largest_difference(ours, theirs)
+    if worst > TOLERANCE:
+        reason = f"differs by {worst:.1e} of its size since auto_pad and Split were written out"
+        raise QdqError(name, reason, "please report it with the model: nothing was trained")
+
+
+def _set_outputs(proto: onnx.ModelProto, names: Sequence[str], seen: Mapping[str, Seen]) -> None:
+    fresh = onnx.GraphProto()
+    for name in names:
+        if name not in seen:
+            raise QdqError(name, "is no tensor of the training graph", "name one that is there")
+        fresh.output.append(helper.make_tensor_value_info(name, seen[name].elem_type, list(seen[name].shape)))
+    proto.graph.ClearField("output")
+    proto.graph.output.extend(fresh.output)
+
+
+def _fix_inputs(proto: onnx.ModelProto, seen: Mapping[str, Seen]) -> None:
+    """Inputs of the shapes that are trained with."""
+    fixed = [
+        helper.make_tensor_value_info(v.name, seen[v.name].elem_type, list(seen[v.name].shape))
+        for v in proto.graph.input
+    ]
+    fresh = onnx.GraphProto(input=fixed)
+    proto.graph.ClearField("input")
+    proto.graph.ClearField("value_info")
+    proto.graph.input.extend(fresh.input)
