@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table: which operator is differentiated by which rule, and which ones have the gradient zero by definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qdqtool.training.gradients.rules import (
+    arithmetic,
+    convolution,
+    elementwise,
+    indexing,
+    layout,
+    losses,
+    matrix,
+    normalisation,
+    pooling,
+    reductions,
+    resizing,
+)
+from qdqtool.training.gradients.rules.site import Rule
+
+_FAMILIES = (
+    arithmetic.RULES,
+    convolution.RULES,
+    elementwise.RULES,
+    indexing.RULES,
+    layout.RULES,
+    losses.RULES,
+    matrix.RULES,
+    normalisation.RULES,
+    pooling.RULES,
+    reductions.RULES,
+    resizing.RULES,
+)
+
+RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
+"""Operators of the default domain."""
+
+STOPS = frozenset(
+    {
+        *("And", "Not", "Or", "Xor"),
+        *("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", "Unique"),
+        *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
+        *("Ceil", "Floor", "Round", "Sign"),
+        *("ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size"),
+        *("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+    }
+)
+"""Steps, comparisons and shapes: constant almost everywhere, so no gradient passes and nothing is said."""
