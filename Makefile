@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RIG ?= out/rig
 SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
+TRAIN ?= out/train
+TRAIN_PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10)
 
-.PHONY: setup demo test slow bench rig check format clean
+.PHONY: setup demo test slow bench rig train-env train check format clean
 
 setup: $(VENV)/installed
 
@@ -34,6 +36,20 @@ rig:
 		$$folder/venv/bin/pip install -q onnx onnx-graphsurgeon onnxruntime tqdm || exit 1; \
 	done
 	@echo "now: QDQTOOL_TRT_RIG=$(RIG) $(BIN)/python -m pytest tests/calibration/test_backend_contract.py"
+
+# onnxruntime-training, which has wheels for Python 3.10 to 3.12 only and overwrites every other onnxruntime.
+train-env: $(TRAIN)/installed
+
+$(TRAIN)/installed: pyproject.toml setup.py
+	@test -n "$(TRAIN_PYTHON)" || { echo "the training wheel needs Python 3.10, 3.11 or 3.12: make TRAIN_PYTHON=path" >&2; exit 1; }
+	@test -x $(TRAIN)/bin/python || $(TRAIN_PYTHON) -m venv $(TRAIN)
+	@echo "installing qdqtool and onnxruntime-training into $(TRAIN)"
+	@$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[train]" hypothesis pytest pytest-randomly
+	@touch $@
+
+# Both gradient back ends side by side.
+train: train-env
+	$(TRAIN)/bin/python -m pytest -q -m train tests/training
 
 # PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
 bench: setup
