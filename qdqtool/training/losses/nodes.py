@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of a loss, written behind a forward graph: each is checked when it is made, for shapes and for a gradient.
+
+Arithmetic on a `Value` writes nodes, so that a formula in `terms.py` or in a user's script reads as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from qdqtool.errors import QdqError
+from qdqtool.training.losses.options import nearest
+
+# What both gradient back ends differentiate: the facts' probe of the training wheel, all of it rules of the built-in.
+DIFFERENTIABLE = frozenset(
+    {
+        *("Abs", "Add", "AveragePool", "Cast", "Clip", "Concat", "Conv", "Div", "Erf", "Exp", "Expand", "Flatten"),
+        *("Gather", "Gemm", "GlobalAveragePool", "Identity", "LeakyRelu", "Log", "LogSoftmax", "MatMul", "Max"),
+        *("MaxPool", "Min", "Mul", "Neg", "Pad", "Pow", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid"),
+        *("Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
+    }
+)
+# These give sizes, places or truth values: nothing is trained through them.
+STOPPING = frozenset(
+    {
+        *("And", "ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+        *("NonZero", "Not", "Or", "Shape", "Sign", "Size", "Xor"),
+    }
+)
+# Before opset 16 these are functions, into which shape inference of one node does not look.
+_UNINFERRED = frozenset({"GreaterOrEqual", "LessOrEqual"})
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"})
+# Constants of so few elements may be axes or a shape, so shape inference must see their values.
+_SMALL = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """One tensor of a graph under construction.
+
+    Attributes:
+        name: in the graph.
+        shape: its dimensions, all known.
+        elem_type: ONNX element type.
+        trained: whether a gradient is to run through it.
+        nodes: where nodes that read it are written.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    elem_type: int
+    trained: bool
+    nodes: Nodes = field(repr=False)
+
+    __array_ufunc__ = None  # so that an array on the left leaves the operation to this class
+
+    @property
+    def rank(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        return math.prod(self.shape)
+
+    def __add__(self, other: Value | npt.ArrayLike) -> Value:
+        return self.nodes.op("Add", self, other)
+
+    def __radd__(self, other: npt.ArrayLike) -> Value:
+        return self.nodes.op("Add", other, self)
+
+    def __sub__(self, other: Value | npt.ArrayLike) -> Value:
+        return self.nodes.op("Sub", self, other)
+
+    def __rsub__(self, other: npt.ArrayLike) -> Value:
+        return self.nodes.op("Sub", other, self)
+
+    def __mul__(self, other: Value | npt.ArrayLike) -> Value:
+        return self.nodes.op("Mul", self, other)
+
+    def __rmul__(self, other: npt.ArrayLike) -> Value:
+        return self.nodes.op("Mul", other, self)
+
+    def __truediv__(self, other: Value | npt.ArrayLike) -> Value:
+        return self.nodes.op("Div", self, other)
+
+    def __rtruediv__(self, other: npt.ArrayLike) -> Value:
+        return self.nodes.op("Div", other, self)
+
+    def __neg__(self) -> Value:
+        return self.nodes.op("Neg", self)
+
+    def sum(self) -> Value:
+        """The sum of all elements, a scalar."""
+        return self.nodes.op("ReduceSum", self, keepdims=0)
+
+    def mean(self) -> Value:
+        """The mean of all elements, a scalar."""
+        return self.nodes.op("ReduceMean", self, keepdims=0)
+
+    def sum_over(self, axis: int) -> Value:
+        """The sum along one axis, which goes."""
+        return self.nodes.op("ReduceSum", self, self.nodes.constant(np.array([axis], np.int64)), keepdims=0)
+
+    def unsqueeze(self, axis: int) -> Value:
+        """With an axis of size 1 put in."""
+        return self.nodes.op("Unsqueeze", self, self.nodes.constant(np.array([axis], np.int64)))
+
+    def as_float(self) -> Value:
+        """As float32."""
+        return self.nodes.op("Cast", self, to=TensorProto.FLOAT)
+
+
+class Nodes:
+    """Adds nodes, constants and inputs to one graph, under names that are free.
+
+    Attributes:
+        graph: what grows.
+        parameters: names of the initialisers made by `parameter`, in order.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Start behind a graph.
+
+        Args:
+            proto: the forward graph, opset 13 to 21; it is changed.
+            shapes: tensor of it -> its shape, from a run.
+        """
+        self.graph = proto.graph
+        self.parameters: list[str] = []
+        self._shapes = shapes
+        self._opset = next(one.version for one in proto.opset_import if one.domain in ("", "ai.onnx"))
+        self._ir = proto.ir_version
+        self._fixed = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+        described = (*proto.graph.value_info, *proto.graph.output, *proto.graph.input)
+        self._types = {value.name: value.type.tensor_type.elem_type for value in described}
+        self._given = {value.name for value in proto.graph.input}
+        self._made = {name for node in proto.graph.node for name in node.output if name}
+        self._names = {*self._fixed, *self._given, *self._made, *(node.name for node in proto.graph.node)}
+        self._small: dict[str, onnx.TensorProto] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
+
+    # ------------------------------------------------------------------ what is there
+
+    def tensor(self, name: str, where: object) -> Value:
+        """A tensor of the forward graph.
+
+        Raises:
+            QdqError: there is none of that name; the nearest name is given.
+        """
+        if not self.has(name):
+            guess = nearest(name, sorted(self._made | self._given))
+            raise QdqError(where, f"the model has no tensor {name}{guess}", "run qdqtool show for the names")
+        elem_type = self._fixed.get(name) or self._types.get(name) or TensorProto.FLOAT
+        trained = name not in self._given and elem_type == TensorProto.FLOAT
+        return Value(name, tuple(self._shapes[name]), elem_type, trained, self)
+
+    def has(self, name: str) -> bool:
+        """Whether the forward graph has a tensor of this name."""
+        return name in self._shapes and (name in self._made or name in self._given or name in self._fixed)
+
+    # ------------------------------------------------------------------ what is new
+
+    def constant(self, array: npt.NDArray[Any], base: str = "loss/constant") -> Value:
+        """A constant; float64 becomes float32, and int of any width int64."""
+        array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key in self._constants:
+            return self._constants[key]
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), self._free(base))
+        self.graph.initializer.append(tensor)
+        if array.size <= _SMALL:
+            self._small[tensor.name] = tensor
+        self._constants[key] = Value(tensor.name, array.shape, tensor.data_type, False, self)
+        return self._constants[key]
+
+    def parameter(self, array: npt.NDArray[np.float32], base: str) -> Value:
+        """An initialiser that is trained with the weights and not exported."""
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array, np.float32), self._free(base))
+        self.graph.initializer.append(tensor)
+        self.parameters.append(tensor.name)
+        return Value(tensor.name, array.shape, tensor.data_type, True, self)
+
+    def input(self, name: str, shape: Sequence[int], elem_type: int = TensorProto.FLOAT) -> Value:
+        """A further input of the graph; the name is free or `free_name` gave it."""
+        self._names.add(name)
+        self.graph.input.append(helper.make_tensor_value_info(name, elem_type, list(shape)))
+        return Value(name, tuple(shape), elem_type, False, self)
+
+    def is_free(self, name: str) -> bool:
+        """Whether nothing in the graph has this name."""
+        return name not in self._names
+
+    def free_name(self, base: str) -> str:
+        """`base`, or `base` with the first free number behind it; taken from now on."""
+        return self._free(base)
+
+    def op(self, op_type: str, *inputs: Value | npt.ArrayLike, **attributes: Any) -> Value:
+        """One node of the default domain; arrays become constants, numbers such of the other inputs' type.
+
+        Raises:
+            QdqError: the operator does not exist, does not go with these inputs, or stands between the model and the
+                loss though a back end has no gradient for it.
+        """
+        values = self._values(op_type, inputs)
+        trained = any(value.trained for value in values)
+        if trained and op_type not in DIFFERENTIABLE | STOPPING:
+            guess = nearest(op_type, sorted(DIFFERENTIABLE))
+            raise QdqError(op_type, f"has no gradient in both back ends{guess}", "write the loss with another operator")
+        if op_type == "Conv" and "auto_pad" in attributes:
+            raise QdqError(op_type, "has auto_pad, whose gradient is wrong in one back end", "state pads")
+        if op_type in _ARITHMETIC | _UNINFERRED:
+            _check_operands(op_type, values)
+        output = self._free(f"loss/{op_type}")
+        node = helper.make_node(op_type, [value.name for value in values], [output], output, **attributes)
+        shape, elem_type = self._inferred(node, values)
+        self.graph.node.append(node)
+        passes = trained and op_type not in STOPPING and elem_type == TensorProto.FLOAT
+        return Value(output, shape, elem_type, passes, self)
+
+    def named(self, value: Value, base: str) -> str:
+        """The scalar under a name that tells what it is, as a graph output."""
+        name = self._free(base)
+        self.graph.node.append(helper.make_node("Identity", [value.name], [name], name))
+        self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
+        return name
+
+    # ------------------------------------------------------------------ how
+
+    def _values(self, op_type: str, inputs: Sequence[Value | npt.ArrayLike]) -> list[Value]:
+        """The inputs, arrays and numbers as constants; numbers and terms of arithmetic take the others' type."""
+        floats = all(one.elem_type == TensorProto.FLOAT for one in inputs if isinstance(one, Value))
+        values = []
+        for one in inputs:
+            if not isinstance(one, Value):
+                array = np.asarray(one)
+                adapts = array.ndim == 0 or op_type in _ARITHMETIC
+                one = self.constant(array.astype(np.float32 if floats else np.int64) if adapts else array)
+            values.append(one)
+        return values
+
+    def _inferred(self, node: onnx.NodeProto, values: Sequence[Value]) -> tuple[tuple[int, ...], int]:
+        """Shape and element type of a node's output, by ONNX's own shape inference."""
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self._opset, "")
+        except onnx.defs.SchemaError:
+            known = sorted({one.name for one in onnx.defs.get_all_schemas() if not one.domain})
+            raise QdqError(
+                node.op_type, f"is no ONNX operator of opset {self._opset}{nearest(node.op_type, known)}", "see onnx.ai"
+            ) from None
+        types = {one.name: helper.make_tensor_type_proto(one.elem_type, one.shape) for one in values}
+        data = {one.name: self._small[one.name] for one in values if one.name in self._small}
+        opsets = [helper.make_opsetid("", self._opset)]
+        told = ", ".join(str(list(value.shape)) for value in values)
+        try:
+            found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, None, opsets, self._ir)
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+            line = str(error).splitlines()[0]
+            raise QdqError(node.op_type, f"does not take inputs of shapes {told} ({line})", "mend the loss") from None
+        tensor = found[node.output[0]].tensor_type if found else None
+        if node.op_type in _UNINFERRED:
+            return np.broadcast_shapes(*(value.shape for value in values)), TensorProto.BOOL
+        if tensor is None or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
+            reason = f"gives a shape that depends on values, from inputs of shapes {told}"
+            raise QdqError(node.op_type, reason, "give its shape or axes as constants")
+        return tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type
+
+    def _free(self, base: str) -> str:
+        name, number = base, 1
+        while name in self._names:
+            name, number = f"{base}_{number}", number + 1
+        self._names.add(name)
+        return name
+
+
+def _check_operands(op_type: str, values: Sequence[Value]) -> None:
+    """Say in our words what goes wrong most often."""
+    told = " and ".join(f"{value.name} {list(value.shape)}" for value in values)
+    if len({value.elem_type for value in values}) > 1:
+        raise QdqError(op_type, f"{told} are of different types", "bring them to floats with .as_float()")
+    try:
+        np.broadcast_shapes(*(value.shape for value in values))
+    except ValueError:
+        raise QdqError(op_type, f"the shapes of {told} do not go together", "mend the loss") from None

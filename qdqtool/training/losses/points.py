@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the student is held against its teacher without labels: outputs of fused groups, heads and graph outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import onnx
+
+from qdqtool.graph.heads import find_heads
+from qdqtool.graph.view import GraphView
+from qdqtool.match.groups import find_groups
+from qdqtool.rulebook import load_rules
+
+MOST = 48
+"""How many points there are at most, heads and outputs beside them not counted; see docs/finetune.md for the cost."""
+
+
+def choose_points(
+    quantised: onnx.ModelProto,
+    folder: Path | None,
+    form: onnx.ModelProto,
+    known: Collection[str],
+    most: int = MOST,
+) -> tuple[str, ...]:
+    """The tensors whose error against the teacher is minimised, in the order of the graph.
+
+    Heads and float outputs are always among them. Of the other groups, where there are more than `most`, some are
+    taken at even distances along the graph, the last one always (NVIDIA's recipe takes all, or every n-th).
+
+    Args:
+        quantised: the Q/DQ model, in which groups are found; its pairs are seen through.
+        folder: where its external data lie.
+        form: the training form, which must have the tensor under the same name.
+        known: tensors that the teacher can give.
+        most: how many outputs of groups at most.
+    """
+    view = GraphView(quantised.graph, folder)
+    rules = load_rules("gpu")
+    made = [name for node in form.graph.node for name in node.output if name]
+    shared = set(made) & set(known)
+    groups = {group.output for group in find_groups(view, rules)} & shared
+    always = [head.key for head in find_heads(view, rules.heads)] + _float_outputs(form)
+    chosen = {name for name in always if name in shared}
+    chosen.update(_spread([name for name in made if name in groups and name not in chosen], most))
+    return tuple(name for name in made if name in chosen)
+
+
+def _float_outputs(form: onnx.ModelProto) -> list[str]:
+    return [
+        value.name for value in form.graph.output if value.type.tensor_type.elem_type in (0, onnx.TensorProto.FLOAT)
+    ]
+
+
+def _spread(names: Sequence[str], most: int) -> list[str]:
+    """At most so many of the names, evenly, the last one among them."""
+    if len(names) <= most:
+        return list(names)
+    return [names[place * len(names) // most - 1] for place in range(1, most + 1)]

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Terms that pull tensors towards a teacher's: normalised errors at points, and TAO's bindings with projections."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.training.losses import terms
+from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.options import Binding
+from qdqtool.training.losses.teacher import Teacher
+
+
+class Targets:
+    """The teacher's tensors as inputs of a graph under construction.
+
+    Attributes:
+        inputs: teacher's tensor -> graph input, in the order of asking.
+        teacher: None where there is none.
+    """
+
+    def __init__(self, nodes: Nodes, teacher: Teacher | None) -> None:
+        self.inputs: dict[str, str] = {}
+        self.teacher = teacher
+        self._nodes = nodes
+        self._values: dict[str, Value] = {}
+
+    def value(self, name: str, where: object) -> Value:
+        """The graph input that takes a tensor of the teacher.
+
+        Raises:
+            QdqError: there is no teacher, or no such tensor in it.
+        """
+        if self.teacher is None:
+            raise QdqError(where, f"wants the teacher's tensor {name}, and there is no teacher", "give --teacher")
+        if name not in self._values:
+            shape = self.teacher.shapes([name])[name]
+            self.inputs[name] = self._nodes.free_name(f"teacher/{name}")
+            self._values[name] = self._nodes.input(self.inputs[name], shape)
+        return self._values[name]
+
+
+def match_term(nodes: Nodes, targets: Targets, tensor: str) -> Value:
+    """The normalised error of a tensor against the teacher's of the same name.
+
+    Raises:
+        QdqError: it is missing on a side, or the shapes differ.
+    """
+    where = f"--match {tensor}"
+    s, t = nodes.tensor(tensor, where), targets.value(tensor, where)
+    if s.shape != t.shape:
+        reason = f"the student's is {list(s.shape)}, the teacher's {list(t.shape)}"
+        raise QdqError(where, reason, "give the float model that it was made from")
+    return terms.normalised_error(s, t)
+
+
+def bound_term(nodes: Nodes, targets: Targets, binding: Binding, random: np.random.Generator) -> Value:
+    """The term of one `--bind`; where channels alone differ, a 1x1 projection that is trained brings them together.
+
+    Raises:
+        QdqError: a tensor is missing on its side (with the nearest name), or the shapes do not go together.
+    """
+    where = f"--bind {binding.pair}:{binding.kind}"
+    student, wanted = split_pair(binding.pair, nodes, targets, where)
+    s, t = nodes.tensor(student, where), targets.value(wanted, where)
+    axis = terms.axis_of(s, binding.numbers, where) if s.rank > 1 or binding.kind in ("KL", "COS") else 0
+    if s.shape != t.shape:
+        _check_projectable(s, t, axis, binding, where)
+        s = project(s, t.shape[axis], axis, random)
+    if binding.kind == "KL":
+        return terms.divergence(s, t, axis, binding.numbers.get("temperature", 1.0))
+    if binding.kind == "COS":
+        return terms.cosine(s, t, axis)
+    return terms.mean_square(s, t) if binding.kind == "L2" else terms.mean_absolute(s, t)
+
+
+def split_pair(pair: str, nodes: Nodes, targets: Targets, where: str) -> tuple[str, str]:
+    """STUDENT and TEACHER of `STUDENT:TEACHER`, also where names hold colons.
+
+    Raises:
+        QdqError: the colons can be read in no way or in several.
+    """
+    words = pair.split(":")
+    ways = [(":".join(words[:at]), ":".join(words[at:])) for at in range(1, len(words))]
+    known = targets.teacher.names if targets.teacher else frozenset()
+    fitting = [way for way in ways if nodes.has(way[0]) and way[1] in known]
+    if len(fitting) == 1 or len(ways) == 1:
+        return (fitting or ways)[0]
+    if fitting:
+        told = " and ".join(f"{one} + {other}" for one, other in fitting)
+        raise QdqError(where, f"can be read as {told}", "rename a tensor in the teacher")
+    half = [way for way in ways if nodes.has(way[0]) or way[1] in known]
+    if half:
+        return half[0]  # whose other side is then named with what is near
+    raise QdqError(where, "neither side is a tensor of its model", "run qdqtool show for the names")
+
+
+def _check_projectable(s: Value, t: Value, axis: int, binding: Binding, where: str) -> None:
+    told = f"the student's {list(s.shape)} and the teacher's {list(t.shape)}"
+    if s.rank != t.rank or s.rank < 2:
+        raise QdqError(where, f"{told} have different ranks or no channels", "bind tensors of the same layout")
+    rest = [(one, other) for index, (one, other) in enumerate(zip(s.shape, t.shape, strict=True)) if index != axis]
+    if any(one != other for one, other in rest):
+        raise QdqError(where, f"{told} differ beside their channels (axis {axis})", "bind tensors of the same size")
+    if binding.kind == "KL":
+        raise QdqError(where, f"{told} have different numbers of classes", "use L2 or COS, which project")
+
+
+def project(s: Value, channels: int, axis: int, random: np.random.Generator) -> Value:
+    """A linear map of the channels, the same at every position: weights N(0, 1 / channels of s), bias 0."""
+    nodes, own = s.nodes, s.shape[axis]
+    base = f"projection/{s.name}"
+    bias = np.zeros(channels, np.float32)
+    if axis == s.rank - 1:
+        weight = nodes.parameter(_normal(random, (own, channels), own), f"{base}/weight")
+        return nodes.op("MatMul", s, weight) + nodes.parameter(bias, f"{base}/bias")
+    if axis != 1:
+        reason = f"{s.name} of shape {list(s.shape)} has its channels on axis {axis}"
+        raise QdqError(f"projection of {s.name}", reason, "a projection wants them on axis 1 or the last")
+    weight = nodes.parameter(_normal(random, (channels, own, *[1] * (s.rank - 2)), own), f"{base}/weight")
+    return nodes.op("Conv", s, weight, nodes.parameter(bias, f"{base}/bias"))
+
+
+def _normal(random: np.random.Generator, shape: tuple[int, ...], inputs: int) -> npt.NDArray[Any]:
+    return (random.standard_normal(shape) / math.sqrt(inputs)).astype(np.float32)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The teacher: a float model in a session of its own that gives the tensors which the student is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
+from qdqtool.calibration.backends.runnable import runnable_part
+from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
+from qdqtool.calibration.inputs import Input, inputs_of
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.training.gradients.protocol import PAIR_DOMAIN
+from qdqtool.training.losses.options import nearest
+
+Array = npt.NDArray[Any]
+
+_UNSIGNED = (onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT4)
+
+
+def float_twin(form: onnx.ModelProto) -> onnx.ModelProto:
+    """The training form without its pairs: the student's own float network, every other tensor under its name.
+
+    A pair of unsigned integers that begin at 0 cut off what is negative, so Relu stands in its place (as `peel` does).
+    Call it before training: it holds the weights that the form has now.
+    """
+    twin = onnx.ModelProto()
+    twin.CopyFrom(form)
+    zeros = {tensor.name: tensor for tensor in twin.graph.initializer}
+    outputs = {value.name for value in twin.graph.output}
+    behind: dict[str, str] = {}
+    kept: list[onnx.NodeProto] = []
+    for node in twin.graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = behind.get(name, name)
+        cuts = node.domain == PAIR_DOMAIN and _begins_at_zero(zeros.get(node.input[2]))
+        if node.domain != PAIR_DOMAIN:
+            kept.append(node)
+        elif cuts or node.output[0] in outputs:
+            op = "Relu" if cuts else "Identity"
+            kept.append(onnx.helper.make_node(op, [node.input[0]], [node.output[0]], node.name))
+        else:
+            behind[node.output[0]] = node.input[0]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+    del twin.graph.node[:]
+    twin.graph.node.extend(nodes)
+    functions = [function for function in twin.functions if function.domain != PAIR_DOMAIN]
+    del twin.functions[:]
+    twin.functions.extend(functions)
+    _drop_unread(twin.graph)
+    return twin
+
+
+def _begins_at_zero(zero: onnx.TensorProto | None) -> bool:
+    return zero is not None and zero.data_type in _UNSIGNED and not onnx.numpy_helper.to_array(zero).any()
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    """Take scales and zero points away that nobody reads any more."""
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    unread = [index for index, tensor in enumerate(graph.initializer) if tensor.name not in read]
+    for index in reversed(unread):
+        del graph.initializer[index]
+
+
+class Teacher:
+    """A frozen model, run beside the student on the same batches: full optimisation, one thread, wanted tensors only.
+
+    Attributes:
+        names: every tensor that it can give.
+        where: what messages call it.
+    """
+
+    def __init__(
+        self, proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Array], where: object = "--teacher"
+    ) -> None:
+        """Look at the model; nothing runs yet.
+
+        Args:
+            proto: the model, external data not loaded; it is not changed.
+            folder: where its external data lie.
+            batch: one batch of the student's inputs by name, from which shapes are measured.
+            where: what messages call it.
+
+        Raises:
+            QdqError: its inputs are not the student's.
+            MissingPackageError: no onnxruntime, or several.
+        """
+        self.where = where
+        self._proto, self._folder, self._example = proto, folder, dict(batch)
+        self._runtime = load_onnxruntime()
+        self._view = GraphView(proto.graph, folder)
+        functions = frozenset((function.domain, function.name) for function in proto.functions)
+        self._part = runnable_part(self._view, functions, self._runtime)
+        self._inputs = inputs_of(proto.graph)
+        self._sources = self._paired(tuple(batch))
+        self.names = frozenset(self._view.producer) - self._part.behind.keys()
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._wanted: tuple[str, ...] = ()
+        self._session: Any = None
+
+    def shapes(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """Shapes of tensors at the batch size trained with, from one run of the example batch.
+
+        Raises:
+            QdqError: no such tensor, or it cannot be computed or is not float32.
+        """
+        for name in names:
+            if name not in self.names:
+                lost = f"lies behind {self._part.behind[name]}" if name in self._part.behind else "is not in it"
+                guess = nearest(name, sorted(self.names))
+                raise QdqError(self.where, f"tensor {name} {lost}{guess}", "name a tensor that the teacher computes")
+        unknown = tuple(dict.fromkeys(name for name in names if name not in self._shapes))
+        if unknown:
+            for name, array in self._outcome(self._start(unknown), unknown, self._example).items():
+                if array.dtype != np.float32:
+                    raise QdqError(self.where, f"tensor {name} is {array.dtype}, not float32", "name another")
+                self._shapes[name] = array.shape
+        return {name: self._shapes[name] for name in names}
+
+    def fetch(self, tensors: Sequence[str]) -> None:
+        """Say what `run` is to give from now on."""
+        self._wanted = tuple(dict.fromkeys(tensors))
+        self._session = self._start(self._wanted) if self._wanted else None
+
+    def run(self, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """The wanted tensors of one batch, by name.
+
+        Args:
+            batch: the student's inputs by name; what else it holds is passed over.
+
+        Raises:
+            QdqError: the teacher cannot run it, or gives what is not finite.
+        """
+        if self._session is None:
+            return {}
+        found = self._outcome(self._session, self._wanted, batch)
+        for name, array in found.items():
+            # The sum is four times cheaper to take, and is not finite where a value is not.
+            if not np.isfinite(array.sum()) and not np.isfinite(array).all():
+                raise QdqError(
+                    self.where, f"tensor {name} holds NaN or Inf for a batch", "check the data and the model"
+                )
+        return found
+
+    def _paired(self, given: tuple[str, ...]) -> dict[str, str]:
+        """Teacher's input -> the student's that feeds it: by name, or the only one of each."""
+        wanted = tuple(one.name for one in self._inputs)
+        if len(wanted) == 1 == len(given):
+            return {wanted[0]: given[0]}
+        for name in wanted:
+            if name not in given:
+                reason = f"its input {name!r} is none of the student's{nearest(name, list(given))}"
+                raise QdqError(self.where, reason, f"the student's inputs are {', '.join(given)}")
+        return {name: name for name in wanted}
+
+    def _start(self, tensors: Sequence[str]) -> Any:
+        options = session_options(self._runtime, "ORT_ENABLE_ALL")
+        parts = skeleton(self._proto, [node.proto for node in self._part.nodes], self._view, self._folder)
+        providers = provider_names(self._runtime, "cpu")
+        return start_session(self._runtime, (*parts, tensors), options, providers, self.where)
+
+    def _outcome(self, session: Any, tensors: Sequence[str], batch: Mapping[str, Array]) -> dict[str, Array]:
+        feeds = {one.name: batch[self._sources[one.name]] for one in self._inputs}
+        pieces = [self._run_once(session, tensors, feed) for feed in _pieces(self._inputs, feeds)]
+        if len(pieces) == 1:
+            return dict(zip(tensors, pieces[0], strict=True))
+        return {name: np.concatenate(arrays) for name, arrays in zip(tensors, zip(*pieces, strict=True), strict=True)}
+
+    def _run_once(self, session: Any, tensors: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
+        try:
+            return list(session.run(list(tensors), feed))
+        except Exception as error:  # onnxruntime's exceptions share no base class but this
+            reason = f"onnxruntime cannot run it on the student's batch ({one_line(error)})"
+            raise QdqError(self.where, reason, "does it take the same inputs as the student?") from error
+
+
+def _pieces(inputs: Sequence[Input], feeds: Mapping[str, Array]) -> list[dict[str, Array]]:
+    """The batch cut into what a teacher with a fixed, smaller batch takes; whole where it fits."""
+    one = inputs[0] if inputs else None
+    if one is None or not one.first or feeds[one.name].ndim == 0:
+        return [dict(feeds)]
+    samples, at_once = feeds[one.name].shape[0], one.first
+    if samples <= at_once or any(array.shape[:1] != (samples,) for array in feeds.values()):
+        return [dict(feeds)]
+    return [{name: array[i : i + at_once] for name, array in feeds.items()} for i in range(0, samples, at_once)]

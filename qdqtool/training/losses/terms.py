@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formulas: each takes values of a graph and gives the scalar that is minimised, unweighted.
+
+Where a prediction s is exactly at a kink (0, as a quantised output often is), the gradient is that of the true
+function or the middle of its slopes; so |x| and Clip stand where textbooks have Relu and Where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qdqtool.errors import QdqError
+from qdqtool.training.losses.nodes import Value
+
+_FLOOR = 1e-6  # mean square below which a teacher's tensor counts as silent: an error there is not blown up further
+
+
+def normalised_error(s: Value, t: Value) -> Value:
+    """sum((s - t)^2) / (sum(t^2) + eps), eps = 1e-6 per element: the error's power over the teacher's."""
+    difference = s - t
+    power = s.nodes.op("ReduceSumSquare", t, keepdims=0)  # one pass; no gradient is asked of it
+    return (difference * difference).sum() / (power + _FLOOR * t.size)
+
+
+def mean_square(s: Value, t: Value) -> Value:
+    """mean((s - t)^2): MSE on labels, L2 in distillation."""
+    difference = s - t
+    return (difference * difference).mean()
+
+
+def mean_absolute(s: Value, t: Value) -> Value:
+    """mean(|s - t|)."""
+    return s.nodes.op("Abs", s - t).mean()
+
+
+def smooth_l1(s: Value, t: Value, beta: float = 1.0, mask: Value | None = None) -> Value:
+    """d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, with d = s - t.
+
+    With c = d clipped to [-beta, beta] both branches are c * (d - c / 2) / beta.
+
+    Args:
+        s: predictions; with a mask of shape [..., 4] as a rule.
+        t: targets of the same shape.
+        beta: where the square ends.
+        mask: of the shape of s without its last axis, not negative: which anchors count and how much. The sum is
+            divided by the mask's own, 1 at least (SSD: the number of positive anchors). Without one: the mean.
+    """
+    nodes = s.nodes
+    d = s - t
+    clipped = nodes.op("Clip", d, -beta, beta)
+    each = clipped * (d - clipped * 0.5) * (1.0 / beta)
+    if mask is None:
+        return each.mean()
+    return (each * mask.unsqueeze(-1)).sum() / nodes.op("Max", mask.sum(), 1.0)
+
+
+def softplus(x: Value) -> Value:
+    """log(1 + exp(x)) without overflow: (x + |x|) / 2 + log(1 + exp(-|x|)); its gradient at 0 is 1/2, as it should."""
+    magnitude = x.nodes.op("Abs", x)
+    tail = x.nodes.op("Log", x.nodes.op("Exp", -magnitude) + 1.0)
+    return (x + magnitude) * 0.5 + tail
+
+
+def _counting(y: Value) -> tuple[Value, Value]:
+    """Targets with what is ignored (below 0) put to 0, and 1 where they count."""
+    nodes = y.nodes
+    counts = nodes.op("GreaterOrEqual", y, 0.0).as_float()
+    return nodes.op("Max", y, 0.0), counts
+
+
+def binary_cross_entropy(x: Value, y: Value) -> Value:
+    """mean(softplus(x) - x * y) over the targets that are not negative; x are logits, y lie in [0, 1]."""
+    y, counts = _counting(y)
+    return ((softplus(x) - x * y) * counts).sum() / x.nodes.op("Max", counts.sum(), 1.0)
+
+
+def sigmoid_focal(x: Value, y: Value, gamma: float = 2.0, alpha: float = 0.25) -> Value:
+    """Focal loss (Lin 2017) of logits with one sigmoid per class, as RetinaNet takes it.
+
+    sum(a * (1 - p)^gamma * bce) / max(1, sum(y)), where p is the probability of what is true and a is alpha for
+    objects, 1 - alpha for background. Targets are 0 or 1; what is negative is ignored.
+    """
+    nodes = x.nodes
+    y, counts = _counting(y)
+    each = (softplus(x) - x * y) * counts * (y * (2 * alpha - 1) + (1 - alpha))
+    if gamma:
+        wrong = nodes.op("Sigmoid", x) * (1.0 - 2.0 * y) + y  # 1 - p
+        each = each * nodes.op("Pow", wrong, gamma)
+    return each.sum() / nodes.op("Max", y.sum(), 1.0)
+
+
+def one_hot(labels: Value, classes: int, axis: int) -> Value:
+    """1 at the class of each label along a new axis; all 0 for a negative label, which is thereby ignored."""
+    nodes = labels.nodes
+    shape = [1] * (labels.rank + 1)
+    shape[axis] = classes
+    numbers = nodes.constant(np.arange(classes, dtype=np.int64).reshape(shape))
+    return nodes.op("Equal", labels.unsqueeze(axis), numbers).as_float()
+
+
+def cross_entropy(x: Value, labels: Value, axis: int) -> Value:
+    """mean(-log softmax(x)[label]) over the labels that are not negative; x are logits with classes on `axis`."""
+    nodes = x.nodes
+    hot = one_hot(labels, x.shape[axis], axis)
+    chosen = (nodes.op("LogSoftmax", x, axis=axis) * hot).sum()
+    return -(chosen / nodes.op("Max", hot.sum(), 1.0))
+
+
+def softmax_focal(x: Value, labels: Value, axis: int, gamma: float = 2.0, alpha: float = 0.25) -> Value:
+    """Focal loss of SSD's form: sum(-a * (1 - p)^gamma * log p) / max(1, anchors of a class above 0).
+
+    Class 0 is background, with a = 1 - alpha; labels below 0 are ignored.
+    """
+    nodes = x.nodes
+    hot = one_hot(labels, x.shape[axis], axis)
+    log_p = (nodes.op("LogSoftmax", x, axis=axis) * hot).sum_over(axis)  # 0 where ignored, so that it adds nothing
+    objects = nodes.op("Greater", labels, 0).as_float()
+    each = -(log_p * (objects * (2 * alpha - 1) + (1 - alpha)))
+    if gamma:
+        wrong = nodes.op("Relu", 1.0 - nodes.op("Exp", log_p))  # a probability may round to more than 1
+        each = each * nodes.op("Pow", wrong, gamma)
+    return each.sum() / nodes.op("Max", objects.sum(), 1.0)
+
+
+def divergence(s: Value, t: Value, axis: int, temperature: float = 1.0) -> Value:
+    """T^2 * mean over positions of sum(p * (log p - log q)), p = softmax(t / T), q = softmax(s / T) (Hinton 2015).
+
+    T^2 keeps the gradient's size whatever T is.
+    """
+    nodes = s.nodes
+    log_q = nodes.op("LogSoftmax", s * (1.0 / temperature), axis=axis)
+    log_p = nodes.op("LogSoftmax", t * (1.0 / temperature), axis=axis)
+    each = nodes.op("Exp", log_p) * (log_p - log_q)
+    return each.sum() * (temperature**2 * s.shape[axis] / s.size)
+
+
+def cosine(s: Value, t: Value, axis: int) -> Value:
+    """The mean over positions of 1 - <s, t> / (|s| |t|) along the channels."""
+    lengths = _length(s, axis) * _length(t, axis)
+    return 1.0 - ((s * t).sum_over(axis) / lengths).mean()
+
+
+def _length(x: Value, axis: int) -> Value:
+    """The length along an axis, 1e-3 at least, so that the gradient at a zero vector stays of a useful size."""
+    return x.nodes.op("Sqrt", (x * x).sum_over(axis) + _FLOOR)
+
+
+def axis_of(s: Value, numbers: Mapping[str, float], where: object) -> int:
+    """The axis of classes or channels: as given, else axis 1 of [N, C] and of pictures, the last of [N, anchors, C].
+
+    Args:
+        s: logits or features.
+        numbers: may hold "axis".
+        where: for messages.
+
+    Raises:
+        QdqError: the tensor has no such axis.
+    """
+    axis = int(numbers.get("axis", 2 if s.rank == 3 else 1))
+    if not -s.rank <= axis < s.rank or s.rank < 2:
+        raise QdqError(where, f"{s.name} of shape {list(s.shape)} has no axis {axis}", "give another axis behind =")
+    return axis % s.rank
