@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.edit import edits_of
 from qdqtool.graph.tensors import array_of, is_external
 
 
@@ -23,8 +24,10 @@ def restore_source(
         Names of those that were written.
 
     Raises:
-        QdqError: an initialiser changed its shape or type, so `source` is another model.
+        QdqError: an initialiser changed its shape or type, so `source` is another model; `condition` added a node or a
+            bias that `source` lacks, without which the weights are wrong.
     """
+    _refuse_lacking_edits(source, peeled)
     theirs = {tensor.name: tensor for tensor in peeled.graph.initializer}
     changed = []
     for tensor in source.graph.initializer:
@@ -43,6 +46,18 @@ def restore_source(
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
             changed.append(name)
     return changed
+
+
+def _refuse_lacking_edits(source: onnx.ModelProto, peeled: onnx.ModelProto) -> None:
+    graph = source.graph
+    known = {tensor.name for tensor in graph.initializer}
+    known.update(name for node in graph.node for name in (*node.input, *node.output))
+    for edit in edits_of(peeled):
+        added = edit.get("added")
+        if added and added not in known:
+            what = "a bias" if edit["step"] == "correct" else "a Mul"
+            todo = "give what qdqtool condition makes of the source, or peel without --source"
+            raise QdqError(str(edit["site"]), f"got {what} by condition ({added}), which the source lacks", todo)
 
 
 def _same_message(

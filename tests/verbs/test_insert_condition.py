@@ -182,3 +182,18 @@ def test_a_source_whose_relu_became_something_else_is_refused(
     assert main(["peel", str(tmp_path / "q.onnx"), *words]) == 2
     assert "r1: is made by Elu, not by the Relu that condition cut at six" in capsys.readouterr().err
     assert not (tmp_path / "q.peeled.onnx").exists()
+
+
+@pytest.mark.parametrize(("steps", "what"), [("correct", "y: got a bias by condition"), ("smooth", "m1: got a Mul by")])
+def test_a_source_without_what_condition_added_is_refused(tmp_path: Path, steps: str, what: str) -> None:
+    from qdqtool.trtversion import TrtVersion
+
+    plan, data = PlanOptions(float_heads="none"), [{"x": samples()}]
+    source = spread(SILU)
+    asked = ConditionOptions(steps=(steps,), method="percentile=90", plan=plan)
+    conditioned = condition(source, data, asked).model
+    placed = insert(conditioned, data=data, options=InsertOptions(plan=plan)).model
+    with pytest.raises(QdqError, match=f"{what}.*which the source lacks; give what qdqtool condition makes of"):
+        peel(placed, PeelOptions(TrtVersion(8, 6, 1), source=source))
+    again = peel(placed, PeelOptions(TrtVersion(8, 6, 1), source=conditioned)).model
+    assert again.SerializeToString(deterministic=True) == conditioned.SerializeToString(deterministic=True)
