@@ -49,15 +49,14 @@ def restore_source(
 
 
 def _refuse_lacking_edits(source: onnx.ModelProto, peeled: onnx.ModelProto) -> None:
-    graph = source.graph
-    known = {tensor.name for tensor in graph.initializer}
-    known.update(name for node in graph.node for name in (*node.input, *node.output))
+    inputs, theirs = ({node.output[0]: node.input for node in m.graph.node if node.output} for m in (source, peeled))
+    todo = "give what qdqtool condition makes of the source, or peel without --source"
     for edit in edits_of(peeled):
-        added = edit.get("added")
-        if added and added not in known:
-            what = "a bias" if edit["step"] == "correct" else "a Mul"
-            todo = "give what qdqtool condition makes of the source, or peel without --source"
-            raise QdqError(str(edit["site"]), f"got {what} by condition ({added}), which the source lacks", todo)
+        site, added = edit["site"], edit.get("added")
+        if edit["step"] == "smooth" and added and added not in inputs:
+            raise QdqError(site, "got a Mul by condition, which the source lacks", todo)
+        if edit["step"] == "correct" and added and len(inputs.get(site, ())) < len(theirs.get(site, ())):
+            raise QdqError(site, "got a bias by condition, which the source lacks", todo)
 
 
 def _same_message(
