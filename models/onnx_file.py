@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How both trained models become ONNX files: opset 13, IR version 7, a free batch axis, names that can be read."""
+"""How the trained models become ONNX files: opset 13, IR version 7, a free batch axis, names that can be read."""
 
 from __future__ import annotations
 
@@ -34,11 +34,21 @@ def write(
             dynamic_axes={name: {0: "batch"} for name in ["images", *outputs]},
         )
     proto = onnx.load(path)
+    _state_shapes(proto.graph, model, shape)
     _own_initialisers(proto.graph)
     _name_folded_weights(proto.graph)
     proto.ir_version = IR_VERSION
     onnx.checker.check_model(proto, full_check=True)
     path.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def _state_shapes(graph: onnx.GraphProto, model: torch.nn.Module, shape: tuple[int, ...]) -> None:
+    """Say how large the outputs are behind the batch axis; the exporter makes names up behind a Reshape."""
+    with torch.no_grad():
+        made = model(torch.zeros(2, *shape))
+    for value, one in zip(graph.output, made if isinstance(made, tuple) else (made,), strict=True):
+        for axis in range(1, one.ndim):
+            value.type.tensor_type.shape.dim[axis].dim_value = one.shape[axis]
 
 
 def _own_initialisers(graph: onnx.GraphProto) -> None:

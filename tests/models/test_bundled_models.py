@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 
-DETECTOR, CLASSIFIER = "digits_detector.onnx", "tiny_classifier.onnx"
+DETECTOR, CLASSIFIER, CELLS = "digits_detector.onnx", "tiny_classifier.onnx", "bccd_detector.onnx"
 SCRIPTS = ("digits", "scenes", "detection_map")
 
 
@@ -62,7 +62,7 @@ def readme_figures(models: Path) -> dict[str, float]:
 # The files
 
 
-@pytest.mark.parametrize("name", [DETECTOR, CLASSIFIER])
+@pytest.mark.parametrize("name", [DETECTOR, CLASSIFIER, CELLS])
 def test_a_model_passes_the_checker_at_opset_13_and_an_old_ir_version(models: Path, name: str) -> None:
     model = onnx.load(models / name)
     onnx.checker.check_model(model, full_check=True)
@@ -70,7 +70,7 @@ def test_a_model_passes_the_checker_at_opset_13_and_an_old_ir_version(models: Pa
     assert model.ir_version == 7
 
 
-@pytest.mark.parametrize("name", [DETECTOR, CLASSIFIER])
+@pytest.mark.parametrize("name", [DETECTOR, CLASSIFIER, CELLS])
 def test_the_names_can_be_read(models: Path, name: str) -> None:
     graph = onnx.load(models / name).graph
     names = [n for node in graph.node for n in (*node.input, *node.output) if n]
@@ -95,7 +95,7 @@ def test_the_inputs_and_outputs_are_as_the_readme_says(models: Path) -> None:
 def test_the_folder_stays_small(models: Path) -> None:
     assert (models / DETECTOR).stat().st_size < 600_000
     files = [path for path in models.iterdir() if path.is_file()]  # caches of tools are folders
-    assert sum(path.stat().st_size for path in files) < 3_000_000
+    assert sum(path.stat().st_size for path in files) < 3_500_000
 
 
 # The graphs
