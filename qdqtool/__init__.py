@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
     from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
     from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
+    from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
     from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
     from qdqtool.verbs.infer import InferOptions, InferResult, infer
     from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
@@ -55,6 +56,8 @@ _HOMES = {
     "ConditionResult": "verbs.condition",
     "FeedOptions": "calibration.feed",
     "Finding": "linting.finding",
+    "FinetuneOptions": "verbs.finetune",
+    "FinetuneResult": "verbs.finetune",
     "Geometry": "evaluation.detections",
     "GraftOptions": "verbs.graft",
     "GraftResult": "verbs.graft",
@@ -90,6 +93,7 @@ _HOMES = {
     "draw_differences": "verbs.differences",
     "evaluate": "verbs.evaluate",
     "find_decoder": "evaluation.decode.find",
+    "finetune": "verbs.finetune",
     "graft": "verbs.graft",
     "infer": "verbs.infer",
     "insert": "verbs.insert",
@@ -123,6 +127,8 @@ __all__ = [
     "Evaluation",
     "FeedOptions",
     "Finding",
+    "FinetuneOptions",
+    "FinetuneResult",
     "Geometry",
     "GraftOptions",
     "GraftResult",
@@ -158,6 +164,7 @@ __all__ = [
     "draw_differences",
     "evaluate",
     "find_decoder",
+    "finetune",
     "graft",
     "infer",
     "insert",

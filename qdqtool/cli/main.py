@@ -32,6 +32,7 @@ VERBS = {
     "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
     "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
     "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
+    "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
     "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
     "infer": "draw what a model finds in images: boxes, or the best classes",
     "doctor": "say what is installed here, what each verb needs, and what is wrong with it",

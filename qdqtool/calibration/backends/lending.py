@@ -93,6 +93,8 @@ def skeleton(
     _free_names(model.graph)
     fed = frozenset(view.inputs)
     model.graph.input.extend(value for value in proto.graph.input if value.name in fed)
+    pooled = {name for node in model.graph.node if node.op_type.endswith("PoolGrad") for name in node.output}
+    model.graph.value_info.extend(value for value in proto.graph.value_info if value.name in pooled)  # else it crashes
     model.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     lent: dict[str, Array] = {}
     read = _read_names(model.graph)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool finetune`: a Q/DQ model and data to the same model with better weights. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qdqtool.cli.data import add_data_arguments, feed_options_from
+from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult
+    from qdqtool.verbs.tuned import TaskMetric
+
+_LABEL = (
+    "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, smooth-l1, mse, ..."
+)
+_BIND = "STUDENT:TEACHER:KIND[:WEIGHT], distillation of named tensors: L1, L2, KL[=temperature] or COS"
+_SHAPES = ("cosine", "soft-start", "linear", "constant")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which stays as it is")
+    add_data_arguments(parser, required=True, calibrates=False)
+    parser.set_defaults(batch=None)
+    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .finetuned.onnx for its ending")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    _add_what(parser.add_argument_group("what is trained, and towards what"))
+    _add_how_long(parser.add_argument_group("how long"))
+    _add_how(parser.add_argument_group("how"))
+    _add_measuring(parser.add_argument_group("measuring"))
+    _add_keeping(parser.add_argument_group("long runs"))
+
+
+def _add_what(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--ranges", choices=("fixed", "learn", "ema"), default="fixed", help="of scales: stay (default), learn, follow"
+    )
+    group.add_argument(
+        "--bn", choices=("keep", "fold"), default="keep", help="BatchNormalization: keep (default), fold"
+    )
+    group.add_argument("--freeze", metavar="RE", action="append", default=[], help="initialisers or nodes left as is")
+    group.add_argument("--label", metavar="L", action="append", default=[], help=_LABEL)
+    group.add_argument("--teacher", metavar="T", help="a float model to learn from (default: the model's own)")
+    group.add_argument("--bind", metavar="B", action="append", default=[], help=_BIND)
+    group.add_argument("--loss", metavar="F", help="script.py:function that builds terms of its own")
+    group.add_argument("--match", metavar="W", type=float, help="weight of the distance to the teacher's tensors")
+    group.add_argument("--augment", metavar="A", default="", help="of image folders: flip,crop,colour")
+
+
+def _add_how_long(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--steps", metavar="N", type=int, help="updates (default: what the time allows)")
+    group.add_argument("--max-minutes", metavar="M", type=float, help="CPU minutes at most (default 5 without --steps)")
+    group.add_argument("--accumulate", metavar="N", type=int, default=1, help="batches averaged in one update (1)")
+    group.add_argument("--schedule", choices=_SHAPES, default="cosine", help="course of the rate (cosine)")
+    group.add_argument("--warmup", metavar="P", type=float, default=0.05, help="part of the run that it rises over")
+    group.add_argument("--soft-start", metavar="P", type=float, default=0.1, help="of soft-start: rises until (0.1)")
+    group.add_argument("--annealing", metavar="P", type=float, default=0.7, help="of soft-start: falls from (0.7)")
+    group.add_argument("--least-lr", metavar="P", type=float, default=0.01, help="part of the rate at the end (0.01)")
+
+
+def _add_how(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--optimiser", choices=("adamw", "sgd"), default="adamw", help="adamw (default) or sgd")
+    rate = group.add_mutually_exclusive_group()
+    rate.add_argument("--relative-lr", metavar="R", type=float, help="rate in INT8 steps of each weight")
+    rate.add_argument("--lr", metavar="R", type=float, help="rate as elsewhere, the same for every weight")
+    group.add_argument("--scale-lr", metavar="R", type=float, help="rate of the logarithms of learned scales")
+    group.add_argument("--betas", metavar="A:B", type=_betas, default=(0.9, 0.999), help="of adamw (0.9:0.999)")
+    group.add_argument("--epsilon", metavar="E", type=float, default=1e-8, help="of adamw (1e-8)")
+    group.add_argument("--momentum", metavar="M", type=float, default=0.9, help="of sgd (0.9)")
+    group.add_argument("--nesterov", action="store_true", help="of sgd")
+    group.add_argument("--weight-decay", metavar="D", type=float, default=0.0, help="on weights, not biases (0)")
+    group.add_argument("--l1", metavar="W", type=float, default=0.0, help="weight of their absolute values (0)")
+    group.add_argument("--clip", metavar="N", type=float, default=1.0, help="largest norm of a gradient; 0: any (1)")
+    group.add_argument(
+        "--average", metavar="D", type=float, default=0.0, help="moving average of the weights (0: none)"
+    )
+    group.add_argument("--backend", choices=("auto", "builtin", "ort-training"), default="auto", help="of gradients")
+    group.add_argument("--threads", metavar="N", type=int, default=1, help="of onnxruntime (1)")
+    group.add_argument("--seed", metavar="N", type=int, default=0, help="of all that is drawn (0)")
+
+
+def _add_measuring(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--evaluate-every", metavar="N", type=int, help="updates between two measurements")
+    group.add_argument("--patience", metavar="N", type=int, default=6, help="measurements without gain; 0: no end (6)")
+    group.add_argument("--eval-data", metavar="D", help="labelled data: measure the task instead of the loss")
+    group.add_argument("--eval-labels", metavar="L", help="its labels, as evaluate --labels")
+    group.add_argument("--eval-metric", choices=("top1", "coco", "voc"), help="as evaluate --metric")
+    group.add_argument("--eval-decoder", metavar="D", default="auto", help="as evaluate --decoder")
+    group.add_argument("--eval-names", metavar="N", help="as evaluate --names")
+
+
+def _add_keeping(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--checkpoint", metavar="F", type=Path, help="keep the work in F while it goes on")
+    group.add_argument("--checkpoint-every", metavar="N", type=int, default=50, help="updates between two (50)")
+    group.add_argument("--resume", action="store_true", help="continue from --checkpoint, if it is there")
+    group.add_argument("--log", metavar="F", type=Path, help="write JSON lines to F, one for each update")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, write the model, say what came of it; faults are raised as QdqError."""
+    from qdqtool.verbs.finetune import finetune
+
+    options = _options(args)
+    args.batch = 1  # the feed's; training makes its own
+    result = finetune(args.model, args.data, options, feed_options_from(args), output=args.output)
+    for note in result.notes:
+        warn(note, args, kind="note")
+    if args.json:
+        print_json(result.to_json())
+    else:
+        print_lines(_report(result), args)
+    return 0
+
+
+def _options(args: argparse.Namespace) -> FinetuneOptions:
+    from qdqtool.training.losses.options import LossOptions, parse_binding, parse_label
+    from qdqtool.training.options import SCALE_LR, RunOptions, UpdateOptions
+    from qdqtool.training.schedules import Schedule
+    from qdqtool.verbs.finetune import FinetuneOptions
+
+    labels, bindings = tuple(map(parse_label, args.label)), tuple(map(parse_binding, args.bind))
+    update = UpdateOptions(
+        optimiser=args.optimiser,
+        lr=args.lr,
+        relative_lr=args.relative_lr,
+        scale_lr=SCALE_LR if args.scale_lr is None else args.scale_lr,
+        betas=args.betas,
+        epsilon=args.epsilon,
+        momentum=args.momentum,
+        nesterov=args.nesterov,
+        weight_decay=args.weight_decay,
+        l1=args.l1,
+        clip=args.clip,
+        average=args.average,
+    )
+    run = RunOptions(
+        steps=args.steps,
+        max_minutes=args.max_minutes,
+        accumulate=args.accumulate,
+        schedule=Schedule(args.schedule, args.warmup, args.soft_start, args.annealing, args.least_lr),
+        every=args.evaluate_every,
+        patience=args.patience,
+        seed=args.seed,
+        threads=args.threads,
+        checkpoint=args.checkpoint,
+        keep_every=args.checkpoint_every,
+        resume=args.resume,
+        log=args.log,
+        progress=False if args.quiet else None,
+    )
+    return FinetuneOptions(
+        loss=LossOptions(labels, bindings, args.loss, args.match),
+        update=update,
+        run=run,
+        ranges=args.ranges,
+        bn=args.bn,
+        freeze=tuple(args.freeze),
+        backend=args.backend,
+        teacher=args.teacher,
+        augment=tuple(filter(None, args.augment.split(","))),
+        batch=args.batch,
+        task=_task(args),
+        provider=args.provider,
+    )
+
+
+def _task(args: argparse.Namespace) -> TaskMetric | None:
+    """What measures the task; None where the loss does."""
+    if args.eval_data is None:
+        for option in ("eval_labels", "eval_metric", "eval_names"):
+            if getattr(args, option) is not None:
+                raise QdqError(f"--{option.replace('_', '-')}", "is about --eval-data, and there is none", "give it")
+        return None
+    from qdqtool.verbs.evaluate import EvaluateOptions
+    from qdqtool.verbs.tuned import TaskMetric
+
+    how = EvaluateOptions(metric=args.eval_metric, decoder=args.eval_decoder, names=args.eval_names, progress=False)
+    return TaskMetric(
+        args.eval_data,
+        args.eval_labels,
+        how,
+        feed_options_from(argparse.Namespace(**{**vars(args), "batch": 1, "limit": None})),
+    )
+
+
+def _betas(text: str) -> tuple[float, float]:
+    first, _, second = text.partition(":")
+    try:
+        return float(first), float(second)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers such as 0.9:0.999") from None
+
+
+def _report(result: FinetuneResult) -> list[str]:
+    samples = f"{counted(result.samples, 'sample')}, {result.held_samples} held out"
+    lines = [f"trained {result.trained} numbers on {samples}; gradients by {result.backend}"]
+    part = f"{result.steps} of {counted(result.planned, 'step')}, {result.seconds:.0f} CPU seconds: {result.reason}"
+    lines.append(part)
+    lines.append(f"held-out {result.measure}: {result.before:.4g} -> {result.after:.4g} (step {result.step})")
+    if result.outputs:
+        lines.append("SQNR of outputs to the model in float, on held-out samples (onnxruntime, not TensorRT):")
+        lines += [f"  {one.output}: {one.before:.1f} -> {one.after:.1f} dB" for one in result.outputs]
+    lines.append(f"wrote {result.model}")
+    return lines

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shuffled batches for training, without end, and the samples held out of it. What a sample is, `Feed` says.
+
+Every choice follows from the seed, the epoch and the sample's number, so that any place in the sequence can be taken up
+again. Data that fit in memory are held there; larger folders of images are read file by file in shuffled order; other
+data stream through a shuffle buffer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from qdqtool.calibration.feed import Batch, Feed, Task
+from qdqtool.errors import QdqError
+
+_ORDER, _CHANGE = 0, 1  # what a stream of random numbers is for
+_EACH, _EACH_OF_FEW = 10, 5  # of so many samples one is held out; of fewer than 40 more, or it would be one or two
+_FEW, _MOST = 40, 64
+
+Draw = np.random.Generator
+
+
+class Augment(Protocol):
+    """Changes one sample; see augment.py."""
+
+    def __call__(self, sample: Batch, draw: Draw) -> Batch:
+        """The changed sample, of the same shapes; the one that is given stays as it is."""
+        ...
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """How batches are made.
+
+    Attributes:
+        batch: samples in one; 1 where the model fixes its batch.
+        seed: of the order and of what `augment` draws.
+        memory: bytes of samples that may be held.
+        augment: what is done to each training sample; None for nothing.
+    """
+
+    batch: int = 1
+    seed: int = 0
+    memory: int = 1 << 30
+    augment: Augment | None = None
+
+
+class Batches:
+    """Training data.
+
+    Attributes:
+        count: how many samples there are to train on.
+        held: the batches that are held out, each of the full size.
+        held_samples: how many samples those are.
+        notes: what is to be said of them, a sentence each.
+    """
+
+    def __init__(self, feed: Feed, options: BatchOptions) -> None:
+        """Walk the data once.
+
+        Args:
+            feed: opened with a batch of 1.
+            options: see `BatchOptions`.
+
+        Raises:
+            QdqError: what walking the feed refuses, NaN and Inf among it; samples of several shapes.
+        """
+        self._feed = feed
+        self._options = options
+        self._apart = feed.description["kind"] == "images"
+        self._store, total = _read(feed, options.memory, lazily=self._apart)
+        chosen = held_out(total)
+        self._train = [k for k in range(total) if k not in chosen] or [0]
+        self.count = len(self._train)
+        self.held_samples = len(chosen)
+        self.held = tuple(self._held(chosen))
+        _check_alike(self.held)
+        self.notes = tuple(self._told(total))
+
+    def _told(self, total: int) -> Iterator[str]:
+        yield from self._feed.notes
+        if total == 1:
+            yield "there is one sample: what is measured is what is trained on"
+        if self._store is None and not self._apart:
+            yield f"the data are larger than {self._options.memory >> 20} MiB: shuffled through a buffer of that size"
+
+    def _held(self, chosen: Sequence[int]) -> Iterator[Batch]:
+        """The held-out samples in full batches; the last one is filled up from the first ones."""
+        wanted = frozenset(chosen)
+        samples = [self._store[k] for k in chosen] if self._store is not None else self._picked(wanted)
+        size = self._options.batch
+        for start in range(0, len(samples), size):
+            yield _joined([samples[k % len(samples)] for k in range(start, start + size)])
+
+    def _picked(self, wanted: frozenset[int]) -> list[Batch]:
+        if self._apart:
+            return [task.load() for task in self._feed.tasks() if task.index in wanted]
+        return [sample for number, sample in enumerate(_samples(self._feed)) if number in wanted]
+
+    def from_sample(self, first: int) -> Iterator[Batch]:
+        """Batches from one place of the endless sequence on.
+
+        Args:
+            first: how many samples were taken before.
+
+        Raises:
+            QdqError: a sample cannot be read any more.
+        """
+        size = self._options.batch
+        samples = self._sequence(first)
+        while True:
+            group = [self._changed(*next(samples)) for _ in range(size)]
+            yield _joined(group)
+
+    def _changed(self, number: int, sample: Batch) -> Batch:
+        if self._options.augment is None:
+            return sample
+        return self._options.augment(sample, np.random.default_rng([self._options.seed, _CHANGE, number]))
+
+    def _sequence(self, first: int) -> Iterator[tuple[int, Batch]]:
+        epoch, skipped = divmod(first, self.count)
+        for here in itertools.count(epoch):
+            draw = np.random.default_rng([self._options.seed, _ORDER, here])
+            skip = skipped if here == epoch else 0
+            samples = self._epoch(draw, skip)
+            yield from enumerate(samples, here * self.count + skip)
+
+    def _epoch(self, draw: Draw, skip: int) -> Iterator[Batch]:
+        """The samples of one epoch in its order, without the first `skip`."""
+        if self._store is not None:
+            order = draw.permutation(self.count)
+            return (self._store[self._train[k]] for k in order[skip:])
+        if self._apart:
+            return self._by_file(draw.permutation(self.count)[skip:].tolist())
+        wanted = frozenset(self._train)
+        stream = (sample for number, sample in enumerate(_samples(self._feed)) if number in wanted)
+        return itertools.islice(shuffled(stream, draw, self._options.memory), skip, None)
+
+    def _by_file(self, order: Sequence[int]) -> Iterator[Batch]:
+        tasks: list[Task] = list(self._feed.tasks())
+        return (tasks[self._train[k]].load() for k in order)
+
+    def every(self) -> Iterator[Batch]:
+        """All samples once, in file order, held-out ones too."""
+        return iter(self._store) if self._store is not None else _samples(self._feed)
+
+
+def held_out(total: int) -> tuple[int, ...]:
+    """The numbers of the samples that are not trained on.
+
+    Every tenth, 64 at most; of fewer than 40 every fifth; of fewer than five the last. They are spread over the data:
+    files are often sorted by class or time. Where there is only one sample it is both.
+    """
+    each = _EACH if total >= _FEW else _EACH_OF_FEW
+    return tuple(range(each - 1, total, each))[:_MOST] or (total - 1,)
+
+
+def shuffled(samples: Iterator[Batch], draw: Draw, memory: int) -> Iterator[Batch]:
+    """Samples in an order that a buffer of so many bytes allows: each goes out from a random place of the buffer."""
+    buffer: list[Batch] = []
+    held = 0
+    for sample in samples:
+        size = _bytes(sample)
+        if held + size <= memory or len(buffer) < 2:
+            buffer.append(sample)
+            held += size
+            continue
+        place = int(draw.integers(len(buffer)))
+        given, buffer[place] = buffer[place], sample
+        held += size - _bytes(given)
+        yield given
+    for place in draw.permutation(len(buffer)):
+        yield buffer[place]
+
+
+def _read(feed: Feed, memory: int, *, lazily: bool) -> tuple[list[Batch] | None, int]:
+    """All samples where they fit, and how many there are."""
+    held: list[Batch] = []
+    size = total = 0
+    for sample in _samples(feed):
+        total += 1
+        size += _bytes(sample)
+        if size <= memory:
+            held.append(sample)
+        elif lazily and feed.samples is not None:
+            return None, len(list(feed.tasks()))
+    return (held if size <= memory else None), total
+
+
+def _samples(feed: Feed) -> Iterator[Batch]:
+    """One sample after the other; what comes as several rows of a free first axis is taken apart."""
+    split = all(one.batched for one in feed.inputs)
+    for batch in feed:
+        rows = feed.count(batch)
+        if not split or rows == 1:
+            yield batch
+            continue
+        if any(array.ndim == 0 or len(array) != rows for array in batch.values()):
+            told = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
+            raise QdqError("data", f"has inputs of several samples that do not agree on how many ({told})")
+        for row in range(rows):
+            yield {name: array[row : row + 1] for name, array in batch.items()}
+
+
+def _bytes(sample: Batch) -> int:
+    return sum(array.nbytes for array in sample.values())
+
+
+def _joined(samples: Sequence[Batch]) -> Batch:
+    if len(samples) == 1:
+        return samples[0]
+    _check_alike(samples)
+    return {name: np.concatenate([one[name] for one in samples]) for name in samples[0]}
+
+
+def _check_alike(samples: Sequence[Batch]) -> None:
+    """Refuse samples of several shapes: the graph that is trained is made for one."""
+    for sample in samples[1:]:
+        for name, array in sample.items():
+            first: Any = samples[0][name]
+            if array.shape != first.shape:
+                reason = f"input {name!r} comes as {list(first.shape)} and as {list(array.shape)}"
+                raise QdqError("data", reason, "training takes samples of one shape: resize or cut them")

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of a training while it runs: a log of JSON lines, a bar on a terminal. Not what comes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from qdqtool.errors import QdqError
+from qdqtool.files import replacing
+
+
+class Listener(Protocol):
+    """Is told what happens."""
+
+    def step(self, facts: Mapping[str, Any]) -> None:
+        """One update of the weights: step, loss, parts, rate, images_per_second, seconds, norm."""
+        ...
+
+    def event(self, facts: Mapping[str, Any]) -> None:
+        """Something else: a measurement, a rate that was halved."""
+        ...
+
+
+class Reporter:
+    """Tells a log and a bar."""
+
+    def __init__(self, log: IO[str] | None, bar: Any) -> None:
+        self._log = log
+        self._bar = bar
+
+    def step(self, facts: Mapping[str, Any]) -> None:
+        """See `Listener`."""
+        self._write({"event": "step", **facts})
+        if self._bar is not None:
+            self._bar.update(1)
+            self._bar.set_postfix_str(f"loss {facts['loss']:.4g}", refresh=False)
+
+    def event(self, facts: Mapping[str, Any]) -> None:
+        """See `Listener`."""
+        self._write(facts)
+
+    def _write(self, facts: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(json.dumps(_finite(facts)) + "\n")
+            self._log.flush()
+
+
+def _finite(value: Any) -> Any:
+    """The value as JSON has it: null for what is no finite number."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+@contextmanager
+def reporting(path: Path | None, done: int, total: int | None, progress: bool | None) -> Iterator[Reporter]:
+    """Open the log and the bar.
+
+    Args:
+        path: of the log, JSON lines; None for none. Lines of steps after `done` are cut off: these
+            will be taken again.
+        done: steps that were taken before.
+        total: steps in all, None where nobody knows.
+        progress: whether a bar is drawn; None draws one where stderr is a terminal.
+
+    Raises:
+        QdqError: the log cannot be written.
+    """
+    if path is not None:
+        _cut(path, done)
+    try:
+        log = None if path is None else path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise QdqError(path, f"cannot be written ({error.strerror})", "give --log another file") from error
+    bar = None
+    if progress or (progress is None and sys.stderr.isatty()):
+        from tqdm import tqdm
+
+        bar = tqdm(desc="finetune", total=total, initial=done, unit="step", file=sys.stderr, leave=False)
+    try:
+        yield Reporter(log, bar)
+    finally:
+        if bar is not None:
+            bar.close()
+        if log is not None:
+            log.close()
+
+
+def _cut(path: Path, done: int) -> None:
+    """Leave the lines of the first `done` steps; nothing of an earlier run where this one begins anew."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if done else []
+    with replacing(path) as file:
+        file.writelines(line.encode() for line in lines if _step_of(line) <= done)
+
+
+def _step_of(line: str) -> float:
+    """The step that a line tells of; infinity for half a line."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user may say about a training. Nothing is decided here but what cannot be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from qdqtool.errors import QdqError
+from qdqtool.training.optimisers import AdamW, Optimiser, Sgd
+from qdqtool.training.schedules import Schedule
+
+OptimiserName = Literal["adamw", "sgd"]
+OPTIMISERS: tuple[OptimiserName, ...] = get_args(OptimiserName)
+
+RELATIVE_LR = 0.005
+SCALE_LR = 1e-3
+MAX_MINUTES = 5.0
+
+
+@dataclass(frozen=True)
+class UpdateOptions:
+    """How a gradient becomes an update.
+
+    Attributes:
+        optimiser: adamw or sgd.
+        lr: the rate, of every parameter; None for `relative_lr`.
+        relative_lr: the rate in INT8 steps of each weight, see `parameters.steps_of_weight`; for adamw.
+        scale_lr: rate of the logarithms of learned scales.
+        betas: of adamw.
+        epsilon: of adamw.
+        momentum: of sgd.
+        nesterov: of sgd.
+        weight_decay: decoupled, on weights of operators only (no biases, BatchNormalization, scales).
+        l1: weight of sum |w| over the same weights.
+        clip: largest global norm of a gradient; 0 for any.
+        average: decay of the moving average of the weights that is handed out; 0 for none.
+    """
+
+    optimiser: OptimiserName = "adamw"
+    lr: float | None = None
+    relative_lr: float | None = None
+    scale_lr: float = SCALE_LR
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    l1: float = 0.0
+    clip: float = 1.0
+    average: float = 0.0
+
+    @property
+    def relative(self) -> bool:
+        """Whether the rate is told in INT8 steps."""
+        return self.lr is None
+
+    @property
+    def rate(self) -> float:
+        """The rate, the default worked out."""
+        if self.lr is not None:
+            return self.lr
+        return RELATIVE_LR if self.relative_lr is None else self.relative_lr
+
+    def check(self) -> None:
+        """Refuse numbers that mean nothing, and words that do not go together.
+
+        Raises:
+            QdqError: one of them, named.
+        """
+        if self.optimiser not in OPTIMISERS:
+            raise QdqError("--optimiser", f"{self.optimiser!r} is not one", f"choose one of {', '.join(OPTIMISERS)}")
+        if self.lr is not None and self.relative_lr is not None:
+            raise QdqError("--lr", "goes with no --relative-lr: both are the rate", "give one of them")
+        if self.optimiser == "sgd" and self.lr is None:
+            raise QdqError("--optimiser sgd", "has no rate that fits every network", "give --lr")
+        for option, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
+            _check_number(option, value, "more than 0", value > 0)
+        for option, value in (("--weight-decay", self.weight_decay), ("--l1", self.l1), ("--clip", self.clip)):
+            _check_number(option, value, "0 or more", value >= 0)
+        parts = (*(("--betas", beta) for beta in self.betas), ("--momentum", self.momentum))
+        for option, value in (*parts, ("--average", self.average)):
+            _check_number(option, value, "from 0 to below 1", 0 <= value < 1)
+
+    def make(self, size: int) -> Optimiser:
+        """The optimiser, for a vector of so many elements."""
+        if self.optimiser == "sgd":
+            return Sgd(size, self.momentum, self.nesterov)
+        return AdamW(size, self.betas, self.epsilon)
+
+
+def _check_number(option: str, value: float, wanted: str, fine: bool) -> None:
+    if not fine or not math.isfinite(value):
+        raise QdqError(option, f"{value:g} is not {wanted}", "leave it out for the default")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How long it goes on, and what is kept of it.
+
+    Attributes:
+        steps: updates in all; None for as many as `max_minutes` allow, at most `MOST_STEPS`.
+        max_minutes: CPU minutes, of all threads, after which it ends; None for 5 where `steps` is None, else any.
+        accumulate: batches whose gradients are averaged for one update.
+        schedule: course of the rate.
+        every: updates between two measurements; None for a twentieth of the run, more where measuring costs much.
+        patience: measurements without a gain after which it ends; 0 for no such end.
+        seed: of all that is drawn.
+        threads: of onnxruntime inside one operator.
+        checkpoint: a file to keep the work in.
+        keep_every: updates between two checkpoints.
+        resume: whether a checkpoint that is there is continued.
+        log: a file of JSON lines.
+        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
+    """
+
+    steps: int | None = None
+    max_minutes: float | None = None
+    accumulate: int = 1
+    schedule: Schedule = field(default_factory=Schedule)
+    every: int | None = None
+    patience: int = 6
+    seed: int = 0
+    threads: int = 1
+    checkpoint: Path | None = None
+    keep_every: int = 50
+    resume: bool = False
+    log: Path | None = None
+    progress: bool | None = None
+
+    def check(self) -> None:
+        """Refuse numbers that mean nothing.
+
+        Raises:
+            QdqError: one of them, named.
+        """
+        self.schedule.check()
+        counts = (("--steps", self.steps), ("--accumulate", self.accumulate), ("--evaluate-every", self.every))
+        for option, value in (*counts, ("--checkpoint-every", self.keep_every), ("--threads", self.threads)):
+            if value is not None and value < 1:
+                raise QdqError(option, f"{value} is no number to go by", "give 1 or more")
+        if self.patience < 0 or self.seed < 0:
+            option, value = ("--patience", self.patience) if self.patience < 0 else ("--seed", self.seed)
+            raise QdqError(option, f"{value} is below 0", "give 0 or more")
+        if self.max_minutes is not None:
+            _check_number("--max-minutes", self.max_minutes, "more than 0", self.max_minutes > 0)
+        if self.resume and self.checkpoint is None:
+            raise QdqError("--resume", "continues from a checkpoint, and none is named", "give --checkpoint F")
+
+    @property
+    def seconds(self) -> float | None:
+        """CPU seconds after which it ends; None for any."""
+        if self.max_minutes is None:
+            return None if self.steps is not None else MAX_MINUTES * 60
+        return self.max_minutes * 60

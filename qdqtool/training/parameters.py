@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is trained as one float32 vector, each parameter a view of it. Not how it is moved (`optimisers.py`).
+
+Scales are kept as logarithms, so that no step makes one negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+
+Float32 = npt.NDArray[np.float32]
+
+_LEVELS = 127.0
+_LEAST = 1e-8
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one parameter lies in the vector, and whether it is the logarithm of a scale."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    logarithm: bool
+
+
+class Parameters:
+    """Named float32 arrays in one vector, in a fixed order.
+
+    Attributes:
+        slots: name -> place; tied names share one.
+        vector: float32[size], moved in place by the optimiser.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Float32],
+        scales: Collection[str] = (),
+        ties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Lay the parameters out.
+
+        Args:
+            values: name -> start value, in the order of the vector.
+            scales: those that are positive scales, held as logarithms.
+            ties: scale -> the one it shares its value with; both are in `values`, and that one comes first.
+
+        Raises:
+            QdqError: a value is no finite float32, or a scale not positive.
+        """
+        self.slots: dict[str, Slot] = {}
+        size = 0
+        for name, value in values.items():
+            _check(name, value, name in scales)
+            first = (ties or {}).get(name, name)
+            if first != name:
+                self.slots[name] = self.slots[first]
+                continue
+            self.slots[name] = Slot(size, size + value.size, value.shape, name in scales)
+            size += value.size
+        self.vector = np.zeros(size, np.float32)
+        for name, value in values.items():
+            if (ties or {}).get(name, name) == name:
+                self._view(name)[...] = np.log(value) if self.slots[name].logarithm else value
+
+    def _view(self, name: str, vector: Float32 | None = None) -> Float32:
+        slot = self.slots[name]
+        source = self.vector if vector is None else vector
+        return source[slot.start : slot.stop].reshape(slot.shape)  # of shape () it stays an array
+
+    def values(self, vector: Float32 | None = None) -> dict[str, Float32]:
+        """What a graph is fed: views of the vector, scales as themselves.
+
+        Args:
+            vector: another vector of the same order; None for the own one.
+        """
+        found: dict[str, Float32] = {}
+        for name, slot in self.slots.items():
+            view = self._view(name, vector)
+            found[name] = np.exp(view, out=np.empty(slot.shape, np.float32)) if slot.logarithm else view
+        return found
+
+    def gather(self, gradients: Mapping[str, Float32], fed: Mapping[str, Float32], into: Float32) -> None:
+        """Add gradients to a vector of the same order.
+
+        By the chain rule, d loss / d log s = s * d loss / d s; tied scales add up.
+
+        Args:
+            gradients: name -> gradient by the value that was fed.
+            fed: what `values` gave.
+            into: float32[size].
+        """
+        for name, slot in self.slots.items():
+            part = into[slot.start : slot.stop]
+            gradient = gradients[name].reshape(-1)
+            if slot.logarithm:
+                gradient = gradient * fed[name].reshape(-1)
+            part += gradient
+
+    def filled(self, value_of: Mapping[str, npt.ArrayLike], other: float) -> Float32:
+        """A vector of the same order: each named parameter filled with a value that broadcasts to it."""
+        filled = np.full(self.vector.size, other, np.float32)
+        for name, value in value_of.items():
+            self._view(name, filled)[...] = value
+        return filled
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.slots)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+def _check(name: str, value: Float32, scale: bool) -> None:
+    if value.dtype != np.float32 or not np.isfinite(value).all():
+        raise QdqError(name, "is no finite float32, which training needs", "repair the model, or --freeze it")
+    if scale and not (value > 0).all():
+        raise QdqError(name, "is a scale that is not positive", "calibrate the model again")
+
+
+def steps_of_weight(value: Float32, scale: Float32 | None = None, axis: int | None = None) -> Float32:
+    """The size of one INT8 step of each weight, broadcast against it: the unit in which a rate is told.
+
+    A weight changes what is computed only when it crosses half a step, so that is the natural size of an update, layer
+    by layer and channel by channel, whatever the weights' magnitude is.
+
+    Args:
+        value: the weight, bias or affine parameter.
+        scale: of its pair, 0-d or 1-d along `axis`; None for a parameter without one: its root mean square stands for
+            the range, a vector of zeros has the least unit there is.
+        axis: of the scale.
+
+    Returns:
+        float32 that broadcasts to `value`.
+    """
+    if scale is not None:
+        if axis is None or scale.ndim == 0:
+            return np.asarray(scale, np.float32).reshape(())
+        shape = [1] * value.ndim
+        shape[axis] = scale.size
+        return scale.reshape(shape)
+    mean_square = float(np.mean(np.square(value, dtype=np.float64))) if value.size else 0.0
+    return np.asarray(max(4.0 * mean_square**0.5 / _LEVELS, _LEAST), np.float32)

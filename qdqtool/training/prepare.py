@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a training form and data to what the loop is given: loss, teacher, gradient graph, checks, parameters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.calibration.feed import Batch
+from qdqtool.training.averages import MovingMaxima
+from qdqtool.training.batches import Batches
+from qdqtool.training.check import check_gradients, check_same_forward
+from qdqtool.training.form import Form, Ranges
+from qdqtool.training.gradients.protocol import PAIR_DOMAIN, GradientBackend
+from qdqtool.training.losses.append import LossGraph, append_losses
+from qdqtool.training.losses.labels import label_feeds
+from qdqtool.training.losses.options import LossOptions
+from qdqtool.training.losses.points import choose_points
+from qdqtool.training.losses.reach import reached_parameters
+from qdqtool.training.losses.teacher import Teacher, float_twin
+from qdqtool.training.options import RunOptions, UpdateOptions
+from qdqtool.training.parameters import Parameters, steps_of_weight
+from qdqtool.training.shapes import make_forward, run_once
+from qdqtool.training.student import GraphStudent, HeldOutLoss, Session, SessionOptions, watch_maxima, with_inputs
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+
+MOST_STEPS = 2000
+_LEAST_STEPS = 20
+_EPOCHS = 40  # after which nothing more was won on samples that are held out, measured on 13 of them
+_FEW_STEPS = 200  # that are taken all the same
+_TIMED = 3  # batches that are timed, the first one left out
+_SHARE = 0.8  # of the time that is left goes into steps; the rest into measuring and what the estimate misses
+_MEASURED = 20  # times at most
+_JUDGED = 8  # held-out batches that say how large each error is
+_ENDS = 0.9  # share of the outputs: with 0.5 of a face detector's 15 images, its scores won 0.2 dB instead of 0.5
+_LEAST_ERROR = 0.01  # of the median error: less is not worth more
+_DEAR = 5  # steps per held-out batch, so that measuring takes a tenth at most: no gradients, half the price
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What is asked for.
+
+    Attributes:
+        loss: what is minimised.
+        update: how gradients become updates.
+        run: how long, seed, threads.
+        ranges: what becomes of scales.
+        teacher: model and folder of another teacher; None for the form's own float twin.
+        provider: what onnxruntime runs on.
+    """
+
+    loss: LossOptions
+    update: UpdateOptions
+    run: RunOptions
+    ranges: Ranges
+    teacher: tuple[onnx.ModelProto, Path | None, str] | None
+    provider: str = "cpu"
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What the loop is given.
+
+    Attributes:
+        parameters: all that is trained.
+        student: gives gradients.
+        loss: measures on held-out batches.
+        pace: float32[size], see `loop.Subject`.
+        decayed: float32[size], likewise.
+        maxima: scales that follow the data, for ranges "ema".
+        exported: parameters that go into the file; projections do not.
+        terms: names of the terms of the loss.
+        notes: what is to be said, a sentence each.
+        checked: largest relative differences of the checks at the start: forward, gradients.
+    """
+
+    parameters: Parameters
+    student: GraphStudent
+    loss: HeldOutLoss
+    pace: Float32
+    decayed: Float32
+    maxima: MovingMaxima | None
+    exported: tuple[str, ...]
+    terms: tuple[str, ...]
+    notes: tuple[str, ...]
+    checked: tuple[float, float]
+
+
+def prepare(form: Form, batches: Batches, backend: GradientBackend, wanted: Wanted, where: object) -> Prepared:
+    """Build and check everything that the loop needs.
+
+    Args:
+        form: the training form.
+        batches: the data.
+        backend: makes the gradient graph.
+        wanted: what is asked for.
+        where: the data, for messages.
+
+    Raises:
+        QdqError: what the loss, the back end and the checks refuse; labels that do not fit.
+    """
+    first = batches.held[0]
+    inputs = {name: first[name] for name in _input_names(form.proto)}
+    seen = run_once(form.proto, form.folder, inputs)
+    shapes = {name: one.shape for name, one in seen.items()}
+    teacher, points = _teacher(form, inputs, wanted)
+    graph = append_losses(form.proto, points, wanted.loss, teacher, shapes)
+    complete = _Completion(graph, teacher, tuple(inputs), where)
+    if points:
+        counts = _balanced(graph, form, points, complete, batches.held[:_JUDGED])
+        graph = append_losses(form.proto, counts, wanted.loss, teacher, shapes)
+        complete = _Completion(graph, teacher, tuple(inputs), where)
+    maxima = _moving(form) if wanted.ranges == "ema" else None
+    proto, watched = _watched(graph, form, maxima)
+    reached = reached_parameters(proto, graph.loss, (*form.parameters, *graph.extra_parameters))
+    lost = [name for name in form.parameters if name not in frozenset(reached)]
+    values = _start_values(form, graph, reached)
+    feed = {**complete(first), **(maxima.values() if maxima else {})}
+    forward = make_forward(proto, reached, graph.loss, (*graph.parts.values(), *watched), feed)
+    same = check_same_forward(form, inputs)
+    gradients = backend.build(forward)
+    difference = check_gradients(forward, gradients, feed, wanted.run.seed)
+    how = SessionOptions(wanted.run.threads, wanted.provider)
+    student = GraphStudent(gradients, graph.loss, graph.parts, watched, complete, how)
+    changing = (*reached, *(maxima.scales if maxima else ()))
+    judge = HeldOutLoss(graph.proto, form.folder, graph.loss, changing, batches.held, complete, how)
+    parameters = Parameters(values, scales=[name for name in reached if name in frozenset(form.scales)])
+    notes = _told(lost)
+    pace = _pace(form, parameters, values, wanted.update)
+    decayed = parameters.filled({n: 1.0 for n in reached if n in frozenset(form.weights) and values[n].ndim > 1}, 0.0)
+    exported = tuple(name for name in changing if name not in frozenset(graph.extra_parameters))
+    return Prepared(
+        parameters, student, judge, pace, decayed, maxima, exported, tuple(graph.parts), notes, (same, difference)
+    )
+
+
+def steps_of(prepared: Prepared, batches: Batches, size: int, run: RunOptions, left: float | None) -> int:
+    """How many updates there will be: as asked for, or what the data are good for and the time allows.
+
+    Args:
+        prepared: the student is timed on a few batches.
+        batches: the data.
+        size: how many of its samples make one batch.
+        run: how long.
+        left: CPU seconds; None for any.
+    """
+    if run.steps is not None:
+        return run.steps
+    most = min(MOST_STEPS, max(_FEW_STEPS, _EPOCHS * batches.count // (size * run.accumulate)))
+    if left is None:
+        return most
+    values = prepared.parameters.values()
+    taken = []
+    for _, batch in zip(range(_TIMED), batches.from_sample(0), strict=False):
+        start = time.process_time()
+        prepared.student.compute(batch, values)
+        taken.append(time.process_time() - start)
+    each = max(min(taken[1:]) * run.accumulate, 1e-4)
+    return int(min(max(_SHARE * left / each, _LEAST_STEPS), most))
+
+
+def measured_every(steps: int, run: RunOptions, batches: Batches) -> int:
+    """Updates between two measurements: about twenty of them, a tenth of the time at most."""
+    if run.every is not None:
+        return run.every
+    return max(-(-steps // _MEASURED), -(-_DEAR * len(batches.held) // run.accumulate), 1)
+
+
+class _Completion:
+    """A batch of the data to all that the loss graph is fed, parameters left out."""
+
+    def __init__(self, graph: LossGraph, teacher: Teacher | None, inputs: Sequence[str], where: object) -> None:
+        self._graph, self._teacher, self._inputs, self._where = graph, teacher, inputs, where
+
+    def __call__(self, batch: Batch) -> Mapping[str, Array]:
+        feed: dict[str, Array] = {name: batch[name] for name in self._inputs}
+        if self._teacher is not None and self._graph.targets:
+            found = self._teacher.run({name: batch[name] for name in self._inputs})
+            feed |= {taker: found[name] for name, taker in self._graph.targets.items()}
+        return feed | label_feeds(self._graph.label_specs, batch, self._where)
+
+
+def _input_names(proto: onnx.ModelProto) -> list[str]:
+    given = {tensor.name for tensor in proto.graph.initializer}
+    return [value.name for value in proto.graph.input if value.name not in given]
+
+
+def _teacher(form: Form, inputs: Mapping[str, Array], wanted: Wanted) -> tuple[Teacher | None, tuple[str, ...]]:
+    """The teacher and the tensors of the label-free term; a script may want a teacher, too."""
+    if wanted.teacher is None and not wanted.loss.needs_teacher and not wanted.loss.script:
+        return None, ()
+    if wanted.teacher is not None:
+        proto, folder, name = wanted.teacher
+        teacher = Teacher(proto, folder, inputs, name)
+    else:
+        teacher = Teacher(float_twin(form.proto), form.folder, inputs, "the model in float")
+    if not wanted.loss.match_weight:
+        return teacher, ()
+    return teacher, choose_points(form.quantised, form.folder, form.proto, teacher.names)
+
+
+def _balanced(
+    graph: LossGraph, form: Form, points: Sequence[str], complete: _Completion, batches: Sequence[Batch]
+) -> dict[str, float]:
+    """How much each point counts: the inverse of its error at the start, the outputs most of all.
+
+    So the loss begins near 1 and tells what part of the error is left; what is not an output is there to lead to them.
+    """
+    names = [f"match:{name}" for name in points]
+    session = Session(graph.proto, form.folder, [graph.parts[name] for name in names], SessionOptions())
+    errors = np.mean([[float(one) for one in session.run(complete(batch))] for batch in batches], axis=0)
+    errors = np.maximum(errors, max(_LEAST_ERROR * float(np.median(errors)), 1e-12))
+    outputs = {value.name for value in form.proto.graph.output}
+    ends = [name in outputs for name in points]
+    inner = len(points) - sum(ends)
+    share = _ENDS if inner and any(ends) else 1.0
+    shares = [share / sum(ends) if end else (1 - share) / inner for end in ends] if any(ends) else [1 / inner] * inner
+    return {name: share / float(error) for name, share, error in zip(points, shares, errors, strict=True)}
+
+
+def _watched(graph: LossGraph, form: Form, maxima: MovingMaxima | None) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The loss graph, with what moving scales need: their maxima given out, themselves fed."""
+    if maxima is None:
+        return graph.proto, ()
+    proto, names = watch_maxima(graph.proto, [form.activations[name] for name in maxima.scales])
+    return with_inputs(proto, maxima.scales), tuple(names)
+
+
+def _start_values(form: Form, graph: LossGraph, reached: Sequence[str]) -> dict[str, Float32]:
+    own = form.initial()
+    extra = {t.name: t for t in graph.proto.graph.initializer if t.name in frozenset(graph.extra_parameters)}
+    return {name: own[name] if name in own else np.array(onnx.numpy_helper.to_array(extra[name])) for name in reached}
+
+
+def _moving(form: Form) -> MovingMaxima:
+    """The scales of activations as maxima, by what their pairs can hold."""
+    levels: dict[str, int] = {}
+    zeros = {tensor.name: tensor for tensor in form.proto.graph.initializer}
+    for node in form.proto.graph.node:
+        if node.domain == PAIR_DOMAIN and node.input[1] in form.activations:
+            levels[node.input[1]] = _highest(zeros[node.input[2]])
+    initial = form.initial()
+    return MovingMaxima({name: initial[name] for name in form.activations}, levels)
+
+
+def _highest(zero: onnx.TensorProto) -> int:
+    """The most steps above the zero point that a pair's integers hold."""
+    name = onnx.TensorProto.DataType.Name(zero.data_type)
+    bits = int("".join(letter for letter in name if letter.isdigit()) or 8)
+    most = 2**bits - 1 if name.startswith("U") else 2 ** (bits - 1) - 1
+    return int(most - np.max(onnx.numpy_helper.to_array(zero).astype(np.int64), initial=0))
+
+
+def _pace(form: Form, parameters: Parameters, values: Mapping[str, Float32], update: UpdateOptions) -> Float32:
+    """What the rate is multiplied by: the INT8 step of each weight, or 1; for scales what makes it theirs."""
+    paces: dict[str, npt.ArrayLike] = {}
+    for name, slot in parameters.slots.items():
+        if slot.logarithm:
+            paces[name] = update.scale_lr / update.rate
+        elif update.relative:
+            paces[name] = _step_size(form, name, values[name])
+    return parameters.filled(paces, 1.0)
+
+
+def _step_size(form: Form, name: str, value: Float32) -> Float32:
+    pair = form.weight_pairs.get(name)
+    if pair is None:
+        return steps_of_weight(value)
+    return steps_of_weight(value, form.initial()[pair.scale], pair.axis)
+
+
+def _told(lost: Sequence[str]) -> tuple[str, ...]:
+    if not lost:
+        return ()
+    return (f"{len(lost)} parameters are not trained, the loss does not depend on them, such as {lost[0]}",)

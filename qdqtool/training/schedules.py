@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the rate goes over a run: a factor by how much of it is done. Not the rate itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qdqtool.errors import QdqError
+
+Shape = Literal["cosine", "soft-start", "linear", "constant"]
+SHAPES: tuple[Shape, ...] = get_args(Shape)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A course of the rate.
+
+    Attributes:
+        shape: cosine, soft-start (TAO's soft-start annealing), linear or constant.
+        warmup: part of the steps over which the rate rises linearly from near 0, on top of the shape.
+        soft_start: for soft-start, the part over which the rate rises from `least`, evenly in its logarithm.
+        annealing: for soft-start, the part after which it falls back to `least` in the same way.
+        least: factor that the shape ends at (and soft-start begins at).
+    """
+
+    shape: Shape = "cosine"
+    warmup: float = 0.05
+    soft_start: float = 0.1
+    annealing: float = 0.7
+    least: float = 0.01
+
+    def check(self) -> None:
+        """Refuse numbers that make no course.
+
+        Raises:
+            QdqError: no such shape, or a part beyond 0 to 1.
+        """
+        if self.shape not in SHAPES:
+            raise QdqError("--schedule", f"{self.shape!r} is not one", f"choose one of {', '.join(SHAPES)}")
+        if not 0 <= self.warmup < 1:
+            raise QdqError("--warmup", f"{self.warmup:g} is no part of the steps", "give 0 or more, below 1")
+        if not 0 <= self.soft_start <= self.annealing < 1:
+            reason = f"{self.soft_start:g} and {self.annealing:g} do not follow one another between 0 and 1"
+            raise QdqError("--soft-start and --annealing", reason, "such as 0.1 and 0.7")
+        if not 0 < self.least <= 1:
+            raise QdqError("--least-lr", f"{self.least:g} is no factor of the rate", "give more than 0, 1 at most")
+
+    def factor(self, step: int, total: int) -> float:
+        """The factor of the rate for step `step` (from 0) of `total`."""
+        done = min(max(step / max(total, 1), 0.0), 1.0)
+        rising = (step + 1) / max(math.ceil(self.warmup * total), 1)
+        return min(rising, 1.0) * self._shaped(done)
+
+    def _shaped(self, done: float) -> float:
+        if self.shape == "constant":
+            return 1.0
+        if self.shape == "linear":
+            return 1.0 + (self.least - 1.0) * done
+        if self.shape == "cosine":
+            return self.least + (1.0 - self.least) * 0.5 * (1.0 + math.cos(math.pi * done))
+        height = 1.0
+        if done < self.soft_start:
+            height = done / self.soft_start
+        elif done > self.annealing:
+            height = (1.0 - done) / (1.0 - self.annealing)
+        return math.exp((1.0 - height) * math.log(self.least))

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training run as a file, to be taken up again to the bit: arrays and JSON in an .npz, no pickle. Not when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.calibration.arrays import open_npz
+from qdqtool.errors import QdqError
+from qdqtool.files import replacing
+
+SCHEMA = 1
+_MOST = 64 << 30  # bytes that a checkpoint may unpack to
+_HINT = "remove the file and start the training again"
+_WORDS = {"model": "model", "data": "data", "teacher": "teacher", "options": "set of options"}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run is of; a checkpoint is continued only where all of it is equal.
+
+    Attributes:
+        model: digest of the Q/DQ model.
+        data: digest of the data's names, sizes and options; "" for data that only Python has.
+        teacher: digest of the teacher's model, "" where it is made of the model.
+        options: all that decides what is computed, as text.
+    """
+
+    model: str
+    data: str
+    teacher: str
+    options: str
+
+    def differs(self, other: Identity) -> str:
+        """What differs, in words; "" where nothing does."""
+        return next((told for name, told in _WORDS.items() if getattr(self, name) != getattr(other, name)), "")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds.
+
+    Attributes:
+        identity: what the run is of.
+        facts: counters and figures, as JSON has them.
+        arrays: weights, what the optimiser remembers, the best weights.
+    """
+
+    identity: Identity
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, npt.NDArray[np.float32]]
+
+
+def write_state(saved: Saved, path: Path) -> None:
+    """Write a checkpoint, whole or not at all.
+
+    Raises:
+        QdqError: the file cannot be written.
+    """
+    meta = {"schema": SCHEMA, "identity": asdict(saved.identity), "facts": dict(saved.facts)}
+    arrays: dict[str, npt.NDArray[Any]] = {f"array.{name}": array for name, array in saved.arrays.items()}
+    with replacing(path) as file:
+        np.savez(file, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
+
+
+def read_state(path: Path) -> Saved:
+    """Read a checkpoint.
+
+    Raises:
+        QdqError: it is missing, damaged, or none of this version.
+    """
+    if not path.is_file():
+        raise QdqError(path, "does not exist", "name the file that --checkpoint wrote")
+    arrays = {name: stored.whole() for name, stored in open_npz(path, _MOST).items()}
+    try:
+        meta = json.loads(arrays.pop("meta").astype(np.uint8, casting="equiv").tobytes())
+        if meta["schema"] != SCHEMA:
+            raise QdqError(path, f"is a checkpoint of schema {meta['schema']}, this reads {SCHEMA}", _HINT)
+        own = {name.removeprefix("array."): array for name, array in arrays.items()}
+        if any(array.dtype != np.float32 for array in own.values()):
+            raise ValueError("an array is not float32")
+        return Saved(Identity(**meta["identity"]), dict(meta["facts"]), own)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise QdqError(path, f"is no checkpoint of a training ({type(error).__name__}: {error})", _HINT) from error
+
+
+def open_state(path: Path, identity: Identity, *, resume: bool) -> Saved | None:
+    """The checkpoint to go on from, None where there is none yet.
+
+    Raises:
+        QdqError: one is there and `resume` is False; it is of another model, other data or options; it is damaged.
+    """
+    if not path.exists():
+        return None
+    if not resume:
+        raise QdqError(path, "holds an unfinished training", "continue it with --resume, or remove the file")
+    found = read_state(path)
+    reason = found.identity.differs(identity)
+    if reason:
+        raise QdqError(path, f"was made with another {reason}", "give the same again, or remove the file")
+    return found

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of the student: one that gives gradients, one that only measures. Which graph that is, others say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
+from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
+from qdqtool.calibration.feed import Batch
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.training.gradients.protocol import GradientGraph
+from qdqtool.training.loop import Computed, Values
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Complete = Callable[[Batch], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How sessions run.
+
+    Attributes:
+        threads: of onnxruntime inside one operator. Another number gives other last bits.
+        provider: cpu, cuda or tensorrt.
+    """
+
+    threads: int = 1
+    provider: str = "cpu"
+
+
+class Session:
+    """One graph that is run again and again: pairs computed as written, ORT_ENABLE_BASIC."""
+
+    def __init__(self, proto: onnx.ModelProto, folder: Path | None, names: Sequence[str], how: SessionOptions) -> None:
+        """Start it.
+
+        Args:
+            proto: a flat graph; it is not changed.
+            folder: where its external data lie.
+            names: tensors to give.
+            how: threads, provider.
+
+        Raises:
+            QdqError: onnxruntime refuses the graph.
+            MissingPackageError: there is no onnxruntime, or several.
+        """
+        runtime = load_onnxruntime()
+        options = session_options(runtime, "ORT_ENABLE_BASIC")
+        options.intra_op_num_threads = how.threads
+        view = GraphView(proto.graph, folder)
+        parts = skeleton(proto, proto.graph.node, view, folder)
+        self._names = list(names)
+        self._fed = frozenset(view.inputs)
+        providers = provider_names(runtime, how.provider)
+        self._session = start_session(runtime, (*parts, self._names), options, providers, "the training graph")
+
+    def run(self, feed: Mapping[str, Array]) -> list[Array]:
+        """The tensors, in the order of `names`; what the graph does not take is passed over.
+
+        Raises:
+            QdqError: onnxruntime cannot run it.
+        """
+        try:
+            made: list[Array] = self._session.run(self._names, {k: v for k, v in feed.items() if k in self._fed})
+        except Exception as error:  # onnxruntime's exceptions share no base class but this
+            reason = f"onnxruntime cannot run it ({one_line(error)})"
+            raise QdqError(
+                "the training graph", reason, "is there memory for the batch? --batch 1 takes least"
+            ) from error
+        return made
+
+
+class GraphStudent:
+    """A gradient graph that is run; see `loop.Student`."""
+
+    def __init__(
+        self,
+        graph: GradientGraph,
+        loss: str,
+        parts: Mapping[str, str],
+        largest: Sequence[str],
+        complete: Complete,
+        how: SessionOptions,
+    ) -> None:
+        """Start the session.
+
+        Args:
+            graph: what the back end made.
+            loss: the loss's tensor.
+            parts: name of a term -> its tensor.
+            largest: tensors that hold max|x| of what is watched.
+            complete: makes everything that the graph is fed of a batch, parameters left out.
+            how: threads, provider.
+        """
+        self._parts, self._largest = tuple(parts), len(largest)
+        self._gradients = tuple(graph.gradients)
+        names = [loss, *parts.values(), *largest, *graph.gradients.values()]
+        self._session = Session(graph.proto, None, names, how)
+        self._complete = complete
+
+    def compute(self, batch: Batch, values: Values) -> Computed:
+        """See `loop.Student`."""
+        loss, *rest = self._session.run({**self._complete(batch), **values})
+        count = len(self._parts)
+        parts = {name: float(part) for name, part in zip(self._parts, rest, strict=False)}
+        largest = tuple(float(one) for one in rest[count : count + self._largest])
+        gradients = dict(zip(self._gradients, rest[count + self._largest :], strict=True))
+        return Computed(float(loss), parts, gradients, largest)
+
+
+class HeldOutLoss:
+    """The loss over batches that are not trained on: the measure where nothing else is asked for."""
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+        loss: str,
+        fed: Sequence[str],
+        batches: Sequence[Batch],
+        complete: Complete,
+        how: SessionOptions,
+    ) -> None:
+        """Start the session.
+
+        Args:
+            proto: the graph of the loss, without gradients.
+            folder: where its external data lie.
+            loss: its tensor.
+            fed: initialisers that change, and become inputs.
+            batches: what is measured on.
+            complete: makes everything that the graph is fed of a batch, parameters left out.
+            how: threads, provider.
+        """
+        self._session = Session(with_inputs(proto, fed), folder, [loss], how)
+        self._batches, self._complete = batches, complete
+
+    def __call__(self, values: Values) -> float:
+        """The mean loss at these values; NaN where a batch has none."""
+        losses = [float(self._session.run({**self._complete(batch), **values})[0]) for batch in self._batches]
+        return math.fsum(losses) / len(losses) if np.isfinite(losses).all() else math.nan
+
+
+def with_inputs(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The graph with some initialisers as inputs in their place, of their type and shape."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    wanted = frozenset(names)
+    kept = [tensor for tensor in changed.graph.initializer if tensor.name not in wanted]
+    made = [tensor for tensor in changed.graph.initializer if tensor.name in wanted]
+    listed = {value.name for value in changed.graph.input}
+    new = [
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        for tensor in made
+        if tensor.name not in listed
+    ]
+    kept = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+    del changed.graph.initializer[:]
+    changed.graph.initializer.extend(kept)
+    changed.graph.input.extend(new)
+    return changed
+
+
+def watch_maxima(proto: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> tuple[onnx.ModelProto, list[str]]:
+    """The graph with max|x| over each group of tensors beside what it computes.
+
+    Args:
+        proto: not changed.
+        groups: float tensors that share a scale, by name.
+
+    Returns:
+        The graph, and the scalar tensors that hold the maxima.
+    """
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    names: list[str] = []
+    for number, group in enumerate(groups):
+        each = []
+        for place, tensor in enumerate(group):
+            base = f"qdqtool.largest.{number}.{place}"
+            changed.graph.node.append(onnx.helper.make_node("Abs", [tensor], [f"{base}.abs"]))
+            changed.graph.node.append(onnx.helper.make_node("ReduceMax", [f"{base}.abs"], [base], keepdims=0))
+            each.append(base)
+        name = f"qdqtool.largest.{number}"
+        changed.graph.node.append(onnx.helper.make_node("Max", each, [name]))
+        changed.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []))
+        names.append(name)
+    return changed, names

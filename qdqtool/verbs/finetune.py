@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `finetune`: a Q/DQ model and data to the same model with better weights. No mechanics of training here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from qdqtool.calibration.feed import Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.view import GraphView
+from qdqtool.passes.peel import has_qdq
+from qdqtool.training.augment import open_augment
+from qdqtool.training.batches import Batches, BatchOptions
+from qdqtool.training.environment import BackendName, make_backend
+from qdqtool.training.form import BatchNorms, Form, Ranges, make_form
+from qdqtool.training.gradients.protocol import GradientBackend
+from qdqtool.training.label_data import label_inputs
+from qdqtool.training.log import reporting
+from qdqtool.training.loop import Loop, LoopOptions, Progress, Subject
+from qdqtool.training.losses.options import LossOptions
+from qdqtool.training.options import RunOptions, UpdateOptions
+from qdqtool.training.prepare import Prepared, Wanted, measured_every, prepare, steps_of
+from qdqtool.training.state import Identity, Saved, open_state, write_state
+from qdqtool.verbs.insert import plan
+from qdqtool.verbs.opening import check_target, files_of, output_path, path_of
+from qdqtool.verbs.tuned import OutputGain, TaskJudge, TaskMetric, check_judgeable, finished_model, output_gains
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """How a Q/DQ model is fine-tuned.
+
+    Attributes:
+        loss: what is minimised; without anything, the distance to the model in float.
+        update: optimiser and rates.
+        run: how long, seed, checkpoint, log.
+        ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
+        bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
+        freeze: patterns of initialisers and nodes that are not trained.
+        backend: what makes gradients.
+        teacher: another float model to learn from; None for the model's own float twin.
+        augment: some of flip, crop, colour, for folders of images.
+        batch: samples in one run; None for 1, or for what the model fixes.
+        memory: bytes of samples that may be held.
+        task: measures the task on labelled data in place of the loss.
+        provider: what onnxruntime runs on.
+    """
+
+    loss: LossOptions = field(default_factory=LossOptions)
+    update: UpdateOptions = field(default_factory=UpdateOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+    ranges: Ranges = "fixed"
+    bn: BatchNorms = "keep"
+    freeze: tuple[str, ...] = ()
+    backend: BackendName = "auto"
+    teacher: ModelSource | None = None
+    augment: tuple[str, ...] = ()
+    batch: int | None = None
+    memory: int = 1 << 30
+    task: TaskMetric | None = None
+    provider: str = "cpu"
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """A fine-tuned model, of the kind that was given, and what training did.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph.
+        measure: what was measured on held-out samples: "loss", or the task's metric.
+        before: its value at the start, the less the better.
+        after: of the model that is handed out.
+        step: after how many updates that was; 0 where nothing was better than the start, whose weights come back.
+        steps: updates taken.
+        planned: updates that were planned.
+        seconds: CPU seconds of the loop.
+        reason: why it ended.
+        trained: how many numbers were trained.
+        samples: how many samples were trained on.
+        held_samples: how many were held out.
+        outputs: each float output against the model in float, before and after; empty where a loss on labels or
+            another teacher drew it elsewhere.
+        checked: largest relative differences that the checks at the start found: forward, gradients.
+        backend: what made gradients.
+        notes: sentences for the user.
+    """
+
+    model: Any
+    measure: str
+    before: float
+    after: float
+    step: int
+    steps: int
+    planned: int
+    seconds: float
+    reason: str
+    trained: int
+    samples: int
+    held_samples: int
+    outputs: tuple[OutputGain, ...]
+    checked: tuple[float, float]
+    backend: str
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool finetune --json` prints."""
+        told = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
+        gains = [one.to_json() for one in self.outputs]
+        file = str(self.model) if isinstance(self.model, Path) else None
+        checks = dict(zip(("forward", "gradients"), self.checked, strict=True))
+        return {"schema": 1, "file": file, **told, "checked": checks, "outputs": gains, "notes": list(self.notes)}
+
+
+def finetune(
+    model: ModelSource,
+    data: Data,
+    options: FinetuneOptions | None = None,
+    feed_options: FeedOptions | None = None,
+    *,
+    output: str | Path | None = None,
+) -> FinetuneResult:
+    """Train a Q/DQ model's weights so that it loses less in INT8; scales and graph stay unless asked otherwise.
+
+    Args:
+        model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        data: samples of the inputs, and labels beside them where a loss wants some; see `open_feed`.
+        options: see `FinetuneOptions`.
+        feed_options: limit and preprocessing; the batch is an option of training.
+        output: file to write; for a path the default is `<name>.finetuned.onnx` beside it.
+
+    Raises:
+        QdqError: options that mean nothing, a model without Q/DQ or with an operator without gradient, data or labels
+            that do not fit, checks at the start that fail. Nothing is written then.
+        MissingPackageError: onnxruntime, or what the back end needs, is not installed.
+        KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
+    """
+    options = options or FinetuneOptions()
+    options.update.check()
+    options.run.check()
+    opened = open_model(model)
+    target = output_path(opened, output, ".finetuned.onnx")
+    _check_places(opened, data, options, target)
+    job = _open_job(opened, data, options, feed_options or FeedOptions())
+    prepared = prepare(job.form, job.batches, job.backend, job.wanted, job.where)
+    progress, best, planned = _trained(job, prepared)
+    values = {name: value for name, value in best.items() if name in frozenset(prepared.exported)}
+    tuned = job.form.write(values if progress.best_step else {})
+    told = _facts(progress, options)
+    proto, notes = finished_model(tuned, opened.folder, job.batches, told if progress.best_step else None)
+    gains = output_gains(opened, tuned, job.batches) if _own_teacher(options) else ()
+    given = give_back(proto, opened, target)
+    if options.run.checkpoint is not None:  # its work is in the model now
+        options.run.checkpoint.unlink(missing_ok=True)
+    return FinetuneResult(
+        model=given,
+        measure="loss" if options.task is None else options.task.name,
+        before=progress.start,
+        after=progress.best,
+        step=progress.best_step,
+        steps=progress.step,
+        planned=planned,
+        seconds=progress.seconds,
+        reason=progress.reason,
+        trained=prepared.parameters.vector.size,
+        samples=job.batches.count,
+        held_samples=job.batches.held_samples,
+        outputs=gains,
+        checked=prepared.checked,
+        backend=job.backend.name,
+        notes=(*job.form.notes, *job.batches.notes, *prepared.notes, *_told(progress), *notes),
+    )
+
+
+def _told(progress: Progress) -> tuple[str, ...]:
+    """What went otherwise than hoped for."""
+    notes = []
+    if progress.halvings:
+        notes.append(f"the rate was halved {progress.halvings} times, last because {progress.broken}")
+    if not progress.best_step:
+        notes.append("nothing measured better than the start: the input's weights come back")
+    return tuple(notes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One run: everything that was opened for it."""
+
+    opened: Opened
+    form: Form
+    feed: Feed
+    batches: Batches
+    backend: GradientBackend
+    wanted: Wanted
+    options: FinetuneOptions
+    where: object
+
+
+def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: Path | None) -> None:
+    """Refuse places that would do harm before anything is done."""
+    inputs = [opened.path, path_of(options.teacher), *files_of(data)]
+    for place in (target, options.run.checkpoint, options.run.log):
+        check_target(place, inputs)
+    taken = [place.absolute() for place in (target, options.run.checkpoint, options.run.log) if place is not None]
+    if len(set(taken)) < len(taken):
+        raise QdqError(taken[-1], "is named twice among model, checkpoint and log", "name a file for each")
+
+
+def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options: FeedOptions) -> _Job:
+    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
+        raise QdqError(opened.name, "has no Q/DQ to train with", "qdqtool insert --data places them")
+    if options.task is not None:
+        check_judgeable(opened)
+    backend = make_backend(options.backend)
+    places = None if options.ranges == "fixed" else plan(opened.proto)
+    form = make_form(
+        opened.proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators()
+    )
+    inputs = inputs_of(opened.proto.graph)
+    labelled = bool(options.loss.labels or options.loss.script)
+    more = label_inputs(data, inputs, feed_options) if labelled else ()
+    feed = open_feed(data, (*inputs, *more), replace(feed_options, batch=1))
+    batch = _batch(feed, options.batch)
+    how = BatchOptions(batch, options.run.seed, options.memory, open_augment(options.augment, feed))
+    teacher = None
+    if options.teacher is not None:
+        other = open_model(options.teacher)
+        teacher = (other.proto, other.folder, other.name)
+    wanted = Wanted(
+        replace(options.loss, seed=options.run.seed),
+        options.update,
+        options.run,
+        options.ranges,
+        teacher,
+        options.provider,
+    )
+    return _Job(opened, form, feed, Batches(feed, how), backend, wanted, options, feed.origin or "data")
+
+
+def _batch(feed: Feed, asked: int | None) -> int:
+    """Samples in one run; a model that fixes its batch gets that one."""
+    fixed = next((one for one in feed.inputs if not one.batched), None)
+    if fixed is None:
+        if asked is not None and asked < 1:
+            raise QdqError("--batch", f"{asked} is no number of samples", "give 1 or more")
+        return asked or 1
+    if asked not in (None, fixed.first):
+        reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.told()}"
+        raise QdqError("--batch", reason, "leave it out; --accumulate averages the gradients of several batches")
+    return 1  # an item of the feed is a whole batch
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def _trained(job: _Job, prepared: Prepared) -> tuple[Progress, dict[str, Any], int]:
+    """Run the loop, from a checkpoint where there is one; how far it came, the best values, the updates planned."""
+    options, run = job.options, job.options.run
+    identity = _identity(job) if run.checkpoint is not None else None
+    saved = (
+        None if identity is None or run.checkpoint is None else open_state(run.checkpoint, identity, resume=run.resume)
+    )
+    steps = int(saved.facts["steps"]) if saved else steps_of(prepared, job.batches, _each(job), run, run.seconds)
+    update, batch = options.update, _size(job)
+    how = LoopOptions(
+        steps=steps,
+        batch=batch,
+        accumulate=run.accumulate,
+        rate=update.rate,
+        schedule=run.schedule,
+        clip=update.clip,
+        l1=update.l1,
+        weight_decay=update.weight_decay,
+        average=update.average,
+        every=measured_every(steps, run, job.batches),
+        patience=run.patience or steps,
+        keep_every=run.keep_every,
+        seconds=run.seconds,
+    )
+    keep = None if identity is None or run.checkpoint is None else partial(_keep, run.checkpoint, identity, steps)
+    done = int(saved.facts["progress"]["step"]) if saved else 0
+    judge = prepared.loss if options.task is None else TaskJudge(options.task, job.form, prepared.exported, job.opened)
+    optimiser = update.make(prepared.parameters.vector.size)
+    subject = Subject(
+        prepared.parameters,
+        prepared.student,
+        job.batches,
+        judge,
+        prepared.pace,
+        prepared.decayed,
+        optimiser,
+        prepared.maxima,
+    )
+    with reporting(run.log, done, steps, run.progress) as reporter:
+        loop = Loop(subject, how, reporter, keep)
+        if saved:
+            loop.restore(saved.facts["progress"], saved.arrays)
+        return loop.run(), loop.best_values(), steps
+
+
+def _each(job: _Job) -> int:
+    """Items of the feed in one batch."""
+    return job.options.batch or 1 if all(one.batched for one in job.feed.inputs) else 1
+
+
+def _size(job: _Job) -> int:
+    """Samples in one batch of the loop, whatever an item of the feed holds."""
+    return job.feed.count(job.batches.held[0])
+
+
+def _keep(path: Path, identity: Identity, steps: int, progress: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    write_state(Saved(identity, {"steps": steps, "progress": dict(progress)}, arrays), path)
+
+
+def _identity(job: _Job) -> Identity:
+    """What a checkpoint is held against: how it is reported and kept is none of it."""
+    digest = hashlib.sha256(job.opened.proto.SerializeToString(deterministic=True)).hexdigest()
+    teacher = job.wanted.teacher
+    other = "" if teacher is None else hashlib.sha256(teacher[0].SerializeToString(deterministic=True)).hexdigest()
+    data = job.feed.fingerprint if job.feed.origin is not None else ""
+    free = {"checkpoint", "keep_every", "resume", "log", "progress"}
+    options = job.options
+    run = {name: value for name, value in asdict(options.run).items() if name not in free}
+    rest = {"ranges": options.ranges, "bn": options.bn, "freeze": options.freeze, "augment": options.augment}
+    more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
+    task = None if options.task is None else options.task.told()
+    facts = {"loss": asdict(options.loss), "update": asdict(options.update), "run": run, **rest, **more, "task": task}
+    return Identity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
+
+
+def _own_teacher(options: FinetuneOptions) -> bool:
+    """Whether the model in float is what is learned, and nothing else."""
+    loss = options.loss
+    return options.teacher is None and not (loss.labels or loss.bindings or loss.script)
+
+
+def _facts(progress: Progress, options: FinetuneOptions) -> dict[str, Any]:
+    """What the file tells of its training."""
+    return {
+        "steps": progress.best_step,
+        "measure": "loss" if options.task is None else options.task.name,
+        "before": progress.start,
+        "after": progress.best,
+        "ranges": options.ranges,
+        "seed": options.run.seed,
+    }

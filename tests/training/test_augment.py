@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of images: each does what it says, within what pixels can be, on folders of images alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.calibration.feed import Feed, FeedOptions, open_feed
+from qdqtool.calibration.inputs import Input
+from qdqtool.calibration.preprocess import Preprocess
+from qdqtool.errors import QdqError
+from qdqtool.training.augment import ImageAugment, open_augment
+
+F = np.float32
+PIXELS = np.random.default_rng(1).uniform(0, 255, (1, 3, 6, 8)).astype(F)
+
+
+def changed(step: str, image: np.ndarray = PIXELS, seed: int = 0, spec: Preprocess | None = None) -> np.ndarray:
+    augment = ImageAugment("x", (step,), spec or Preprocess(layout="nchw"))
+    return augment({"x": image}, np.random.default_rng(seed))["x"]
+
+
+def test_a_flip_is_a_mirror_every_other_time() -> None:
+    found = [changed("flip", seed=seed) for seed in range(40)]
+    mirrored = sum(np.array_equal(one, PIXELS[..., ::-1]) for one in found)
+    same = sum(np.array_equal(one, PIXELS) for one in found)
+    assert mirrored + same == 40
+    assert 10 < mirrored < 30
+
+
+def test_a_crop_is_a_part_at_full_size() -> None:
+    ramp = np.broadcast_to(np.arange(8, dtype=F), (1, 3, 6, 8)).copy()
+    for seed in range(20):
+        rows = changed("crop", ramp, seed)[0, 0]
+        assert rows.shape == (6, 8)
+        assert 0 <= rows.min() <= rows.max() <= 7
+        steps = np.diff(rows[0])[1:-1]
+        assert 0.69 < steps.mean() <= 1.01
+        assert np.allclose(rows, rows[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_colours_stay_pixels(seed: int) -> None:
+    found = changed("colour", seed=seed)
+    assert found.dtype == F
+    assert not np.array_equal(found, PIXELS)
+    assert 0 <= found.min() <= found.max() <= 255
+
+
+def test_colours_are_changed_before_normalisation() -> None:
+    """The same draw on pixels and on what was made of them gives the same picture."""
+    spec = Preprocess(layout="nchw", scale=1 / 255, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    mean, std = (np.array(v, F).reshape(1, 3, 1, 1) for v in (spec.mean, spec.std))
+    normalised = (PIXELS * F(spec.scale) - mean) / std
+    wanted = (changed("colour") * F(spec.scale) - mean) / std
+    assert np.allclose(changed("colour", normalised, spec=spec), wanted, atol=1e-4)
+
+
+def test_channels_last_and_the_sample_given_stays() -> None:
+    image = PIXELS.transpose(0, 2, 3, 1).copy()
+    before = image.copy()
+    found = changed("crop", image, spec=Preprocess(layout="nhwc"))
+    assert np.allclose(found.transpose(0, 3, 1, 2), changed("crop"), atol=1e-3)
+    assert np.array_equal(image, before)
+    assert found.flags.c_contiguous
+
+
+def test_images_of_one_sample_are_drawn_for_one_by_one() -> None:
+    both = np.concatenate([PIXELS, PIXELS])
+    found = changed("colour", both)
+    assert not np.array_equal(found[0], found[1])
+
+
+def images(folder: Path) -> Feed:
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(folder / "a.png")
+    one = Input("x", (None, 3, 4, 4), np.dtype(F))
+    return open_feed(folder, [one], FeedOptions(preprocess="imagenet"))
+
+
+def test_it_is_fitted_to_the_folder(tmp_path: Path) -> None:
+    found = open_augment(["crop", "flip"], images(tmp_path))
+    assert found is not None
+    assert found.steps == ("flip", "crop")
+    assert (found.spec.layout, found.spec.std) == ("nchw", (0.229, 0.224, 0.225))
+    assert open_augment([], images(tmp_path)) is None
+
+
+def test_a_step_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QdqError, match=r"--augment: 'rotate' is not one; choose some of flip,crop,colour"):
+        open_augment(["rotate"], images(tmp_path))
+
+
+def test_data_that_are_no_images_are_refused() -> None:
+    feed = open_feed(lambda: [{"x": PIXELS}], [Input("x", (None, 3, 6, 8), np.dtype(F))])
+    with pytest.raises(QdqError, match="--augment: changes images of a folder"):
+        open_augment(["flip"], feed)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop on a parabola: it gets there, keeps the best, goes back when it breaks, and is taken up again to the bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdqtool.calibration.feed import Batch
+from qdqtool.errors import QdqError
+from qdqtool.training.averages import MovingMaxima
+from qdqtool.training.loop import Computed, Loop, LoopOptions, Progress, Subject, Values
+from qdqtool.training.optimisers import AdamW, Sgd
+from qdqtool.training.parameters import Parameters
+from qdqtool.training.schedules import Schedule
+
+F = np.float32
+GOAL = np.array([1.0, -2.0, 3.0], F)
+CONSTANT = Schedule("constant", warmup=0)
+
+
+class Supply:
+    def from_sample(self, first: int) -> Iterator[Batch]:
+        return ({"x": np.array([number], F)} for number in itertools.count(first))
+
+
+class Parabola:
+    """The loss |w - goal|^2, moved about by the number of the sample; what it was fed is kept."""
+
+    def __init__(self, broken: Callable[[float], bool] = lambda number: False) -> None:
+        self.fed: list[float] = []
+        self.broken = broken
+
+    def compute(self, batch: Batch, values: Values) -> Computed:
+        number = float(batch["x"][0])
+        self.fed.append(number)
+        noise = F(0.1) * np.sin(np.arange(3, dtype=F) + F(number))
+        away = values["w"] - GOAL + noise
+        loss = math.nan if self.broken(number) else float(away @ away)
+        return Computed(loss, {"all": loss}, {"w": 2 * away}, (number,))
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.steps: list[Mapping[str, Any]] = []
+        self.events: list[Mapping[str, Any]] = []
+
+    def step(self, facts: Mapping[str, Any]) -> None:
+        self.steps.append(facts)
+
+    def event(self, facts: Mapping[str, Any]) -> None:
+        self.events.append(facts)
+
+
+def judge(values: Values) -> float:
+    return float(np.sum((values["w"] - GOAL) ** 2)) + 1e-6
+
+
+def subject_of(student: Any = None, measure: Callable[[Values], float] = judge, **more: Any) -> Subject:
+    parameters = Parameters({"w": np.zeros(3, F)})
+    ones = np.ones(3, F)
+    return Subject(parameters, student or Parabola(), Supply(), measure, ones, ones.copy(), AdamW(3), **more)
+
+
+OPTIONS = LoopOptions(steps=200, rate=0.1, every=20, schedule=Schedule(warmup=0))
+
+
+def loop_of(subject: Subject | None = None, keep: Any = None, **more: Any) -> Loop:
+    return Loop(subject or subject_of(), replace(OPTIONS, **more), Heard(), keep)
+
+
+def test_it_gets_there() -> None:
+    loop = loop_of()
+    progress = loop.run()
+    assert progress.start == pytest.approx(14, rel=1e-3)
+    assert progress.best < 0.02
+    assert progress.reason == "all steps were taken"
+    assert np.allclose(loop.best_values()["w"], GOAL, atol=0.15)
+
+
+def test_the_best_is_kept_and_not_the_last() -> None:
+    """The measure is best at step 40 and worse from there on."""
+    calls = itertools.count()
+    seen: list[np.ndarray] = []
+
+    def measure(values: Values) -> float:
+        seen.append(values["w"].copy())
+        return [5.0, 4.0, 3.0, 3.5, 3.6, 3.7][min(next(calls), 5)]
+
+    loop = loop_of(subject_of(measure=measure), patience=3)
+    progress = loop.run()
+    assert (progress.best, progress.best_step, progress.step) == (3.0, 40, 100)
+    assert progress.reason == "3 measurements brought no gain"
+    assert np.array_equal(loop.best_values()["w"], seen[2])
+
+
+def test_where_nothing_is_better_the_start_is_handed_out() -> None:
+    loop = loop_of(subject_of(measure=lambda values: 1.0 + float(np.abs(values["w"]).sum()) / 100), patience=2)
+    progress = loop.run()
+    assert (progress.best_step, progress.best, progress.step) == (0, 1.0, 40)
+    assert loop.best_values()["w"].tolist() == [0, 0, 0]
+
+
+def test_every_step_is_told() -> None:
+    loop = loop_of(steps=4, every=2, accumulate=3, batch=1)
+    loop.run()
+    heard: Any = loop._listener
+    assert [one["step"] for one in heard.steps] == [1, 2, 3, 4]
+    assert set(heard.steps[0]) >= {"loss", "parts", "rate", "norm", "images_per_second", "seconds", "cpu_seconds"}
+    assert [one["step"] for one in heard.events if one["event"] == "measure"] == [0, 2, 4]
+    assert heard.steps[0]["rate"] > heard.steps[3]["rate"]
+
+
+def test_gradients_of_several_batches_are_averaged() -> None:
+    student = Parabola()
+    whole = replace(subject_of(student), optimiser=Sgd(3, 0.0))
+    Loop(whole, replace(OPTIONS, steps=1, accumulate=4, schedule=CONSTANT, clip=0.0), Heard()).run()
+    assert student.fed == [0, 1, 2, 3]
+    noise = np.mean([0.1 * np.sin(np.arange(3) + k) for k in range(4)], 0)
+    assert np.allclose(whole.parameters.vector, 0.2 * (GOAL - noise), atol=1e-6)
+
+
+def test_a_gradient_is_clipped() -> None:
+    subject = replace(subject_of(), optimiser=Sgd(3, 0.0))
+    Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT, clip=1.0), Heard()).run()
+    assert np.linalg.norm(subject.parameters.vector) == pytest.approx(0.1, rel=1e-5)
+
+
+def test_decay_shrinks_what_is_decayed_and_l1_pulls_to_zero() -> None:
+    flat = type("Flat", (), {"compute": lambda self, b, v: Computed(0.0, {}, {"w": np.zeros(3, F)})})()
+    for more in ({"weight_decay": 0.5}, {"l1": 0.5}):
+        subject = replace(subject_of(flat), optimiser=Sgd(3, 0.0), decayed=np.array([1, 1, 0], F))
+        subject.parameters.vector[...] = [2, -2, 2]
+        Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT, clip=0.0, **more), Heard()).run()
+        shrunk = [1.9, -1.9] if "weight_decay" in more else [1.95, -1.95]
+        assert np.allclose(subject.parameters.vector, [*shrunk, 2])
+
+
+def test_the_pace_is_each_elements_own() -> None:
+    subject = replace(subject_of(), pace=np.array([1, 0, 0.5], F))
+    Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT), Heard()).run()
+    assert np.allclose(subject.parameters.vector, [0.1, 0, 0.05], rtol=1e-4)
+
+
+def test_the_average_is_what_is_measured_and_handed_out() -> None:
+    loop = loop_of(average=0.99)
+    loop.run()
+    last = loop._subject.parameters.vector
+    best = loop.best_values()["w"]
+    assert not np.array_equal(best, last)
+    assert np.allclose(best, GOAL, atol=1.0)
+
+
+def test_a_gain_that_is_hardly_one_does_not_keep_it_going() -> None:
+    """The measure falls by a ten-thousandth each time: that is kept as the best, but counts as none."""
+    measures = itertools.count()
+    loop = loop_of(subject_of(measure=lambda values: 1.0 - next(measures) * 1e-4), patience=3)
+    progress = loop.run()
+    assert (progress.step, progress.best_step) == (60, 60)
+
+
+# ------------------------------------------------------------------------------------------------------- going back
+
+
+def test_a_nan_halves_the_rate_and_goes_back_to_the_best() -> None:
+    loop = loop_of(subject_of(Parabola(lambda number: number == 30)))
+    progress = loop.run()
+    heard: Any = loop._listener
+    assert progress.halvings == 1
+    assert progress.broken == "the loss is no number at step 31"
+    assert progress.step == 200
+    assert progress.best < 0.05
+    rates = {one["step"]: one["rate"] for one in heard.steps}
+    assert rates[32] == pytest.approx(rates[30] / 2, rel=0.05)
+    assert 31 not in rates
+
+
+def test_averages_and_moving_scales_go_back_too() -> None:
+    """At step 41 it breaks; what is measured at 60 began anew from what was best at 40."""
+
+    class Steep(Parabola):
+        def compute(self, batch: Batch, values: Values) -> Computed:
+            found = super().compute(batch, values)
+            return replace(found, largest=(1e6,)) if 40 <= batch["x"][0] < 45 else found
+
+    fresh = [subject_of(Steep(lambda number: number == 45), maxima=moving()) for _ in range(2)]
+    loop = Loop(fresh[0], replace(OPTIONS, steps=46, every=40, average=0.9, schedule=CONSTANT), Heard())
+    loop.run()
+    still = Loop(fresh[1], replace(OPTIONS, steps=40, every=40, average=0.9, schedule=CONSTANT), Heard())
+    still.run()
+    assert loop.progress.halvings == 1
+    assert fresh[0].maxima.amax.tobytes() == fresh[1].maxima.amax.tobytes()  # type: ignore[union-attr]
+    assert loop.arrays()["average"].tobytes() == still.arrays()["average"].tobytes()
+
+
+def test_three_nans_end_it_with_the_best_so_far() -> None:
+    loop = loop_of(subject_of(Parabola(lambda number: number > 25)))
+    progress = loop.run()
+    assert (progress.halvings, progress.step, progress.best_step) == (3, 29, 20)
+    assert progress.reason.startswith("the rate was halved 3 times, last because the loss is no number at step 29")
+    assert np.isfinite(loop.best_values()["w"]).all()
+
+
+def test_a_gradient_that_is_no_number_never_reaches_the_weights() -> None:
+    nan = type("Nan", (), {"compute": lambda self, b, v: Computed(1.0, {}, {"w": np.full(3, np.nan, F)})})()
+    loop = loop_of(subject_of(nan))
+    assert loop.run().broken.startswith("a gradient is no number")
+    assert np.isfinite(loop._subject.parameters.vector).all()
+
+
+def test_a_measure_that_rises_goes_back() -> None:
+    """A rate that throws the weights about: measured at 20, 40, 60, each time far above the start."""
+    loop = loop_of(rate=1e4, schedule=CONSTANT)
+    progress = loop.run()
+    assert progress.halvings == 3
+    assert "rose" in progress.broken
+    assert progress.best_step == 0
+    assert loop.best_values()["w"].tolist() == [0, 0, 0]
+
+
+def test_a_start_that_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(QdqError, match="measures nan before the first step"):
+        loop_of(subject_of(measure=lambda values: math.nan)).run()
+
+
+def test_time_ends_it() -> None:
+    progress = loop_of(seconds=0.0).run()
+    assert (progress.step, progress.reason) == (1, "its time was over")
+    assert progress.best < progress.start
+
+
+# ---------------------------------------------------------------------------------------------------- taken up again
+
+
+class Kept:
+    """Checkpoints in memory; from the n-th on the process is gone."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last, self.count = last, 0
+        self.facts: dict[str, Any] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def __call__(self, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        if self.last is not None and self.count > self.last:
+            raise KilledError
+        self.count += 1
+        self.facts, self.arrays = dict(facts), {name: array.copy() for name, array in arrays.items()}
+
+
+class KilledError(Exception):
+    pass
+
+
+def moving() -> MovingMaxima:
+    return MovingMaxima({"s": np.array(0.1, F)}, {"s": 127})
+
+
+VARIANTS: list[dict[str, Any]] = [{}, {"average": 0.9}, {"accumulate": 2}, {"weight_decay": 0.1}]
+
+
+@pytest.mark.parametrize("more", VARIANTS)
+@pytest.mark.parametrize("last", [0, 1, 5, 27])
+def test_it_is_taken_up_again_to_the_bit(more: dict[str, Any], last: int) -> None:
+    """Killed after any checkpoint, also behind a step that broke; moving scales come along."""
+
+    def fresh() -> Subject:
+        return subject_of(Parabola(lambda number: number == 33), maxima=moving())
+
+    whole = Loop(fresh(), replace(OPTIONS, **more), Heard())
+    wanted = whole.run()
+    kept = Kept(last)
+    with pytest.raises(KilledError):
+        Loop(fresh(), replace(OPTIONS, keep_every=7, **more), Heard(), kept).run()
+    again = Loop(fresh(), replace(OPTIONS, keep_every=7, **more), Heard(), Kept())
+    again.restore(kept.facts, kept.arrays)
+    found = again.run()
+    assert replace(found, seconds=0.0) == replace(wanted, seconds=0.0)
+    ours, theirs = again.best_values(), whole.best_values()
+    assert {k: v.tobytes() for k, v in ours.items()} == {k: v.tobytes() for k, v in theirs.items()}
+    assert set(ours) == {"w", "s"}
+    assert again._subject.parameters.vector.tobytes() == whole._subject.parameters.vector.tobytes()
+
+
+def test_a_finished_run_is_finished() -> None:
+    kept = Kept()
+    first = loop_of(keep=kept)
+    first.run()
+    student = Parabola()
+    again = loop_of(subject_of(student), Kept())
+    again.restore(kept.facts, kept.arrays)
+    assert again.run().reason == "all steps were taken"
+    assert student.fed == []
+    assert again.best_values()["w"].tobytes() == first.best_values()["w"].tobytes()
+
+
+def test_a_checkpoint_of_other_weights_is_refused() -> None:
+    with pytest.raises(QdqError, match="holds other weights than the model"):
+        loop_of().restore(asdict(Progress()), {"vector": np.zeros(4, F)})
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_work_and_interrupts(number: int) -> None:
+    class Stopped(Parabola):
+        def compute(self, batch: Batch, values: Values) -> Computed:
+            if batch["x"][0] == 10:
+                os.kill(os.getpid(), number)
+            return super().compute(batch, values)
+
+    kept = Kept()
+    with pytest.raises(KeyboardInterrupt, match="continue with --resume"):
+        loop_of(subject_of(Stopped()), kept).run()
+    assert kept.facts["step"] == 11
+    again = loop_of(keep=Kept())
+    again.restore(kept.facts, kept.arrays)
+    again.run()
+    whole = loop_of()
+    whole.run()
+    assert again.best_values()["w"].tobytes() == whole.best_values()["w"].tobytes()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Courses of the rate: where they begin, turn and end, and which numbers make none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.training.schedules import SHAPES, Schedule
+
+
+def course(schedule: Schedule, total: int = 1000) -> list[float]:
+    return [schedule.factor(step, total) for step in range(total + 1)]
+
+
+def test_cosine_falls_from_one_to_the_least() -> None:
+    factors = course(Schedule("cosine", warmup=0, least=0.1))
+    assert factors[0] == 1
+    assert factors[-1] == pytest.approx(0.1)
+    assert factors[500] == pytest.approx(0.55)
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_linear_and_constant() -> None:
+    assert course(Schedule("linear", warmup=0, least=0.2))[250] == pytest.approx(0.8)
+    assert set(course(Schedule("constant", warmup=0))) == {1.0}
+
+
+def test_soft_start_rises_and_falls_evenly_in_the_logarithm() -> None:
+    """The least, in its tenth up to 1; 1 until 0.7; back to the least at the end."""
+    factors = course(Schedule("soft-start", warmup=0, soft_start=0.1, annealing=0.7, least=0.01))
+    assert factors[0] == pytest.approx(0.01)
+    assert factors[50] == pytest.approx(0.1)
+    assert factors[100:701] == [1.0] * 601
+    assert factors[850] == pytest.approx(0.1)
+    assert factors[1000] == pytest.approx(0.01)
+
+
+def test_soft_start_of_no_length() -> None:
+    assert Schedule("soft-start", warmup=0, soft_start=0.0).factor(0, 10) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_warmup_rises_on_top(shape: str) -> None:
+    plain, warm = Schedule(shape, warmup=0), Schedule(shape, warmup=0.1)  # type: ignore[arg-type]
+    assert warm.factor(0, 100) == pytest.approx(plain.factor(0, 100) / 10)
+    assert warm.factor(4, 100) == pytest.approx(plain.factor(4, 100) / 2)
+    assert warm.factor(9, 100) == pytest.approx(plain.factor(9, 100))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_factor_is_a_part(shape: str) -> None:
+    for total in (0, 1, 3):
+        for step in range(total + 2):
+            assert 0 < Schedule(shape).factor(step, total) <= 1  # type: ignore[arg-type]
+            assert math.isfinite(Schedule(shape).factor(step, total))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [
+        (Schedule("cosin"), "--schedule: 'cosin' is not one; choose one of cosine"),  # type: ignore[arg-type]
+        (Schedule(warmup=1.0), "--warmup: 1 is no part"),
+        (Schedule(soft_start=0.8), "--soft-start and --annealing: 0.8 and 0.7 do not follow"),
+        (Schedule(annealing=1.0), "--soft-start and --annealing"),
+        (Schedule(least=0.0), "--least-lr: 0 is no factor"),
+    ],
+)
+def test_what_makes_no_course_is_refused(schedule: Schedule, told: str) -> None:
+    with pytest.raises(QdqError) as caught:
+        schedule.check()
+    assert caught.value.line().startswith(told)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_defaults_are_a_course(shape: str) -> None:
+    Schedule(shape).check()  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of the student: what is fed and comes out; graphs whose initialisers are fed or whose maxima are watched."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of
+from onnx import numpy_helper
+
+from qdqtool.errors import QdqError
+from qdqtool.training.gradients.protocol import GradientGraph
+from qdqtool.training.student import (
+    GraphStudent,
+    HeldOutLoss,
+    Session,
+    SessionOptions,
+    watch_maxima,
+    with_inputs,
+)
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+F = np.float32
+HOW = SessionOptions()
+LOSS = """net (float[N] x) => (float loss) <float[1] w>
+{
+ d = Sub(x, w)
+ s = Mul(d, d)
+ loss = ReduceMean<keepdims=0>(s)
+}"""
+
+
+def loss_graph(weight: float = 2.0) -> onnx.ModelProto:
+    model = model_of(LOSS)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([weight], F), "w"))
+    return model
+
+
+def gradient_graph() -> GradientGraph:
+    """The loss with d loss / d w = mean(-2 (x - w)), written by hand."""
+    model = with_inputs(loss_graph(), ["w"])
+    nodes = model.graph.node
+    nodes.append(onnx.helper.make_node("ReduceMean", ["d"], ["m"], keepdims=1))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-2], F), "minus"))
+    nodes.append(onnx.helper.make_node("Mul", ["m", "minus"], ["dw"]))
+    return GradientGraph(model, {"w": "dw"})
+
+
+def test_a_student_gives_loss_parts_gradients_and_maxima() -> None:
+    graph = gradient_graph()
+    student = GraphStudent(graph, "loss", {"all": "loss"}, ["loss"], lambda batch: {"x": batch["given"]}, HOW)
+    found = student.compute({"given": np.array([1, 3, 5], F)}, {"w": np.array([2], F)})
+    assert found.loss == pytest.approx(11 / 3)
+    assert found.parts == {"all": pytest.approx(11 / 3)}
+    assert np.allclose(found.gradients["w"], -2)
+    assert found.largest == (pytest.approx(11 / 3),)
+
+
+def test_the_held_out_loss_is_a_mean_at_the_values_given() -> None:
+    batches = [{"x": np.array([1, 1], F)}, {"x": np.array([3], F)}]
+    judge = HeldOutLoss(loss_graph(), None, "loss", ["w"], batches, lambda batch: batch, HOW)
+    assert judge({"w": np.array([0], F)}) == pytest.approx(5)
+    assert judge({"w": np.array([1], F)}) == pytest.approx(2)
+    assert math.isnan(judge({"w": np.array([np.inf], F)}))
+
+
+def test_initialisers_become_inputs_of_their_shape() -> None:
+    before = loss_graph()
+    found = with_inputs(before, ["w"])
+    assert [value.name for value in found.graph.input] == ["x", "w"]
+    assert not found.graph.initializer
+    assert found.graph.input[1].type.tensor_type.shape.dim[0].dim_value == 1
+    assert [tensor.name for tensor in before.graph.initializer] == ["w"]
+    listed = with_inputs(found, ["w"])
+    assert len(listed.graph.input) == 2
+
+
+def test_maxima_of_groups_of_tensors() -> None:
+    model = model_of("net (float[3] x) => (float[3] y) { y = Neg(x) z = Add(x, y) u = Add(x, x) }")
+    found, names = watch_maxima(model, [["x", "u"], ["z"]])
+    assert len(names) == 2
+    assert len(model.graph.node) == 3
+    largest = Session(found, None, names, HOW).run({"x": np.array([1, -4, 2], F)})
+    assert [float(one) for one in largest] == [8, 0]
+    assert [value.name for value in found.graph.output] == ["y", *names]
+
+
+def test_what_cannot_be_run_is_one_line() -> None:
+    session = Session(loss_graph(), None, ["loss"], HOW)
+    with pytest.raises(QdqError, match="onnxruntime cannot run it"):
+        session.run({"x": np.zeros((2, 2), F)})
+    with pytest.raises(QdqError, match="onnxruntime refuses it"):
+        Session(loss_graph(), None, ["no such"], HOW)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that mean nothing are refused before anything is read, each with its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.training.optimisers import AdamW, Sgd
+from qdqtool.training.options import MAX_MINUTES, RELATIVE_LR, RunOptions, UpdateOptions
+
+
+def test_the_defaults_mean_something() -> None:
+    UpdateOptions().check()
+    RunOptions().check()
+    assert isinstance(UpdateOptions().make(3), AdamW)
+    assert isinstance(UpdateOptions("sgd", lr=0.1).make(3), Sgd)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"optimiser": "adam"}, "--optimiser: 'adam' is not one"),
+        ({"lr": 0.1, "relative_lr": 0.1}, "--lr: goes with no --relative-lr"),
+        ({"optimiser": "sgd"}, "--optimiser sgd: has no rate that fits every network; give --lr"),
+        ({"lr": 0.0}, "--lr: 0 is not more than 0"),
+        ({"lr": float("nan")}, "--lr: nan is not more than 0"),
+        ({"epsilon": -1.0}, "--epsilon: -1 is not"),
+        ({"weight_decay": -1.0}, "--weight-decay: -1 is not 0 or more"),
+        ({"l1": float("inf")}, "--l1: inf is not"),
+        ({"betas": (0.9, 1.0)}, "--betas: 1 is not from 0 to below 1"),
+        ({"momentum": 1.5}, "--momentum: 1.5"),
+        ({"average": 1.0}, "--average: 1"),
+    ],
+)
+def test_updates_that_mean_nothing(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(QdqError) as caught:
+        UpdateOptions(**given).check()
+    assert caught.value.line().startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"steps": 0}, "--steps: 0 is no number"),
+        ({"accumulate": 0}, "--accumulate: 0"),
+        ({"every": 0}, "--evaluate-every: 0"),
+        ({"keep_every": 0}, "--checkpoint-every: 0"),
+        ({"threads": 0}, "--threads: 0"),
+        ({"patience": -1}, "--patience: -1 is below 0"),
+        ({"seed": -1}, "--seed: -1 is below 0"),
+        ({"max_minutes": 0.0}, "--max-minutes: 0 is not more than 0"),
+        ({"resume": True}, "--resume: continues from a checkpoint, and none is named"),
+    ],
+)
+def test_runs_that_mean_nothing(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(QdqError) as caught:
+        RunOptions(**given).check()
+    assert caught.value.line().startswith(told)
+
+
+def test_the_rate_and_the_time_that_hold() -> None:
+    assert UpdateOptions().rate == RELATIVE_LR
+    assert UpdateOptions().relative
+    assert not UpdateOptions(lr=1e-4).relative
+    assert UpdateOptions(lr=1e-4).rate == 1e-4
+    assert RunOptions().seconds == MAX_MINUTES * 60
+    assert RunOptions(steps=3).seconds is None
+    assert RunOptions(steps=3, max_minutes=2.0, checkpoint=Path("c")).seconds == 120

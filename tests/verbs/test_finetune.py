@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""finetune on little networks: better on held-out data, scales to the bit, taken up again to the bit, faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of
+
+import qdqtool
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import get_metadata
+from qdqtool.graph.view import GraphView
+from qdqtool.passes.peel import peel_pairs
+from qdqtool.training.losses.options import LossOptions, parse_label
+from qdqtool.training.options import RunOptions, UpdateOptions
+from qdqtool.training.schedules import Schedule
+from qdqtool.verbs.evaluate import EvaluateOptions
+from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
+from qdqtool.verbs.opening import stored_table
+from qdqtool.verbs.tuned import METADATA, TaskMetric
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+NET = """net (float[N,4,8,8] x) => (float[N,3] y) <float[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3] fc>
+{
+ c1 = Conv<pads=[1,1,1,1]>(x, w1, b1)
+ r1 = Relu(c1)
+ c2 = Conv<pads=[1,1,1,1]>(r1, w2)
+ r2 = Relu(c2)
+ g = GlobalAveragePool(r2)
+ f = Flatten(g)
+ y = Gemm(f, fc)
+}"""
+DATA = np.random.default_rng(3).normal(size=(20, 4, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Q/DQ model with much to win back, `q.onnx`, and data for it, `d.npz`; labels in `l.npz`."""
+    path = tmp_path_factory.mktemp("finetune")
+    model = model_of(NET, 17)
+    (path / "m.onnx").write_bytes(model.SerializeToString())
+    np.savez(path / "d.npz", x=DATA)
+    np.savez(path / "l.npz", x=DATA, y_label=np.arange(20) % 3)
+    options = qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions("mse"))
+    qdqtool.insert(path / "m.onnx", data=path / "d.npz", options=options, output=path / "fine.onnx")
+    coarse = onnx.load(path / "fine.onnx")
+    for tensor in coarse.graph.initializer:
+        if tensor.name in ("w1_scale", "w2_scale"):  # as if the weights had five bits: there is much to win back
+            value = onnx.numpy_helper.to_array(tensor) * np.float32(8)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    (path / "q.onnx").write_bytes(coarse.SerializeToString())
+    return path
+
+
+QUICK = RunOptions(steps=40, every=10, progress=False)
+
+
+@pytest.fixture(scope="module")
+def tuned(folder: Path) -> FinetuneResult:
+    """`t.onnx`, made by the defaults in 40 steps; tests that look at it leave it alone."""
+    return tune(folder, "tuned.onnx")
+
+
+def tune(folder: Path, name: str = "t.onnx", data: str = "d.npz", **more: Any) -> FinetuneResult:
+    run = replace(QUICK, **{k: more.pop(k) for k in list(more) if hasattr(QUICK, k)})
+    return finetune(folder / "q.onnx", folder / data, FinetuneOptions(run=run, **more), output=folder / name)
+
+
+def scales_of(path: Path) -> dict[str, bytes]:
+    view = GraphView(onnx.load(path).graph)
+    peeled = peel_pairs(view)
+    return {name: scale.bits.tobytes() for name, scale in {**peeled.scales, **peeled.weights}.items()}
+
+
+def test_it_comes_nearer_to_the_float_model(folder: Path, tuned: FinetuneResult) -> None:
+    result = tuned
+    assert result.model == folder / "tuned.onnx"
+    assert result.after < 0.9 * result.before
+    assert 0 < result.step <= result.steps == result.planned == 40
+    assert (result.samples, result.held_samples) == (16, 4)
+    assert [one.output for one in result.outputs] == ["y"]
+    assert result.outputs[0].after > result.outputs[0].before
+    assert result.backend == "builtin" or "training" in result.backend
+
+
+def test_scales_names_and_nodes_stay(folder: Path, tuned: FinetuneResult) -> None:
+    before, after = onnx.load(folder / "q.onnx"), onnx.load(tuned.model)
+    assert scales_of(folder / "q.onnx") == scales_of(tuned.model)
+    assert [node.SerializeToString() for node in before.graph.node] == [n.SerializeToString() for n in after.graph.node]
+    changed = [
+        one.name
+        for one, other in zip(before.graph.initializer, after.graph.initializer, strict=True)
+        if one.SerializeToString() != other.SerializeToString()
+    ]
+    assert set(changed) <= {"w1", "b1", "w2", "fc"}
+    assert changed
+
+
+def test_the_metadata_tell_of_it_and_free_scales_are_measured_again(folder: Path, tuned: FinetuneResult) -> None:
+    result = tuned
+    before, after = onnx.load(folder / "q.onnx"), onnx.load(tuned.model)
+    told = json.loads(get_metadata(after, METADATA) or "")
+    assert told["steps"] == result.step
+    assert told["after"] == result.after
+    assert told["seed"] == 0
+    old, new = stored_table(before), stored_table(after)
+    assert old is not None
+    assert new is not None
+    assert set(old) == set(new)
+    points = peel_pairs(GraphView(after.graph)).scales
+    assert all(new[name].same_bits(scale) for name, scale in points.items())
+    free = [name for name in new if name not in points]
+    assert any(not old[name].same_bits(new[name]) for name in free)
+    fresh = qdqtool.calibrate(plain_of(tuned.model), folder / "d.npz", qdqtool.CalibrationOptions("mse"))
+    assert all(new[name].same_bits(fresh[name]) for name in free)
+
+
+def plain_of(path: Path) -> onnx.ModelProto:
+    model = onnx.load(path)
+    peel_pairs(GraphView(model.graph))
+    return model
+
+
+def test_the_same_twice_is_the_same_bytes_and_another_seed_is_not(folder: Path, tuned: FinetuneResult) -> None:
+    again, other = tune(folder, "again.onnx"), tune(folder, "other.onnx", seed=1)
+    assert Path(tuned.model).read_bytes() == Path(again.model).read_bytes()
+    assert Path(tuned.model).read_bytes() != Path(other.model).read_bytes()
+
+
+def test_where_nothing_is_better_the_input_comes_back(folder: Path) -> None:
+    result = tune(folder, update=UpdateOptions(relative_lr=1e-9), steps=10)
+    assert result.step == 0 or result.after <= result.before
+    thrown = tune(folder, update=UpdateOptions(lr=100.0), steps=40, schedule=Schedule("constant", warmup=0))
+    assert (thrown.step, thrown.after) == (0, thrown.before)
+    assert any("the input's weights come back" in note for note in thrown.notes)
+    assert any("halved 3 times" in note for note in thrown.notes)
+    assert onnx.load(folder / "t.onnx").graph == onnx.load(folder / "q.onnx").graph
+
+
+@pytest.mark.parametrize("ranges", ["learn", "ema"])
+def test_scales_that_learn_or_follow_change_and_stay_positive(folder: Path, ranges: Any) -> None:
+    result = tune(folder, f"{ranges}.onnx", ranges=ranges)
+    assert result.after < result.before
+    before, after = scales_of(folder / "q.onnx"), scales_of(folder / f"{ranges}.onnx")
+    assert set(before) == set(after)
+    assert before != after
+    assert all((np.frombuffer(bits, np.float32) > 0).all() for bits in after.values())
+    weights = ["w1", "w2", "fc"]
+    assert all(before[name] == after[name] for name in weights) == (ranges == "ema")
+
+
+def test_sgd_average_accumulation_and_decay(folder: Path) -> None:
+    update = UpdateOptions("sgd", lr=1e-4, nesterov=True, average=0.9, weight_decay=0.01)
+    result = tune(folder, update=update, accumulate=2, steps=20)
+    assert result.after <= result.before
+    assert tune(folder, batch=4, steps=20).after < result.before
+
+
+def test_what_is_frozen_stays(folder: Path) -> None:
+    tune(folder, "frozen.onnx", freeze=("^w1$", "^b1$"))
+    before, after = (
+        {t.name: t.SerializeToString() for t in onnx.load(folder / name).graph.initializer}
+        for name in ("q.onnx", "frozen.onnx")
+    )
+    assert before["w1"] == after["w1"]
+    assert before["w2"] != after["w2"]
+
+
+# ------------------------------------------------------------------------------------------------ labels, task, time
+
+
+def test_labels_lower_the_loss_on_labels(folder: Path) -> None:
+    result = tune(folder, data="l.npz", loss=LossOptions((parse_label("y:ce"),)), update=UpdateOptions(lr=0.01))
+    assert result.after <= result.before
+    assert result.outputs == ()
+    with pytest.raises(QdqError, match=r"holds no array 'y_lable'"):
+        tune(folder, data="l.npz", loss=LossOptions((parse_label("y:ce:1:y_lable"),)))
+
+
+def test_labels_of_a_wrong_shape_are_refused_in_one_line(folder: Path) -> None:
+    np.savez(folder / "wrong.npz", x=DATA, y_label=np.zeros((20, 3), np.int64))
+    with pytest.raises(QdqError, match=r"'y_label' of --label y:ce takes \[1\], the data has \[1, 3\]"):
+        tune(folder, data="wrong.npz", loss=LossOptions((parse_label("y:ce"),)))
+
+
+def test_a_task_metric_decides(folder: Path) -> None:
+    np.savez(folder / "eval.npz", x=DATA[:8])
+    np.save(folder / "classes.npy", np.zeros(8, np.int64))
+    task = TaskMetric(folder / "eval.npz", folder / "classes.npy", EvaluateOptions(metric="top1"))
+    result = tune(folder, task=task, steps=20)
+    assert result.measure == "1 - top1"
+    assert 0 <= result.after <= result.before <= 1
+
+
+def test_time_is_laid_out_and_ends_it(folder: Path) -> None:
+    result = tune(folder, steps=None, max_minutes=0.02, every=None)
+    assert 20 <= result.planned <= 2000
+    assert result.seconds < 5
+
+
+def test_the_log_has_a_line_for_each_step(folder: Path) -> None:
+    tune(folder, log=folder / "log", steps=12, every=5)
+    lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 13))
+    assert [line["step"] for line in lines if line["event"] == "measure"] == [0, 5, 10, 12]
+    assert all(line["images_per_second"] > 0 for line in lines if line["event"] == "step")
+
+
+# ------------------------------------------------------------------------------------------------------- taken up again
+
+RESUMABLE = """
+import sys
+from pathlib import Path
+from qdqtool.training.options import RunOptions
+from qdqtool.verbs.finetune import FinetuneOptions, finetune
+folder, name = Path(sys.argv[1]), sys.argv[2]
+run = RunOptions(steps=400, every=50, keep_every=3, checkpoint=folder / f"{name}.ck", resume=True, progress=False)
+finetune(folder / "q.onnx", folder / "d.npz", FinetuneOptions(run=run), output=folder / f"{name}.onnx")
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_and_resume_end_with_the_same_bytes(folder: Path) -> None:
+    script = folder / "resumable.py"
+    script.write_text(RESUMABLE)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, script, folder, name], env=env)
+
+    killed = start("killed")
+    deadline = time.monotonic() + 60
+    while not (folder / "killed.ck").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.1)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert not (folder / "killed.onnx").exists()
+    assert (folder / "killed.ck").exists()
+    assert start("killed").wait() == 0
+    assert start("whole").wait() == 0
+    assert (folder / "killed.onnx").read_bytes() == (folder / "whole.onnx").read_bytes()
+    assert not (folder / "killed.ck").exists()
+
+
+def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
+    path = folder / "other.ck"
+
+    def stopped(**more: Any) -> None:
+        tune(folder, checkpoint=path, keep_every=5, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qdqtool.verbs.finetune.finished_model", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            stopped()
+    with pytest.raises(QdqError, match="continue it with --resume"):
+        stopped()
+    with pytest.raises(QdqError, match="made with another set of options"):
+        stopped(resume=True, seed=1)
+    np.savez(folder / "other.npz", x=DATA[:15])
+    with pytest.raises(QdqError, match="made with another data"):
+        stopped(resume=True, data="other.npz")
+    stopped(resume=True)
+    assert not path.exists()
+
+
+# ------------------------------------------------------------------------------------------------------ one line each
+
+
+def test_a_plain_model_is_refused(folder: Path) -> None:
+    with pytest.raises(QdqError, match=r"has no Q/DQ to train with; qdqtool insert --data places them"):
+        finetune(folder / "m.onnx", folder / "d.npz", output=folder / "t.onnx")
+
+
+def test_a_nan_in_the_data_is_refused(folder: Path) -> None:
+    broken = DATA.copy()
+    broken[7, 0, 0, 0] = np.nan
+    np.savez(folder / "nan.npz", x=broken)
+    with pytest.raises(QdqError, match="input 'x' holds NaN"):
+        tune(folder, data="nan.npz")
+
+
+def test_an_operator_without_a_gradient_is_named(tmp_path: Path) -> None:
+    text = NET.replace("c2 = Conv<pads=[1,1,1,1]>(r1", "h = MeanVarianceNormalization(r1) c2 = Conv<pads=[1,1,1,1]>(h")
+    (tmp_path / "m.onnx").write_bytes(model_of(text, 17).SerializeToString())
+    np.savez(tmp_path / "d.npz", x=DATA)
+    qdqtool.insert(tmp_path / "m.onnx", data=tmp_path / "d.npz", output=tmp_path / "q.onnx")
+    with pytest.raises(QdqError, match="MeanVarianceNormalization"):
+        tune(tmp_path)
+    assert not (tmp_path / "t.onnx").exists()
+
+
+def test_files_named_twice_and_the_input_are_refused(folder: Path) -> None:
+    with pytest.raises(QdqError, match="named twice"):
+        tune(folder, log=folder / "t.onnx")
+    with pytest.raises(QdqError, match="is the input"):
+        tune(folder, "q.onnx")
+    with pytest.raises(QdqError, match="is the input"):
+        tune(folder, checkpoint=folder / "d.npz")
+
+
+def test_a_batch_that_the_model_does_not_take_is_refused(folder: Path) -> None:
+    model = onnx.load(folder / "q.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    with pytest.raises(QdqError, match="--batch: 4 cannot be"):
+        finetune(model, folder / "d.npz", FinetuneOptions(batch=4, run=QUICK))
+    result = finetune(model, folder / "d.npz", FinetuneOptions(run=replace(QUICK, steps=5)))
+    assert isinstance(result.model, onnx.ModelProto)
+    assert result.samples == 8
+
+
+def test_peel_writes_the_same_cache(folder: Path, tuned: FinetuneResult) -> None:
+    version = qdqtool.TrtVersion(8, 6, 1)
+    for target in ("gpu", "dla"):
+        caches = []
+        for name in ("q", "tuned"):
+            made = qdqtool.peel(
+                folder / f"{name}.onnx",
+                qdqtool.PeelOptions(version, target),
+                output=folder / "p.onnx",
+                cache=folder / f"{name}.cache",
+            )
+            caches.append(made.cache.entries)
+        same = {name: one.tobytes() == caches[1][name].tobytes() for name, one in caches[0].items()}
+        assert all(same.values()) == (target == "gpu")
