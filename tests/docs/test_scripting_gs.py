@@ -23,6 +23,9 @@ V8502 = qdqtool.TrtVersion(8, 5, 2)
 DETECTOR, CLASSIFIER = "digits_detector", "tiny_classifier"
 DATA = {DETECTOR: "digits_calib.npz", CLASSIFIER: "digits8_calib.npz"}
 
+# Chosen without running the model again: what is tested here is what comes in and goes out.
+FAST = qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions("mse"), keep_float=0)
+
 
 def exported(graph: gs.Graph) -> bytes:
     """What onnx-graphsurgeon makes of a graph: two graphs with the same bytes are the same graph."""
@@ -67,7 +70,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
 def test_insert_gives_a_graph_back_and_keeps_the_one_it_got(models: Path, name: str) -> None:
     graph = graph_of(models, name)
     before = exported(graph)
-    result = qdqtool.insert(graph, data=batches_of(models, name))
+    result = qdqtool.insert(graph, data=batches_of(models, name), options=FAST)
     assert isinstance(result.model, gs.Graph)
     assert result.model is not graph
     assert exported(graph) == before
@@ -78,15 +81,15 @@ def test_insert_gives_a_graph_back_and_keeps_the_one_it_got(models: Path, name: 
 
 def test_the_graph_that_comes_out_is_the_proto_that_comes_out(models: Path) -> None:
     data = batches_of(models, CLASSIFIER)
-    from_graph = qdqtool.insert(graph_of(models, CLASSIFIER), data=data)
-    from_proto = qdqtool.insert(proto_of(models, CLASSIFIER), data=data)
+    from_graph = qdqtool.insert(graph_of(models, CLASSIFIER), data=data, options=FAST)
+    from_proto = qdqtool.insert(proto_of(models, CLASSIFIER), data=data, options=FAST)
     assert isinstance(from_proto.model, onnx.ModelProto)
     assert pairs_of(from_graph.model) == pairs_of(gs.import_onnx(from_proto.model))
     assert from_graph.plan.points == from_proto.plan.points
 
 
 def test_scales_stand_in_the_graph_to_the_bit(models: Path) -> None:
-    result = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER))
+    result = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER), options=FAST)
     pairs = pairs_of(result.model)
     for point in result.plan.activations:
         assert pairs[point.tensor][0] == result.inserted.scales[point.tensor].bits.tobytes()
@@ -95,7 +98,7 @@ def test_scales_stand_in_the_graph_to_the_bit(models: Path) -> None:
 
 def test_the_placed_graph_runs_and_stays_near_float(models: Path) -> None:
     """Top-1 of INT8 and float agree on nearly every digit: pairs stand where values flow, with scales that fit."""
-    placed = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER, 64)).model
+    placed = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER, 64), options=FAST).model
     held_out = {"images": np.load(models / "digits8_test.npz")["x"][:64]}
     exact = run(proto_of(models, CLASSIFIER), held_out)[0]
     rounded = run(gs.export_onnx(placed), held_out)[0]
@@ -120,7 +123,7 @@ def test_a_graph_that_was_edited_in_gs_is_what_is_quantised(models: Path) -> Non
     graph = graph_of(models, DETECTOR)
     graph.outputs = [tensor for tensor in graph.outputs if tensor.name == "scores"]
     graph.cleanup().toposort()
-    result = qdqtool.insert(graph, data=batches_of(models, DETECTOR))
+    result = qdqtool.insert(graph, data=batches_of(models, DETECTOR), options=FAST)
     assert [head.label for head in result.plan.heads] == ["score"]
     assert [tensor.name for tensor in result.model.outputs] == ["scores"]
     assert not any("box_head" in tensor for tensor in pairs_of(result.model))
@@ -133,7 +136,7 @@ def test_insert_without_data_says_how_many_are_estimated(models: Path) -> None:
 
 def test_output_also_writes_the_file(models: Path, tmp_path: Path) -> None:
     graph = graph_of(models, CLASSIFIER)
-    result = qdqtool.insert(graph, data=batches_of(models, CLASSIFIER), output=tmp_path / "q.onnx")
+    result = qdqtool.insert(graph, data=batches_of(models, CLASSIFIER), output=tmp_path / "q.onnx", options=FAST)
     assert isinstance(result.model, gs.Graph)
     written = gs.import_onnx(onnx.load(tmp_path / "q.onnx"))
     assert pairs_of(written) == pairs_of(result.model)
@@ -146,7 +149,7 @@ def test_output_also_writes_the_file(models: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [DETECTOR, CLASSIFIER])
 def test_peel_gives_the_graph_back_as_it_was(models: Path, name: str) -> None:
     graph = graph_of(models, name)
-    placed = qdqtool.insert(graph, data=batches_of(models, name)).model
+    placed = qdqtool.insert(graph, data=batches_of(models, name), options=FAST).model
     before = exported(placed)
     result = qdqtool.peel(placed, qdqtool.PeelOptions(V8502))
     assert isinstance(result.model, gs.Graph)
@@ -155,7 +158,7 @@ def test_peel_gives_the_graph_back_as_it_was(models: Path, name: str) -> None:
 
 
 def test_the_cache_holds_the_bits_of_the_graph(models: Path, tmp_path: Path) -> None:
-    placed = qdqtool.insert(graph_of(models, DETECTOR), data=batches_of(models, DETECTOR))
+    placed = qdqtool.insert(graph_of(models, DETECTOR), data=batches_of(models, DETECTOR), options=FAST)
     result = qdqtool.peel(placed.model, qdqtool.PeelOptions(V8502), cache=tmp_path / "c.cache")
     pairs = pairs_of(placed.model)
     for point in placed.plan.activations:
@@ -165,7 +168,7 @@ def test_the_cache_holds_the_bits_of_the_graph(models: Path, tmp_path: Path) -> 
 
 def test_a_scale_changed_in_gs_goes_into_the_cache(models: Path) -> None:
     """What a user, or QAT, writes into the graph is what TensorRT gets."""
-    placed = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER)).model
+    placed = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER), options=FAST).model
     first = next(node for node in placed.nodes if node.op == "QuantizeLinear" and node.inputs[0].name == "images")
     value = np.array(0.015625, np.float32)
     first.inputs[1].values = value  # the DQ reads the same constant
@@ -175,7 +178,7 @@ def test_a_scale_changed_in_gs_goes_into_the_cache(models: Path) -> None:
 
 def test_weights_that_were_tuned_go_into_the_source(models: Path) -> None:
     graph = graph_of(models, CLASSIFIER)
-    placed = qdqtool.insert(graph, data=batches_of(models, CLASSIFIER)).model
+    placed = qdqtool.insert(graph, data=batches_of(models, CLASSIFIER), options=FAST).model
     tuned = next(
         tensor for tensor in placed.tensors().values() if isinstance(tensor, gs.Constant) and tensor.values.ndim == 4
     )
@@ -194,7 +197,7 @@ def test_a_plain_graph_has_nothing_to_peel(models: Path) -> None:
 
 
 def test_a_q_whose_dq_was_cut_off_is_refused_by_name(models: Path) -> None:
-    placed = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER)).model
+    placed = qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER), options=FAST).model
     node = next(node for node in placed.nodes if node.op == "QuantizeLinear" and node.inputs[0].name == "images")
     dequantize = node.outputs[0].outputs[0]
     for reader in list(dequantize.outputs[0].outputs):
@@ -250,7 +253,7 @@ def test_graft_takes_a_graph_and_gives_one_back(models: Path) -> None:
 def test_peel_for_the_dla_takes_a_graph_and_data(models: Path) -> None:
     """The calibrated table is lost with the metadata of a gs.Graph: data fills in what the pairs do not say."""
     graph, data = graph_of(models, CLASSIFIER), batches_of(models, CLASSIFIER)
-    placed = qdqtool.insert(graph, data=data).model
+    placed = qdqtool.insert(graph, data=data, options=FAST).model
     with pytest.raises(qdqtool.QdqError, match="no scale"):
         qdqtool.peel(placed, qdqtool.PeelOptions(V8502, target="dla"))
     result = qdqtool.peel(placed, qdqtool.PeelOptions(V8502, target="dla", data=data))
@@ -277,7 +280,7 @@ def test_the_same_kind_comes_out(models: Path, tmp_path: Path, kind: str) -> Non
     path.write_bytes((models / f"{CLASSIFIER}.onnx").read_bytes())
     expected = Path if kind.endswith(("path", "text")) else gs.Graph if kind.endswith("graph") else onnx.ModelProto
     source = KINDS[kind](path)
-    placed = qdqtool.insert(source, data=batches_of(models, CLASSIFIER)).model
+    placed = qdqtool.insert(source, data=batches_of(models, CLASSIFIER), options=FAST).model
     assert isinstance(placed, expected)
     peeled = qdqtool.peel(lambda: placed, qdqtool.PeelOptions(V8502, source=source)).model
     assert isinstance(peeled, expected)
@@ -300,7 +303,7 @@ def test_what_is_no_model_is_our_callers_fault(models: Path) -> None:
 def test_a_proto_that_was_given_stays_as_it_was(models: Path) -> None:
     model = proto_of(models, DETECTOR)
     before = model.SerializeToString(deterministic=True)
-    placed = qdqtool.insert(model, data=batches_of(models, DETECTOR)).model
+    placed = qdqtool.insert(model, data=batches_of(models, DETECTOR), options=FAST).model
     between = placed.SerializeToString(deterministic=True)
     peeled = qdqtool.peel(placed, qdqtool.PeelOptions(V8502)).model
     assert model.SerializeToString(deterministic=True) == before
@@ -328,7 +331,7 @@ def test_estimates_are_refused_through_gs_too(models: Path) -> None:
 
 
 def test_the_public_calibrate_is_a_function_before_and_after_insert(models: Path) -> None:
-    qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER))
+    qdqtool.insert(graph_of(models, CLASSIFIER), data=batches_of(models, CLASSIFIER), options=FAST)
     assert "images" in qdqtool.calibrate(graph_of(models, CLASSIFIER), batches_of(models, CLASSIFIER))
 
 

@@ -79,7 +79,21 @@ def case_of(file: Path, folder: Path, options: PlanOptions | None = None) -> Cas
     return Case(file, folder, table, done, before)
 
 
-@pytest.fixture(scope="module", params=TRAINED, ids=lambda file: file.stem)
+# The largest trained networks likewise: a second or more for each law.
+_LARGE = {
+    "gtcrn",
+    "ppocrv3_det",
+    "ppocr_mobile_cls",
+    "ultraface_rfb640",
+    "squeezenet11_fp32",
+    "bert_toy",
+    "sinet_seg",
+    "selfie_seg",
+}
+_SOME = [pytest.param(file, marks=pytest.mark.slow) if file.stem in _LARGE else file for file in TRAINED]
+
+
+@pytest.fixture(scope="module", params=_SOME, ids=[file.stem for file in TRAINED])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem))
 

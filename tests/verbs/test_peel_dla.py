@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ NET = f"""g (float[N,4,8,8] x) => (float[N,3] z) <{W}> {{
 FLOATS = ["x", "c", "r", "d", "a", "u", "m", "e", "s", "p", "g", "f", "y", "z"]
 TIED_GROUPS = [{"d", "r"}, {"u", "m"}, {"p", "g", "f"}]
 HEADS = PlanOptions(float_heads="none")
+FAST = InsertOptions(calibration=CalibrationOptions("mse"), keep_float=0)
 OWN = CalibrationOptions(inner=False)
 
 
@@ -48,7 +50,7 @@ def scales_of_points(model: onnx.ModelProto, factor: float = 0.011) -> ScaleTabl
 
 def placed(*, text: str = NET, table: bool = True, opset: int = 17) -> onnx.ModelProto:
     """The network with pairs; with the table of all tensors in its metadata, or with scales of the points alone."""
-    model, options = model_of(text, opset), InsertOptions(plan=HEADS)
+    model, options = model_of(text, opset), replace(FAST, plan=HEADS)
     given = {"data": feed()} if table else {"scales": scales_of_points(model)}
     result: onnx.ModelProto = insert(model, options=options, **given).model
     return result
@@ -343,7 +345,7 @@ def test_real_models_are_covered_from_their_metadata_alone(shared: Path, tmp_pat
     path = shared / "corpus" / "models" / f"{name}.onnx"
     key, shape = input_shape(onnx.load(path))
     data = [{key: np.random.default_rng(seed).normal(size=shape).astype(np.float32)} for seed in range(2)]
-    done = insert(path, data=data, output=tmp_path / "q.onnx")
+    done = insert(path, data=data, options=FAST, output=tmp_path / "q.onnx")
     result = peel(done.model, PeelOptions(V8_6, "dla"), output=tmp_path / "p.onnx", cache=tmp_path / "p.cache")
     want = activations_of(onnx.load(tmp_path / "p.onnx"))
     assert set(result.cache.entries) == want and result.table.unscaled == {}
