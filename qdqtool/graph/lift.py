@@ -54,13 +54,14 @@ def lift(sites: Sequence[Site], opset: int, taken: set[str], where: object) -> l
         QdqError: an operator cannot be lifted with its meaning kept; it is named.
     """
     islands = [_prepared(site, opset, where) for site in sites]
+    called = {site.node.name for site in sites}
     found: list[list[NodeProto] | None] = []
     for begin in range(0, len(sites), _BATCH):
         batch = range(begin, min(begin + _BATCH, len(sites)))
         converted = _convert([islands[i] for i in batch], [sites[i] for i in batch], opset, where)
         for index, nodes in zip(batch, converted, strict=True):
             _put_right(nodes, sites[index], opset, where)
-            fresh = _named(nodes, sites[index].node, taken)
+            fresh = _named(nodes, sites[index].node, taken, called)
             _refuse_invalid(fresh, sites[index].node, opset, where)
             found.append(None if _unchanged(fresh, sites[index].node) else fresh)
     return found
@@ -237,8 +238,11 @@ def _main(nodes: list[NodeProto], origin: NodeProto) -> NodeProto:
     return next((node for node in nodes if node.op_type == origin.op_type), nodes[-1])
 
 
-def _named(nodes: list[NodeProto], origin: NodeProto, taken: set[str]) -> list[NodeProto]:
-    """The nodes under the model's names; the main one keeps all that the original said and still says."""
+def _named(nodes: list[NodeProto], origin: NodeProto, taken: set[str], called: set[str]) -> list[NodeProto]:
+    """The nodes under the model's names; the main one keeps all that the original said and still says.
+
+    Nodes of one name make others, which get names of their own: `taken` are tensors' names, `called` nodes'.
+    """
     main = _main(nodes, origin)
     roles = _roles(nodes, main)
     base = next(name for name in origin.output if name)
@@ -258,7 +262,7 @@ def _named(nodes: list[NodeProto], origin: NodeProto, taken: set[str]) -> list[N
         result.input.extend(tensors[name] for name in node.input)
         result.output.extend(tensors[name] for name in node.output)
         if node is not main and origin.name:
-            result.name = f"{origin.name}_{roles.get(node.output[0], node.op_type.lower())}"
+            result.name = _unique(f"{origin.name}_{roles.get(node.output[0], node.op_type.lower())}", called)
         result.attribute.extend(_kept_attributes(node, origin) if node is main else node.attribute)
         fresh.append(result)
     return fresh

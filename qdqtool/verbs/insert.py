@@ -46,7 +46,7 @@ class InsertOptions:
     Attributes:
         plan: target, version, heads, rules.
         calibration: method and provider, where data is given. Without a method: `auto`; `mse` for weights that
-            `condition` edited (`default_method`) and for the DLA.
+            `condition` edited (`default_method`).
         feed: how data is read.
         fold_bn: fold BatchNormalization into the weights first, where exact.
         requantize: take out the pairs that are there and begin anew.
@@ -264,8 +264,7 @@ def _calibrated(
         plain.CopyFrom(proto)
         peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(plain.graph), options.feed)
-    edited = bool(options.condition)
-    method = "mse" if edited or options.plan.target != "gpu" else default_method(plain, once=feed.once)
+    method = "mse" if options.condition else default_method(plain, once=feed.once)
     how = replace(with_method(options.calibration, method), where=opened.name)
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points

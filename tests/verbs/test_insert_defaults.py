@@ -65,7 +65,7 @@ def test_where_it_cannot_be() -> None:
     assert placed(data=iter([{"x": samples()}])) == ("mse", 0)
     assert placed(scales=stored_table(quantised))[1] == 0
     dla = replace(PLAIN, plan=PlanOptions(target="dla", trt_version=TrtVersion(8, 5, 2)))
-    assert placed(dla) == ("mse", 0)
+    assert placed(dla) == ("auto", 0)
     assert placed(model=quantised)[1] == 0
     with pytest.raises(QdqError, match="add --requantize"):
         placed(replace(PLAIN, keep_float="auto"), model=quantised)
