@@ -334,3 +334,13 @@ def test_a_model_older_than_opsets_is_lifted_from_the_first() -> None:
     assert (result.lifted_from, opset_of(result.proto), result.proto.ir_version) == (1, 13, 7)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(run(result.proto, {"x": x})[0], x.reshape(3, 2))
+
+
+def test_nodes_of_one_name_make_nodes_of_names_of_their_own() -> None:
+    """Two Splits called alike each get a Constant; lint would tell of two more nodes of one name."""
+    text = """g (float[1,4,2,2] x) => (float[1,1,2,2] y) {
+     [cut] a, b = Split<axis=1, split=[2,2]>(x) r = Relu(a) [cut] c, d = Split<axis=1, split=[1,1]>(r) y = Add(c, d) }"""
+    made = normalise(model_of(text, 9), None).proto
+    constants = [node.name for node in made.graph.node if node.op_type == "Constant"]
+    assert len(constants) == 2 and len(set(constants)) == 2
+    assert [node.name for node in made.graph.node if node.op_type == "Split"] == ["cut", "cut"]
