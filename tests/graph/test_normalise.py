@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from graphs import model_of
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
