@@ -68,8 +68,7 @@ class Yardstick:
             if any(want[index].shape != have[index].shape for want, have in zip(self.wanted, got, strict=True)):
                 losses.append(1.0)  # as many rows as there are detections: other detections
                 continue
-            mine = np.concatenate([_channels(arrays[index]) for arrays in self.wanted], axis=1)
-            theirs = np.concatenate([_channels(arrays[index]) for arrays in got], axis=1)
+            mine, theirs = (_channels([arrays[index] for arrays in all_of]) for all_of in (self.wanted, got))
             signal = ((mine - mine.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
             error = ((mine - theirs) ** 2).sum(axis=1)
             alive = signal > 0
@@ -101,8 +100,15 @@ def _outputs(
     return tuple(taken)
 
 
-def _channels(array: Float64) -> Float64:
-    """As [channels, samples and positions]; a first axis that is longer than a sample's 1 counts as samples."""
+def _channels(arrays: Sequence[Float64]) -> Float64:
+    """As [channels, samples and positions]; samples of several shapes are one channel."""
+    if len({array.shape for array in arrays}) > 1:
+        return np.concatenate([array.ravel() for array in arrays])[None]
+    return np.concatenate([_by_channel(array) for array in arrays], axis=1)
+
+
+def _by_channel(array: Float64) -> Float64:
+    """As [channels, positions]; a first axis that is longer than a sample's 1 counts among the positions."""
     whole = np.atleast_1d(array)
     squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size != 1])
     if squeezed.ndim < 3 or not squeezed.size:

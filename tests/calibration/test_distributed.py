@@ -168,7 +168,7 @@ def test_a_killed_worker_costs_only_its_shard(files: tuple[Path, Path], here: Da
 def test_a_local_cluster_by_the_command(
     files: tuple[Path, Path], tmp_path: Path, ship: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["calibrate", *map(str, files)]
+    words = ["calibrate", *map(str, files), "--method", "mse"]
     words.insert(2, "--data")
     assert main([*words, "-o", str(tmp_path / "one.json"), "-q"]) == 0
     assert main([*words, "-o", str(tmp_path / "many.json"), "--dask", "local:2", "--dask-shards", "3", *ship]) == 0

@@ -115,6 +115,15 @@ def test_as_many_rows_as_there_are_detections() -> None:
     assert nothing.loss(model(0.1), None) == 0.0
 
 
+def test_samples_of_several_shapes_are_one_channel() -> None:
+    text = "g (float[N,A,B] x) => (float[N,A,B] y) <float k = {1.0}> { y = Mul(x, k) }"
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(1, 4, size)).astype(np.float32)} for size in (5, 3, 5)]
+    one = Yardstick.of(model_of(text), None, data, "cpu", "m")
+    assert one.loss(model_of(text), None) == 0.0
+    assert one.loss(model_of(text.replace("1.0", "1.1")), None) == pytest.approx(0.01, rel=0.2)
+
+
 def test_a_model_without_a_float_output_is_refused() -> None:
     model = model_of("g (float[N,6,5] x) => (int64[3] s) { s = Shape(x) }")
     with pytest.raises(QdqError, match="no float32 output"):
