@@ -292,8 +292,10 @@ def missing_scale(subject: Subject) -> Iterator[Fault]:
 def _lacking(subject: Subject, use: Use) -> Node | None:
     """The operator that a read leads to, across what commutes, and that should have INT8 and has not; None if none.
 
-    One whose own weight or output is in float counts where `insert` would quantise it; a lone INT8 weight is Q013's.
+    One whose own weight or output is in float counts where `insert` would quantise it, not where it found that another
+    input is made in float; a lone INT8 weight is Q013's.
     """
+    refused = {refusal.site for refusal in subject.plan.refusals}
     direct = id(use.node) not in subject.commuting
     weights = {id(node): index for node, index in subject.weighted}
     for end in [use] if direct else subject.onward([use]):
@@ -304,6 +306,10 @@ def _lacking(subject: Subject, use: Use) -> Node | None:
             alone = subject.has_int8_weight(node, weights[id(node)])
             if node.key in subject.planned and not (alone and direct):
                 return node
-        elif id(node) in subject.readers and any(name in subject.view.pairs for name in node.outputs):
+        elif node.name not in refused and _ends_in_int8(subject, node):
             return node
     return None
+
+
+def _ends_in_int8(subject: Subject, node: Node) -> bool:
+    return id(node) in subject.readers and any(name in subject.view.pairs for name in node.outputs)

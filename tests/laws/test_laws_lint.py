@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import shared_folder
+from graphs import model_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import networks
@@ -66,6 +67,20 @@ def test_l6_on_every_trained_model(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cifar_resnet20_bn", "ultraface_rfb320", "yolox_nano_coco"])
 def test_l6_on_some_trained_models(name: str, shared: Path, tmp_path: Path) -> None:
     assert check_insert_adds_no_finding(shared / "corpus" / "models" / f"{name}.onnx", tmp_path) > 0
+
+
+def test_an_average_of_what_is_made_in_float_wants_no_pair() -> None:
+    """Found among 2,000 random networks: one input of the Concat is no group's output, so the pool stays in float."""
+    model = model_of(
+        "net (float[1,4,8,8] x) => (float[1,10] y)"
+        " <float[4,4,1,1] u, float[4,4,1,1] v, float[4,8,1,1] w, float[12,10] k, float[10] b> {"
+        " c = Conv(x, u) l = LeakyRelu(c) d = Conv(x, v) r = LeakyRelu(d) t = Concat<axis=1>(l, r) e = Conv(t, w)"
+        " s = HardSigmoid(e) h = HardSwish(e) a = Concat<axis=1>(t, h) g = GlobalAveragePool(a) f = Flatten(g)"
+        " y = Gemm(f, k, b) }"
+    )
+    check_insert_adds_no_finding(model, Path())
+    placed = verbs.insert(model, scales=laws.table_for(verbs.plan(model))).model
+    assert not [finding for finding in verbs.lint(placed).findings if finding.code == "Q028"]
 
 
 # TensorRT 7 has no Q/DQ, and lint says so: what insert makes for it is there to be peeled.
