@@ -79,18 +79,16 @@ def case_of(file: Path, folder: Path, options: PlanOptions | None = None) -> Cas
     return Case(file, folder, table, done, before)
 
 
-# The largest trained networks likewise: a second or more for each law.
-_LARGE = {
-    "gtcrn",
-    "ppocrv3_det",
-    "ppocr_mobile_cls",
-    "ultraface_rfb640",
-    "squeezenet11_fp32",
-    "bert_toy",
-    "sinet_seg",
-    "selfie_seg",
+# Of the trained networks a few of every kind; the slow suite has all of them.
+_FEW = {
+    "cifar_resnet20_bn",
+    "fastestdet_coco",
+    "mlperf_vww_fp32",
+    "mnist8",
+    "nanodet_m_320_coco",
+    "ultraface_rfb320_raw",
 }
-_SOME = [pytest.param(file, marks=pytest.mark.slow) if file.stem in _LARGE else file for file in TRAINED]
+_SOME = [file if file.stem in _FEW else pytest.param(file, marks=pytest.mark.slow) for file in TRAINED]
 
 
 @pytest.fixture(scope="module", params=_SOME, ids=[file.stem for file in TRAINED])
