@@ -19,7 +19,7 @@ from qdqtool.calibration.feed import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.training.gradients.protocol import GradientGraph
-from qdqtool.training.loop import Computed, Values
+from qdqtool.training.task import Computed, Values
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]

@@ -23,11 +23,12 @@ from qdqtool.training.form import BatchNorms, Form, Ranges, make_form
 from qdqtool.training.gradients.protocol import GradientBackend
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.log import reporting
-from qdqtool.training.loop import Loop, LoopOptions, Progress, Subject
+from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.prepare import Prepared, Wanted, measured_every, prepare, steps_of
 from qdqtool.training.state import Identity, Saved, open_state, write_state
+from qdqtool.training.task import LoopOptions, Subject
 from qdqtool.verbs.insert import plan
 from qdqtool.verbs.opening import check_target, files_of, output_path, path_of
 from qdqtool.verbs.tuned import OutputGain, TaskJudge, TaskMetric, check_judgeable, finished_model, output_gains

@@ -33,6 +33,14 @@ _KINDS = {
     "tensor(int8)": np.int8,
     "tensor(float16)": np.float16,
 }
+_FEW = {
+    "cifar_resnet20_bn",
+    "fastestdet_coco",
+    "mlperf_vww_fp32",
+    "mnist8",
+    "nanodet_m_320_coco",
+    "ultraface_rfb320_raw",
+}
 
 
 def lifted(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
@@ -163,6 +171,11 @@ def session_of(model: onnx.ModelProto | Path, outputs: Iterable[str] = (), folde
         shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         source = shown.SerializeToString()
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def few_at_once(files: Iterable[Path]) -> list[Any]:
+    """Parameters for trained networks: a few of every kind as they are, the others left to the slow suite."""
+    return [file if file.stem in _FEW else pytest.param(file, marks=pytest.mark.slow) for file in files]
 
 
 def check_nobody_complains(model: onnx.ModelProto, made: onnx.ModelProto) -> None:

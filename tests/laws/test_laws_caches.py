@@ -45,18 +45,7 @@ def cache_for(file: Path) -> Cache:
     return Cache.of(laws.V8_6, dict(zip(names, values, strict=True)))
 
 
-_FEW = {
-    "cifar_resnet20_bn",
-    "fastestdet_coco",
-    "mlperf_vww_fp32",
-    "mnist8",
-    "nanodet_m_320_coco",
-    "ultraface_rfb320_raw",
-}
-_SOME = [file if file.stem in _FEW else pytest.param(file, marks=pytest.mark.slow) for file in TRAINED]
-
-
-@pytest.fixture(scope="module", params=_SOME, ids=[file.stem for file in TRAINED])
+@pytest.fixture(scope="module", params=laws.few_at_once(TRAINED), ids=[file.stem for file in TRAINED])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder, cache = tmp_path_factory.mktemp(request.param.stem), cache_for(request.param)
     write_cache(cache, folder / "c.cache")

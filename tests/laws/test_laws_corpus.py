@@ -79,19 +79,7 @@ def case_of(file: Path, folder: Path, options: PlanOptions | None = None) -> Cas
     return Case(file, folder, table, done, before)
 
 
-# Of the trained networks a few of every kind; the slow suite has all of them.
-_FEW = {
-    "cifar_resnet20_bn",
-    "fastestdet_coco",
-    "mlperf_vww_fp32",
-    "mnist8",
-    "nanodet_m_320_coco",
-    "ultraface_rfb320_raw",
-}
-_SOME = [file if file.stem in _FEW else pytest.param(file, marks=pytest.mark.slow) for file in TRAINED]
-
-
-@pytest.fixture(scope="module", params=_SOME, ids=[file.stem for file in TRAINED])
+@pytest.fixture(scope="module", params=laws.few_at_once(TRAINED), ids=[file.stem for file in TRAINED])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem))
 

@@ -17,10 +17,11 @@ import pytest
 from qdqtool.calibration.feed import Batch
 from qdqtool.errors import QdqError
 from qdqtool.training.averages import MovingMaxima
-from qdqtool.training.loop import Computed, Loop, LoopOptions, Progress, Subject, Values
+from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.optimisers import AdamW, Sgd
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.schedules import Schedule
+from qdqtool.training.task import Computed, LoopOptions, Subject, Values
 
 F = np.float32
 GOAL = np.array([1.0, -2.0, 3.0], F)

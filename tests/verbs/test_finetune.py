@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
+from graphs import SMALL_NET, model_of
 
 import qdqtool
 from qdqtool.errors import QdqError
@@ -33,16 +33,6 @@ from qdqtool.verbs.tuned import METADATA, TaskMetric
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-NET = """net (float[N,4,8,8] x) => (float[N,3] y) <float[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3] fc>
-{
- c1 = Conv<pads=[1,1,1,1]>(x, w1, b1)
- r1 = Relu(c1)
- c2 = Conv<pads=[1,1,1,1]>(r1, w2)
- r2 = Relu(c2)
- g = GlobalAveragePool(r2)
- f = Flatten(g)
- y = Gemm(f, fc)
-}"""
 DATA = np.random.default_rng(3).normal(size=(20, 4, 8, 8)).astype(np.float32)
 
 
@@ -50,7 +40,7 @@ DATA = np.random.default_rng(3).normal(size=(20, 4, 8, 8)).astype(np.float32)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Q/DQ model with much to win back, `q.onnx`, and data for it, `d.npz`; labels in `l.npz`."""
     path = tmp_path_factory.mktemp("finetune")
-    model = model_of(NET, 17)
+    model = model_of(SMALL_NET, 17)
     (path / "m.onnx").write_bytes(model.SerializeToString())
     np.savez(path / "d.npz", x=DATA)
     np.savez(path / "l.npz", x=DATA, y_label=np.arange(20) % 3)
@@ -294,7 +284,9 @@ def test_a_nan_in_the_data_is_refused(folder: Path) -> None:
 
 
 def test_an_operator_without_a_gradient_is_named(tmp_path: Path) -> None:
-    text = NET.replace("c2 = Conv<pads=[1,1,1,1]>(r1", "h = MeanVarianceNormalization(r1) c2 = Conv<pads=[1,1,1,1]>(h")
+    text = SMALL_NET.replace(
+        "c2 = Conv<pads=[1,1,1,1]>(r1", "h = MeanVarianceNormalization(r1) c2 = Conv<pads=[1,1,1,1]>(h"
+    )
     (tmp_path / "m.onnx").write_bytes(model_of(text, 17).SerializeToString())
     np.savez(tmp_path / "d.npz", x=DATA)
     qdqtool.insert(tmp_path / "m.onnx", data=tmp_path / "d.npz", output=tmp_path / "q.onnx")
