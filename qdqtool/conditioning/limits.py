@@ -19,10 +19,11 @@ LEAST_CLIP = 0.1  # decibels that clipping must win at an operator's output
 
 
 def find_limits(verdicts: Sequence[tuple[Family, Float32]], least: float) -> dict[str, tuple[Float64, float]]:
-    """First output of an operator -> limits per output channel (float64 [channels]) and the decibels predicted.
+    """First output of an operator -> the share of each output channel's largest weight that stays, and decibels.
 
+    Shares (float64 [channels]) hold whatever a channel's weights were divided by for the sake of those that read it.
     The error of a weight counts times the mean square of the input channel that it multiplies, so what is least is the
-    noise at the output: sum_i,k (Q(w) - w)^2 X_i over shares 1, 0.99, ... 0.7 of each channel's largest weight.
+    noise at the output: sum_i,k (Q(w) - w)^2 X_i over shares 1, 0.99, ... 0.7.
 
     Args:
         verdicts: each family with the factors that its rows have been divided by.
@@ -34,15 +35,15 @@ def find_limits(verdicts: Sequence[tuple[Family, Float32]], least: float) -> dic
         for reader, total in zip(family.readers, noise.tolist(), strict=True):
             if reader.rounded != "channel":
                 continue
-            limits, saved = _limits(reader, family.table.energy, factors.astype(np.float64))
+            shares, saved = _shares(reader, family.table.energy, factors.astype(np.float64))
             gain = 10 * np.log10(total / max(total - saved, total * 1e-9)) if total > 0 else 0.0
             if gain >= least and saved > 0:
-                found[reader.key] = limits, float(gain)
+                found[reader.key] = shares, float(gain)
     return found
 
 
-def _limits(reader: Weight, energy: Float64, factors: Float64) -> tuple[Float64, float]:
-    """The limits of one operator's weight as the division left it, and how much of its relative noise they save."""
+def _shares(reader: Weight, energy: Float64, factors: Float64) -> tuple[Float64, float]:
+    """The shares of one operator, its inputs' division reckoned with, and how much of its relative noise they save."""
     shape = (reader.cube.shape[0], 1, reader.cube.shape[2], 1)
     used = reader.channels >= 0
     divided = np.where(used, factors[reader.channels], 1.0).reshape(shape)
@@ -54,7 +55,7 @@ def _limits(reader: Weight, energy: Float64, factors: Float64) -> tuple[Float64,
     least = np.take_along_axis(errors, best[None], 0)[0]
     signal = float((np.square(cube) * own).sum())
     saved = float((errors[0] - least).sum()) / max(signal, 1e-30)
-    return (top * _SHARES[best]).reshape(-1), saved
+    return _SHARES[best].reshape(-1), saved
 
 
 def _error(cube: Float64, limit: Float64, energy: Float64) -> Float64:

@@ -193,11 +193,11 @@ class _Run:
         return verdicts, divisions
 
     def _clip(self, choices: Sequence[tuple[Family, npt.NDArray[np.float32]]]) -> None:
-        limits = find_limits(choices, LEAST_CLIP)
-        for proto in self._protos() if limits else ():
-            clip_weights(GraphView(proto.graph, self.folder), {key: limit for key, (limit, _) in limits.items()})
+        found = find_limits(choices, LEAST_CLIP)
+        for proto in self._protos() if found else ():
+            clip_weights(GraphView(proto.graph, self.folder), {key: shares for key, (shares, _) in found.items()})
             list_as_inputs(proto)
-        for key, (_, decibel) in limits.items():
+        for key, (_, decibel) in found.items():
             self.edits.append(Edit("clip", key, decibel, "its largest weights cost the others more than they bring"))
 
     def _correct(self) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from graphs import model_of
-from nets import CONCAT, RELU, SILU, feed_of, samples, spread, subject_of, value_of
+from nets import CONCAT, RELU, SILU, SPREAD, feed_of, samples, spread, subject_of, value_of
 
 from qdqtool.conditioning.edits import STEPS, Conditioned
 from qdqtool.conditioning.run import Settings, advice, condition_model
@@ -74,6 +74,24 @@ def test_powers_of_two_keep_the_function_to_the_bit() -> None:
     assert told.count("smooth") == 2
     assert run_model(made, samples()).tobytes() == run_model(proto, samples()).tobytes()
     assert told.kept["y"].relative == 0.0
+
+
+def test_a_weight_that_equalising_shrank_is_clipped_by_a_share_of_what_it_is_now() -> None:
+    proto = model_of(
+        """g (float[N,4,6,6] x) => (float[N,3,6,6] y) <float[4,4,1,1] w0, float[8,4,1,1] w1, float[3,8,3,3] w2>
+        { c0 = Conv(x, w0)  r0 = Relu(c0)  c1 = Conv(r0, w1)  r1 = Relu(c1)  y = Conv<pads=[1,1,1,1]>(r1, w2) }"""
+    )
+    for tensor, factors in zip(proto.graph.initializer, ([1, 1, 1, 0], SPREAD), strict=False):
+        rows = onnx.numpy_helper.to_array(tensor) * np.float32(factors).reshape(-1, 1, 1, 1)
+        if tensor.name == "w1":
+            rows[:, 3] = 4 * np.abs(rows).max(axis=(1, 2, 3))[:, None, None]  # of an input that is always 0
+        tensor.CopyFrom(onnx.numpy_helper.from_array(rows, tensor.name))
+    equal, _ = done(proto, "equalise")
+    clipped, told = done(proto, "equalise", "clip")
+    assert {edit.site for edit in told.edits} >= {"r1", "c1"}
+    shares = [np.abs(value_of(one, "w1")).max(axis=(1, 2, 3)) for one in (clipped, equal)]
+    assert (shares[0] / shares[1]).min() >= 0.7 - 1e-6
+    assert told.moved["y"].decibel > 40
 
 
 def even() -> onnx.ModelProto:

@@ -17,13 +17,12 @@ from qdqtool.passes.condition.layout import as_cube, from_cube
 Float64 = npt.NDArray[np.float64]
 
 
-def clip_weights(view: GraphView, limits: Mapping[str, Float64]) -> int:
-    """Clip weights to [-limit, limit] per output channel; the proto is edited. Enters the main graph only.
+def clip_weights(view: GraphView, shares: Mapping[str, Float64]) -> int:
+    """Clip weights to a share of the largest of their output channel; the proto is edited. Enters the main graph only.
 
     Args:
         view: the graph.
-        limits: first output of a weighted operator -> the limits, float64 [channels]; at or above a channel's largest
-            weight it stays as it is.
+        shares: first output of a weighted operator -> the shares, float64 [channels]; with 1 a channel stays as it is.
 
     Returns:
         How many weights were cut off.
@@ -31,13 +30,13 @@ def clip_weights(view: GraphView, limits: Mapping[str, Float64]) -> int:
     editor = Editor(view)
     constants = Constants(editor)
     cut = 0
-    for key, limit in limits.items():
+    for key, share in shares.items():
         node = view.producer[key]
         index = weight_index(view, node)
         assert index is not None
         weight = constants.read(node, index)
         cube = as_cube(node, weight)
-        bound = limit.reshape(cube.shape[0], cube.shape[1], 1, 1)
+        bound = np.abs(cube).max(axis=(2, 3), keepdims=True) * share.reshape(cube.shape[0], cube.shape[1], 1, 1)
         cut += int((np.abs(cube) > bound).sum())
         clipped = np.clip(cube, -bound, bound)
         constants.write(node, index, narrowed(from_cube(node, clipped, weight.shape), node.name))

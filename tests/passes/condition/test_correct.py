@@ -68,8 +68,9 @@ def test_where_there_is_no_place_for_a_bias(text: str) -> None:
 def test_weights_are_clipped_per_channel() -> None:
     proto = model_of(PICTURE.format("float[3,4,1,1] w, float[3] b", "y = Conv(x, w, b)"))
     before = onnx.numpy_helper.to_array(proto.graph.initializer[0]).reshape(3, 4)
-    limits = np.abs(before).max(axis=1) * [0.5, 1.0, 0.9]
-    cut = clip_weights(GraphView(proto.graph), {"y": limits})
+    shares = np.array([0.5, 1.0, 0.9])
+    limits = np.abs(before).max(axis=1) * shares
+    cut = clip_weights(GraphView(proto.graph), {"y": shares})
     after = onnx.numpy_helper.to_array(proto.graph.initializer[0]).reshape(3, 4)
     assert cut == int((np.abs(before) > limits[:, None]).sum()) > 0
     assert after == pytest.approx(np.clip(before, -limits[:, None], limits[:, None]), abs=1e-7)
