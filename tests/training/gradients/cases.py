@@ -93,6 +93,7 @@ _ELEMENTWISE = [
     *(_one(name) for name in ["Abs", "Neg", "Exp", "Sin", "Cos", "Tanh", "Sigmoid", "Erf", "Relu", "Identity", "HardSwish", "Softplus", "Softsign", "Atan", "Asinh", "Sinh", "Cosh"]),
     *(_positive(name) for name in ("Log", "Sqrt", "Reciprocal")),
     _one("Mish", opset=18), _one("LeakyRelu"), _one("LeakyRelu", "<alpha=0.3>"), _one("Elu"), _one("Elu", "<alpha=0.7>"), _one("Selu"), _one("Celu", "<alpha=0.6>"),
+    *(_text(name, f"(float[2,3] x) => (float[2,3] y) <float[2,3] p> {{ h = Add(x, p) s = {name}(h) y = Mul(h, s) }}") for name in ("Ceil", "Floor", "Round", "Sign")),
     _one("HardSigmoid"), _one("HardSigmoid", "<alpha=0.4,beta=0.3>"), _one("ThresholdedRelu", "<alpha=0.2>"),
     replace(_one("Gelu", opset=20), oracle="net (float[2,3,4] x) => (float[2,3,4] y) <float[2,3,4] p, float r = {1.41421356}, float one = {1.0}, float half = {0.5}> { h = Add(x, p) d = Div(h, r) e = Erf(d) f = Add(e, one) k = Mul(h, half) y = Mul(k, f) }"), _one("Gelu", '<approximate="tanh">', opset=20), _one("Softmax"), _one("Softmax", "<axis=1>"), _one("LogSoftmax", "<axis=0>"),
     *(_two(op, "2,3,4", other, "2,3,4") for op in ("Add", "Sub", "Mul", "Div") for other in ("2,3,4", "3,1", "4", "1,1,1")),

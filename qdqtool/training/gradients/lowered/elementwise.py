@@ -173,6 +173,7 @@ ELEMENTWISE: dict[str, Rule] = {
     "PRelu": _prelu,
     "Pow": _pow,
     "Selu": _selu,
+    **dict.fromkeys(("Ceil", "Floor", "Round", "Sign"), _of_x(number("zero", 0) + "dx = Mul (g, zero)\n")),  # steps
     "Softplus": _of_x("s = Sigmoid (x)\ndx = Mul (g, s)\n"),
     "Softsign": _of_x(number("one", 1) + "a = Abs (x)\nd = Add (a, one)\ndd = Mul (d, d)\ndx = Div (g, dd)\n"),
     "Sum": _sum,
