@@ -49,7 +49,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--bind", metavar="B", action="append", default=[], help=_BIND)
     group.add_argument("--loss", metavar="F", help="script.py:function that builds terms of its own")
     group.add_argument("--match", metavar="W", type=float, help="weight of the distance to the teacher's tensors")
-    group.add_argument("--augment", metavar="A", default="", help="of image folders: flip,crop,colour")
+    group.add_argument("--augment", metavar="A", help="of pictures: none or flip,crop,colour (default without labels)")
 
 
 def _add_how_long(group: argparse._ArgumentGroup) -> None:
@@ -77,7 +77,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--l1", metavar="W", type=float, default=0.0, help="weight of their absolute values (0)")
     group.add_argument("--clip", metavar="N", type=float, default=1.0, help="largest norm of a gradient; 0: any (1)")
     group.add_argument(
-        "--average", metavar="D", type=float, default=0.0, help="moving average of the weights (0: none)"
+        "--average", metavar="D", type=float, default=0.98, help="moving average of the weights (0.98; 0: none)"
     )
     group.add_argument("--backend", choices=("auto", "builtin", "ort-training"), default="auto", help="of gradients")
     group.add_argument("--threads", metavar="N", type=int, default=1, help="of onnxruntime (1)")
@@ -86,7 +86,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--evaluate-every", metavar="N", type=int, help="updates between two measurements")
-    group.add_argument("--patience", metavar="N", type=int, default=6, help="measurements without gain; 0: no end (6)")
+    group.add_argument("--patience", metavar="N", type=int, default=8, help="measurements without gain; 0: no end (8)")
     group.add_argument("--eval-data", metavar="D", help="labelled data: measure the task instead of the loss")
     group.add_argument("--eval-labels", metavar="L", help="its labels, as evaluate --labels")
     group.add_argument("--eval-metric", choices=("top1", "coco", "voc"), help="as evaluate --metric")
@@ -162,11 +162,18 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         freeze=tuple(args.freeze),
         backend=args.backend,
         teacher=args.teacher,
-        augment=tuple(filter(None, args.augment.split(","))),
+        augment=_augment(args.augment),
         batch=args.batch,
         task=_task(args),
         provider=args.provider,
     )
+
+
+def _augment(text: str | None) -> tuple[str, ...] | None:
+    """The steps named; None where nothing was said."""
+    if text is None:
+        return None
+    return () if text == "none" else tuple(filter(None, text.split(",")))
 
 
 def _task(args: argparse.Namespace) -> TaskMetric | None:

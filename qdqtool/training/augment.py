@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flips, crops and colour changes of images that carry no labels. Drawn per sample; not for data with labels."""
+"""Flips, crops and colour changes of pictures that carry no labels. Drawn per sample; not for data with labels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]
 Draw = np.random.Generator
+Steps = Sequence[str] | None  # None: all of them where the data are pictures
 
 _LEAST_SIDE = 0.7  # of a crop, as part of the image's
 _GAIN, _SHIFT = 0.2, 25.0  # colours: factor within 1 +- this, then grey levels within +- this
+_PICTURE = 16  # shortest side of what passes for a picture
 
 
 @dataclass(frozen=True)
@@ -27,20 +29,22 @@ class ImageAugment:
     Attributes:
         name: the input.
         steps: some of flip, crop, colour, in this order.
-        spec: how the images were preprocessed, its layout decided.
+        channels_last: whether the input is NHWC.
+        spec: how files became the input; None for arrays, whose darkest and lightest values stand for black and white.
     """
 
     name: str
     steps: tuple[str, ...]
-    spec: Preprocess
+    channels_last: bool = False
+    spec: Preprocess | None = None
 
     def __call__(self, sample: Batch, draw: Draw) -> Batch:
         """The changed sample; every image of it is drawn for by itself."""
         images = sample[self.name]
-        channels_last = self.spec.layout == "nhwc"
-        planes = images.transpose(0, 3, 1, 2) if channels_last else images
+        planes = images.transpose(0, 3, 1, 2) if self.channels_last else images
         changed = np.stack([self._image(image, draw) for image in planes])
-        return {**sample, self.name: np.ascontiguousarray(changed.transpose(0, 2, 3, 1) if channels_last else changed)}
+        given = changed.transpose(0, 2, 3, 1) if self.channels_last else changed
+        return {**sample, self.name: np.ascontiguousarray(given)}
 
     def _image(self, image: Float32, draw: Draw) -> Float32:
         for step in self.steps:
@@ -48,29 +52,53 @@ class ImageAugment:
         return image
 
 
-def open_augment(steps: Sequence[str], feed: Feed) -> ImageAugment | None:
-    """The changes that `--augment` asks for, fitted to a folder of images; None for none.
+def open_augment(steps: Steps, feed: Feed) -> ImageAugment | None:
+    """The changes that `--augment` asks for, fitted to the data; None for none.
+
+    Args:
+        steps: some of flip, crop, colour; None for all of them where the data are pictures: a folder of images, or
+            arrays with three channels and sides of 16 at least.
+        feed: the data.
 
     Raises:
-        QdqError: a step that is none, or data that are no folder of images of a float32 input.
+        QdqError: a step that is none, or steps for data that are no pictures.
     """
-    if not steps:
-        return None
-    for step in steps:
+    for step in steps or ():
         if step not in _STEPS:
             raise QdqError("--augment", f"{step!r} is not one", f"choose some of {','.join(_STEPS)}")
-    if feed.description["kind"] != "images" or len(feed.inputs) != 1 or feed.inputs[0].dtype != np.float32:
-        raise QdqError("--augment", "changes images of a folder, and the data is none", "leave it out")
-    spec = parse_preprocess(str(feed.description["preprocess"]))
-    return ImageAugment(feed.inputs[0].name, tuple(step for step in _STEPS if step in steps), spec)
+    axis = _channel_axis(feed)
+    if steps and axis is None:
+        raise QdqError("--augment", "changes pictures, and the data are none", "leave it out")
+    if axis is None or (steps is not None and not steps):
+        return None
+    text = feed.description.get("preprocess") if feed.description["kind"] == "images" else None
+    spec = None if text is None else parse_preprocess(str(text))
+    chosen = tuple(step for step in _STEPS if steps is None or step in steps)
+    return ImageAugment(feed.inputs[0].name, chosen, axis == 3, spec)
 
 
-def _flip(image: Float32, draw: Draw, spec: Preprocess) -> Float32:
+def _channel_axis(feed: Feed) -> int | None:
+    """Where a picture's channels lie in the only input, 1 or 3; None where the data are no pictures."""
+    if len(feed.inputs) != 1 or feed.inputs[0].dtype != np.float32:
+        return None
+    if feed.description["kind"] == "images":
+        return 3 if parse_preprocess(str(feed.description["preprocess"])).layout == "nhwc" else 1
+    shape = feed.inputs[0].shape or ()
+    places = ((1, shape[2:]), (3, shape[1:3])) if len(shape) == 4 else ()
+    large = (axis for axis, sides in places if shape[axis] == 3 and all(map(_is_large, sides)))
+    return next(large, None)
+
+
+def _is_large(side: int | str | None) -> bool:
+    return not isinstance(side, int) or side >= _PICTURE
+
+
+def _flip(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
     """Left and right exchanged, every other time; float32[channels, height, width]."""
     return image[..., ::-1] if draw.random() < 0.5 else image
 
 
-def _crop(image: Float32, draw: Draw, spec: Preprocess) -> Float32:
+def _crop(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
     """A part of the image, its sides 0.7 to 1 of the whole's, at the whole's size."""
     height, width = image.shape[1:]
     side = draw.uniform(_LEAST_SIDE, 1.0)
@@ -92,10 +120,14 @@ def _between(image: Float32, axis: int, places: npt.NDArray[np.float64]) -> Floa
     return mixed
 
 
-def _colour(image: Float32, draw: Draw, spec: Preprocess) -> Float32:
+def _colour(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
     """Each channel's gain and level, within what pixels can be."""
-    mean, std = (_per_channel(values, len(image)) for values in (spec.mean, spec.std))
-    scale = np.float32(spec.scale)
+    if spec is None:
+        mean, std = _per_channel([-float(image.min())], len(image)), _per_channel([1.0], len(image))
+        scale = np.float32(max(float(np.ptp(image)), 1e-6) / 255)
+    else:
+        mean, std = (_per_channel(values, len(image)) for values in (spec.mean, spec.std))
+        scale = np.float32(spec.scale)
     pixels = (image * std + mean) / scale
     gain = draw.uniform(1 - _GAIN, 1 + _GAIN, (len(image), 1, 1)).astype(np.float32)
     shift = np.float32(draw.uniform(-_SHIFT, _SHIFT))
@@ -107,4 +139,9 @@ def _per_channel(values: Sequence[float], channels: int) -> Float32:
     return np.broadcast_to(np.array(values, np.float32).reshape(-1, 1, 1), (channels, 1, 1))
 
 
-_STEPS: dict[str, Callable[[Float32, Draw, Preprocess], Float32]] = {"flip": _flip, "crop": _crop, "colour": _colour}
+_Change = Callable[[Float32, Draw, Preprocess | None], Float32]
+_STEPS: dict[str, _Change] = {
+    "flip": _flip,
+    "crop": _crop,
+    "colour": _colour,
+}

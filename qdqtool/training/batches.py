@@ -19,8 +19,8 @@ from qdqtool.calibration.feed import Batch, Feed, Task
 from qdqtool.errors import QdqError
 
 _ORDER, _CHANGE = 0, 1  # what a stream of random numbers is for
-_EACH, _EACH_OF_FEW = 10, 5  # of so many samples one is held out; of fewer than 40 more, or it would be one or two
-_FEW, _MOST = 40, 64
+_EACH, _EACH_OF_FEW = 10, 5  # of so many samples one is held out; of fewer than 100 more, or what is measured is noise
+_FEW, _MOST = 100, 64
 
 Draw = np.random.Generator
 
@@ -117,6 +117,11 @@ class Batches:
             group = [self._changed(*next(samples)) for _ in range(size)]
             yield _joined(group)
 
+    @property
+    def changes(self) -> bool:
+        """Whether a sample comes in another form each time."""
+        return self._options.augment is not None
+
     def _changed(self, number: int, sample: Batch) -> Batch:
         if self._options.augment is None:
             return sample
@@ -153,7 +158,7 @@ class Batches:
 def held_out(total: int) -> tuple[int, ...]:
     """The numbers of the samples that are not trained on.
 
-    Every tenth, 64 at most; of fewer than 40 every fifth; of fewer than five the last. They are spread over the data:
+    Every tenth, 64 at most; of fewer than 100 every fifth; of fewer than five the last. They are spread over the data:
     files are often sorted by class or time. Where there is only one sample it is both.
     """
     each = _EACH if total >= _FEW else _EACH_OF_FEW

@@ -26,7 +26,7 @@ from qdqtool.training.task import Computed, Float32, LoopOptions, Subject, Value
 Arrays = dict[str, Float32]
 
 HALVINGS = 3
-_RISEN = 1.5  # times the best measure: what was learned is lost
+_RISEN = 1.5  # times the measure of the start: it runs away
 _GAIN = 0.999  # of the best measure: a smaller gain is none
 
 
@@ -248,7 +248,7 @@ class Loop:
         self._measured = progress.step
         measure = self._subject.judge(self._judged())
         self._listener.event({"event": "measure", "step": progress.step, "measure": measure})
-        if not math.isfinite(measure) or measure > _RISEN * progress.best:
+        if not math.isfinite(measure) or measure > _RISEN * progress.start:
             self._back_off(
                 f"the measure rose to {measure:.4g}" if math.isfinite(measure) else "the measure is no number"
             )

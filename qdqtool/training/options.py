@@ -15,7 +15,8 @@ from qdqtool.training.schedules import Schedule
 OptimiserName = Literal["adamw", "sgd"]
 OPTIMISERS: tuple[OptimiserName, ...] = get_args(OptimiserName)
 
-RELATIVE_LR = 0.005
+RELATIVE_LR = 0.002
+AVERAGE = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
 
@@ -50,7 +51,7 @@ class UpdateOptions:
     weight_decay: float = 0.0
     l1: float = 0.0
     clip: float = 1.0
-    average: float = 0.0
+    average: float = AVERAGE
 
     @property
     def relative(self) -> bool:
@@ -121,7 +122,7 @@ class RunOptions:
     accumulate: int = 1
     schedule: Schedule = field(default_factory=Schedule)
     every: int | None = None
-    patience: int = 6
+    patience: int = 8
     seed: int = 0
     threads: int = 1
     checkpoint: Path | None = None

@@ -20,9 +20,10 @@ from qdqtool.training.check import check_gradients, check_same_forward
 from qdqtool.training.form import Form, Ranges
 from qdqtool.training.gradients.protocol import PAIR_DOMAIN, GradientBackend
 from qdqtool.training.losses.append import LossGraph, append_losses
+from qdqtool.training.losses.ends import Kind, find_kinds
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.options import LossOptions
-from qdqtool.training.losses.points import choose_points
+from qdqtool.training.losses.points import choose_points, rescaled
 from qdqtool.training.losses.reach import reached_parameters
 from qdqtool.training.losses.teacher import Teacher, float_twin
 from qdqtool.training.options import RunOptions, UpdateOptions
@@ -32,16 +33,17 @@ from qdqtool.training.student import GraphStudent, HeldOutLoss, Session, Session
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
+Shapes = Mapping[str, tuple[int, ...]]
 
 MOST_STEPS = 2000
 _LEAST_STEPS = 20
-_EPOCHS = 40  # after which nothing more was won on samples that are held out, measured on 13 of them
+_EPOCHS, _CHANGED_EPOCHS = 40, 80  # after which nothing more was won on other images, measured on 13; augmented ones
 _FEW_STEPS = 200  # that are taken all the same
 _TIMED = 3  # batches that are timed, the first one left out
 _SHARE = 0.8  # of the time that is left goes into steps; the rest into measuring and what the estimate misses
 _MEASURED = 20  # times at most
 _JUDGED = 8  # held-out batches that say how large each error is
-_ENDS = 0.9  # share of the outputs: with 0.5 of a face detector's 15 images, its scores won 0.2 dB instead of 0.5
+_INNER = 0.1  # share of what lies inside, which leads to the ends and keeps few samples from being learned by heart
 _LEAST_ERROR = 0.01  # of the median error: less is not worth more
 _DEAR = 5  # steps per held-out batch, so that measuring takes a tenth at most: no gradients, half the price
 
@@ -113,12 +115,15 @@ def prepare(form: Form, batches: Batches, backend: GradientBackend, wanted: Want
     inputs = {name: first[name] for name in _input_names(form.proto)}
     seen = run_once(form.proto, form.folder, inputs)
     shapes = {name: one.shape for name, one in seen.items()}
-    teacher, points = _teacher(form, inputs, wanted)
-    graph = append_losses(form.proto, points, wanted.loss, teacher, shapes)
+    teacher = _teacher(form, inputs, wanted)
+    matched = _Matched()
+    if teacher is not None and wanted.loss.match_weight:
+        matched = _matched(form, teacher, shapes, inputs, wanted)
+    graph = append_losses(form.proto, matched.points, wanted.loss, teacher, shapes, matched.kinds)
     complete = _Completion(graph, teacher, tuple(inputs), where)
-    if points:
-        counts = _balanced(graph, form, points, complete, batches.held[:_JUDGED])
-        graph = append_losses(form.proto, counts, wanted.loss, teacher, shapes)
+    if matched.names:
+        counts = _balanced(graph, form, matched, complete, batches.held[:_JUDGED])
+        graph = append_losses(form.proto, counts, wanted.loss, teacher, shapes, matched.kinds)
         complete = _Completion(graph, teacher, tuple(inputs), where)
     maxima = _moving(form) if wanted.ranges == "ema" else None
     proto, watched = _watched(graph, form, maxima)
@@ -156,7 +161,8 @@ def steps_of(prepared: Prepared, batches: Batches, size: int, run: RunOptions, l
     """
     if run.steps is not None:
         return run.steps
-    most = min(MOST_STEPS, max(_FEW_STEPS, _EPOCHS * batches.count // (size * run.accumulate)))
+    epochs = _CHANGED_EPOCHS if batches.changes else _EPOCHS
+    most = min(MOST_STEPS, max(_FEW_STEPS, epochs * batches.count // (size * run.accumulate)))
     if left is None:
         return most
     values = prepared.parameters.values()
@@ -195,37 +201,68 @@ def _input_names(proto: onnx.ModelProto) -> list[str]:
     return [value.name for value in proto.graph.input if value.name not in given]
 
 
-def _teacher(form: Form, inputs: Mapping[str, Array], wanted: Wanted) -> tuple[Teacher | None, tuple[str, ...]]:
-    """The teacher and the tensors of the label-free term; a script may want a teacher, too."""
-    if wanted.teacher is None and not wanted.loss.needs_teacher and not wanted.loss.script:
-        return None, ()
+def _teacher(form: Form, inputs: Mapping[str, Array], wanted: Wanted) -> Teacher | None:
+    """The teacher, where a term wants one; a script may."""
     if wanted.teacher is not None:
         proto, folder, name = wanted.teacher
-        teacher = Teacher(proto, folder, inputs, name)
-    else:
-        teacher = Teacher(float_twin(form.proto), form.folder, inputs, "the model in float")
-    if not wanted.loss.match_weight:
-        return teacher, ()
-    return teacher, choose_points(form.quantised, form.folder, form.proto, teacher.names)
+        return Teacher(proto, folder, inputs, name)
+    if not wanted.loss.needs_teacher and not wanted.loss.script:
+        return None
+    return _own_teacher(form, inputs)
+
+
+def _own_teacher(form: Form, inputs: Mapping[str, Array]) -> Teacher:
+    return Teacher(float_twin(form.proto), form.folder, inputs, "the model in float")
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """What the label-free term holds against the teacher."""
+
+    points: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    outputs: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.points, *(kind.name for kind in self.kinds))
+
+
+def _matched(form: Form, teacher: Teacher, shapes: Shapes, inputs: Mapping[str, Array], wanted: Wanted) -> _Matched:
+    """What the network ends in, and points inside; no tensor whose channels the teacher has on other scales."""
+    made = {name for node in form.proto.graph.node for name in node.output} & teacher.names & shapes.keys()
+    kinds, covered = find_kinds(form.quantised, form.folder, made, shapes)
+    ends = {end.tensor for kind in kinds for end in kind.ends}
+    points = choose_points(form.quantised, form.folder, form.proto, teacher.names, without=ends | covered)
+    if wanted.teacher is not None and points:
+        own, theirs = (_values(one, points, inputs) for one in (_own_teacher(form, inputs), teacher))
+        points = tuple(name for name in points if not rescaled(own[name], theirs[name]))
+    return _Matched(points, kinds, frozenset(value.name for value in form.proto.graph.output))
+
+
+def _values(teacher: Teacher, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    teacher.shapes(names)
+    teacher.fetch(names)
+    return teacher.run(inputs)
 
 
 def _balanced(
-    graph: LossGraph, form: Form, points: Sequence[str], complete: _Completion, batches: Sequence[Batch]
+    graph: LossGraph, form: Form, matched: _Matched, complete: _Completion, batches: Sequence[Batch]
 ) -> dict[str, float]:
-    """How much each point counts: the inverse of its error at the start, the outputs most of all.
+    """How much each term counts: the inverse of its error at the start, the ends most of all.
 
-    So the loss begins near 1 and tells what part of the error is left; what is not an output is there to lead to them.
+    So the loss begins near 1 and tells what part of the error is left; what is no end is there to lead to them.
     """
-    names = [f"match:{name}" for name in points]
-    session = Session(graph.proto, form.folder, [graph.parts[name] for name in names], SessionOptions())
+    names = matched.names
+    session = Session(graph.proto, form.folder, [graph.parts[f"match:{name}"] for name in names], SessionOptions())
     errors = np.mean([[float(one) for one in session.run(complete(batch))] for batch in batches], axis=0)
-    errors = np.maximum(errors, max(_LEAST_ERROR * float(np.median(errors)), 1e-12))
-    outputs = {value.name for value in form.proto.graph.output}
-    ends = [name in outputs for name in points]
-    inner = len(points) - sum(ends)
-    share = _ENDS if inner and any(ends) else 1.0
-    shares = [share / sum(ends) if end else (1 - share) / inner for end in ends] if any(ends) else [1 / inner] * inner
-    return {name: share / float(error) for name, share, error in zip(points, shares, errors, strict=True)}
+    ends = np.array([name in matched.outputs for name in matched.points] + [True] * len(matched.kinds))
+    for some in (ends, ~ends):  # sums and ratios do not compare
+        errors[some] = np.maximum(errors[some], max(_LEAST_ERROR * float(np.median(errors[some])), 1e-12))
+    inner = int((~ends).sum())
+    share = 1 - _INNER if inner and ends.any() else 1.0
+    shares = np.where(ends, share / max(int(ends.sum()), 1), (1 - share if ends.any() else 1.0) / max(inner, 1))
+    return {name: float(part / error) for name, part, error in zip(names, shares, errors, strict=True)}
 
 
 def _watched(graph: LossGraph, form: Form, maxima: MovingMaxima | None) -> tuple[onnx.ModelProto, tuple[str, ...]]:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.calibration.feed import Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.conditioning.edits import CHANGING
 from qdqtool.errors import QdqError
+from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
@@ -47,7 +49,7 @@ class FinetuneOptions:
         freeze: patterns of initialisers and nodes that are not trained.
         backend: what makes gradients.
         teacher: another float model to learn from; None for the model's own float twin.
-        augment: some of flip, crop, colour, for folders of images.
+        augment: some of flip, crop, colour, for pictures without labels; None for all of them there.
         batch: samples in one run; None for 1, or for what the model fixes.
         memory: bytes of samples that may be held.
         task: measures the task on labelled data in place of the loss.
@@ -62,7 +64,7 @@ class FinetuneOptions:
     freeze: tuple[str, ...] = ()
     backend: BackendName = "auto"
     teacher: ModelSource | None = None
-    augment: tuple[str, ...] = ()
+    augment: tuple[str, ...] | None = None
     batch: int | None = None
     memory: int = 1 << 30
     task: TaskMetric | None = None
@@ -218,6 +220,7 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
         raise QdqError(opened.name, "has no Q/DQ to train with", "qdqtool insert --data places them")
     if options.task is not None:
         check_judgeable(opened)
+    _check_teacher(opened, options)
     backend = make_backend(options.backend)
     places = None if options.ranges == "fixed" else plan(opened.proto)
     form = make_form(
@@ -228,7 +231,8 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
     more = label_inputs(data, inputs, feed_options) if labelled else ()
     feed = open_feed(data, (*inputs, *more), replace(feed_options, batch=1))
     batch = _batch(feed, options.batch)
-    how = BatchOptions(batch, options.run.seed, options.memory, open_augment(options.augment, feed))
+    steps = _augmentation(options, labelled)
+    how = BatchOptions(batch, options.run.seed, options.memory, open_augment(steps, feed))
     teacher = None
     if options.teacher is not None:
         other = open_model(options.teacher)
@@ -242,6 +246,21 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
         options.provider,
     )
     return _Job(opened, form, feed, Batches(feed, how), backend, wanted, options, feed.origin or "data")
+
+
+def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
+    """Refuse to learn from a float function that `condition` moved so that INT8 comes out right: that would undo it."""
+    moved = sorted({edit["step"] for edit in edits_of(opened.proto)} & CHANGING)
+    if options.teacher is None and moved and options.loss.needs_teacher:
+        reason = f"is no teacher of its own, condition changed its float function ({', '.join(moved)})"
+        raise QdqError(opened.name, reason, "give the model from before as --teacher")
+
+
+def _augmentation(options: FinetuneOptions, labelled: bool) -> tuple[str, ...] | None:
+    """What is done to samples: nothing where labels lie beside them, which would have to move with the picture."""
+    if labelled and options.augment:
+        raise QdqError("--augment", "changes pictures and not their labels", "leave it out; the loader may change both")
+    return () if labelled else options.augment
 
 
 def _batch(feed: Feed, asked: int | None) -> int:

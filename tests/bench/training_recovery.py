@@ -123,7 +123,8 @@ def yolox_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[st
                 continue
         place.judged(way, place.model(way))
         yield from (apart(place.row, way, metric) for metric in ("agreement", "map"))
-        failed = place.tuned(way, more)
+        teacher = ("--teacher", str(place.plain)) if way.startswith("condition") else ()
+        failed = place.tuned(way, (*teacher, *more))
         if failed:
             yield place.subject.name, way + TUNED, *[""] * 5, failed
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of images: each does what it says, within what pixels can be, on folders of images alone."""
+"""Changes of pictures: each does what it says, within what pixels can be, on pictures alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ PIXELS = np.random.default_rng(1).uniform(0, 255, (1, 3, 6, 8)).astype(F)
 
 
 def changed(step: str, image: np.ndarray = PIXELS, seed: int = 0, spec: Preprocess | None = None) -> np.ndarray:
-    augment = ImageAugment("x", (step,), spec or Preprocess(layout="nchw"))
+    spec = spec or Preprocess(layout="nchw")
+    augment = ImageAugment("x", (step,), spec.layout == "nhwc", spec)
     return augment({"x": image}, np.random.default_rng(seed))["x"]
 
 
@@ -85,8 +86,34 @@ def test_it_is_fitted_to_the_folder(tmp_path: Path) -> None:
     found = open_augment(["crop", "flip"], images(tmp_path))
     assert found is not None
     assert found.steps == ("flip", "crop")
-    assert (found.spec.layout, found.spec.std) == ("nchw", (0.229, 0.224, 0.225))
+    assert found.spec is not None
+    assert (found.channels_last, found.spec.std) == (False, (0.229, 0.224, 0.225))
     assert open_augment([], images(tmp_path)) is None
+
+
+def arrays(*shape: int | None) -> Feed:
+    sample = np.zeros([size or 1 for size in shape], F)
+    return open_feed(lambda: [{"x": sample}], [Input("x", shape, np.dtype(F))])
+
+
+@pytest.mark.parametrize(("shape", "last"), [((None, 3, 16, 32), False), ((1, 16, 32, 3), True)])
+def test_arrays_that_are_pictures_are_changed_unless_told_otherwise(shape: tuple[int | None, ...], last: bool) -> None:
+    found = open_augment(None, arrays(*shape))
+    assert found is not None
+    assert (found.steps, found.channels_last, found.spec) == (("flip", "crop", "colour"), last, None)
+    assert open_augment((), arrays(*shape)) is None
+
+
+@pytest.mark.parametrize("shape", [(None, 3, 8, 32), (None, 1, 28, 28), (None, 3, 32), (None, 12)])
+def test_other_arrays_stay(shape: tuple[int | None, ...]) -> None:
+    assert open_augment(None, arrays(*shape)) is None
+
+
+def test_colours_of_arrays_stay_within_their_own_range() -> None:
+    normalised = (PIXELS - 127) / 128
+    found = ImageAugment("x", ("colour",))({"x": normalised}, np.random.default_rng(0))["x"]
+    assert normalised.min() - 1e-6 <= found.min() <= found.max() <= normalised.max() + 1e-6
+    assert np.abs(found - normalised).mean() > 0.01
 
 
 def test_a_step_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -96,5 +123,5 @@ def test_a_step_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_data_that_are_no_images_are_refused() -> None:
     feed = open_feed(lambda: [{"x": PIXELS}], [Input("x", (None, 3, 6, 8), np.dtype(F))])
-    with pytest.raises(QdqError, match="--augment: changes images of a folder"):
+    with pytest.raises(QdqError, match="--augment: changes pictures, and the data are none"):
         open_augment(["flip"], feed)

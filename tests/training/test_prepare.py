@@ -20,8 +20,8 @@ from qdqtool.training.prepare import MOST_STEPS, _highest, measured_every, steps
 
 
 class Batches:
-    def __init__(self, held: int = 4, count: int = 10000) -> None:
-        self.count = count
+    def __init__(self, held: int = 4, count: int = 10000, *, changes: bool = False) -> None:
+        self.count, self.changes = count, changes
         self.held = [{"x": np.zeros(1, np.float32)}] * held
 
     def from_sample(self, first: int) -> Iterator[dict[str, np.ndarray]]:
@@ -65,6 +65,11 @@ def test_there_are_neither_too_many_nor_too_few(left: float | None, steps: int) 
 def test_few_samples_are_not_shown_too_often(count: int, size: int, accumulate: int, steps: int) -> None:
     run = RunOptions(accumulate=accumulate)
     assert steps_of(prepared(), Batches(count=count), size, run, None) == steps  # type: ignore[arg-type]
+
+
+def test_samples_that_change_are_good_for_more() -> None:
+    batches = Batches(count=13, changes=True)
+    assert steps_of(prepared(), batches, 1, RunOptions(), None) == 1040  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

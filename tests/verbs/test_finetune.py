@@ -56,16 +56,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUICK = RunOptions(steps=40, every=10, progress=False)
+BRISK = UpdateOptions(relative_lr=0.02, average=0.8)  # few weights and few steps: each must count
 
 
 @pytest.fixture(scope="module")
 def tuned(folder: Path) -> FinetuneResult:
-    """`t.onnx`, made by the defaults in 40 steps; tests that look at it leave it alone."""
+    """`t.onnx`, made in 40 steps; tests that look at it leave it alone."""
     return tune(folder, "tuned.onnx")
 
 
 def tune(folder: Path, name: str = "t.onnx", data: str = "d.npz", **more: Any) -> FinetuneResult:
     run = replace(QUICK, **{k: more.pop(k) for k in list(more) if hasattr(QUICK, k)})
+    more.setdefault("update", BRISK)
     return finetune(folder / "q.onnx", folder / data, FinetuneOptions(run=run, **more), output=folder / name)
 
 
@@ -84,6 +86,26 @@ def test_it_comes_nearer_to_the_float_model(folder: Path, tuned: FinetuneResult)
     assert [one.output for one in result.outputs] == ["y"]
     assert result.outputs[0].after > result.outputs[0].before
     assert result.backend == "builtin" or "training" in result.backend
+
+
+def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder: Path, tmp_path: Path) -> None:
+    options = qdqtool.InsertOptions(condition="auto", calibration=qdqtool.CalibrationOptions("mse"))
+    qdqtool.insert(folder / "m.onnx", data=folder / "d.npz", options=options, output=tmp_path / "c.onnx")
+    run = RunOptions(steps=2, progress=False)
+    with pytest.raises(
+        QdqError, match=r"is no teacher of its own, condition changed .* \(.*correct\); give .* --teacher"
+    ):
+        finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run))
+    result = finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, teacher=folder / "m.onnx"))
+    assert result.steps == 2
+    labels = LossOptions((parse_label("y:ce"),))
+    assert finetune(tmp_path / "c.onnx", folder / "l.npz", FinetuneOptions(run=run, loss=labels)).steps == 2
+
+
+def test_pictures_with_labels_stay_as_they_are(folder: Path) -> None:
+    options = FinetuneOptions(loss=LossOptions((parse_label("y:ce"),)), augment=("flip",))
+    with pytest.raises(QdqError, match="--augment: changes pictures and not their labels"):
+        finetune(folder / "q.onnx", folder / "l.npz", options)
 
 
 def test_scales_names_and_nodes_stay(folder: Path, tuned: FinetuneResult) -> None:

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from qdqtool.calibration.backends.runtime import one_line
 from qdqtool.errors import QdqError
 from qdqtool.training.environment import gradient_builder
+from qdqtool.training.gradients.lowered.elementwise import STEPS
 from qdqtool.training.gradients.lowering import RULES, WRAP_DOMAIN, Lowered, lower
 from qdqtool.training.gradients.protocol import PAIR_DOMAIN, Forward, GradientGraph
 
@@ -44,7 +45,7 @@ class OrtTraining:
 
     def operators(self) -> Sequence[str]:
         """Every operator that it differentiates, `domain::Type` outside the default domain, sorted."""
-        return sorted([*RULES, f"{PAIR_DOMAIN}::Pair"])
+        return sorted([*(RULES.keys() - STEPS), f"{PAIR_DOMAIN}::Pair"])
 
 
 def _register(binding: Any, gradients: Mapping[str, tuple[int, int]]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.training.losses.ends import Kind, kind_term
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec, label_term
 from qdqtool.training.losses.nodes import Nodes, Value
 from qdqtool.training.losses.options import LossOptions
@@ -54,16 +55,18 @@ def append_losses(
     options: LossOptions,
     teacher: Teacher | None,
     shapes: Mapping[str, tuple[int, ...]],
+    kinds: Sequence[Kind] = (),
 ) -> LossGraph:
     """Write every term that is asked for behind a forward graph; afterwards the teacher gives what they want.
 
     Args:
         form: the forward graph, opset 13 to 21, flat; it is copied.
-        points: tensors of the label-free term, see `choose_points`; a mapping says how much each counts, else all count
-            the same and 1 together.
+        points: tensors of the label-free term, see `choose_points`; a mapping says how much each of them and of the
+            kinds, by its name, counts; else all count the same and 1 together.
         options: what is minimised.
         teacher: may be None where no term wants one.
         shapes: tensor of the form -> its shape at the batch size trained with, from a run.
+        kinds: what the network ends in, see `find_kinds`; part of the label-free term.
 
     Raises:
         QdqError: a tensor, shape, kind or script that does not do; nothing to minimise.
@@ -72,7 +75,7 @@ def append_losses(
     proto.CopyFrom(form)
     nodes = Nodes(proto, shapes)
     targets, inputs = Targets(nodes, teacher), LabelInputs(nodes)
-    weighted = _match_terms(nodes, targets, points, options.match_weight)
+    weighted = _match_terms(nodes, targets, points, kinds, options.match_weight)
     weighted += [(f"{one.output}:{one.kind}", label_term(nodes, inputs, one), one.weight) for one in options.labels]
     for index, one in enumerate(options.bindings):
         random = np.random.default_rng([options.seed, index])
@@ -90,19 +93,24 @@ def append_losses(
 
 
 def _match_terms(
-    nodes: Nodes, targets: Targets, points: Sequence[str] | Mapping[str, float], weight: float
+    nodes: Nodes, targets: Targets, points: Sequence[str] | Mapping[str, float], kinds: Sequence[Kind], weight: float
 ) -> list[Weighted]:
     """The label-free terms, which share one weight."""
     if not weight >= 0 or not np.isfinite(weight):
         raise QdqError(f"--match {weight:g}", "is not 0 or above", "give a weight, or leave it out")
     if not weight:
         return []
-    if not points:
+    if not points and not kinds:
         raise QdqError("--match", "student and teacher share no tensor to match", "give labels, --bind or --loss")
+    ends = {kind.name: kind for kind in kinds}
+    names = [name for name in points if name not in ends]
     if targets.teacher is not None:
-        targets.teacher.shapes(list(points))  # all in one run
-    counts = points if isinstance(points, Mapping) else dict.fromkeys(points, 1 / len(points))
-    return [(f"match:{name}", match_term(nodes, targets, name), weight * counts[name]) for name in points]
+        targets.teacher.shapes([*names, *(end.tensor for kind in kinds for end in kind.ends)])  # all in one run
+    every = [*names, *ends]
+    counts = points if isinstance(points, Mapping) else dict.fromkeys(every, 1 / len(every))
+    found = [(name, match_term(nodes, targets, name)) for name in names]
+    found += [(name, kind_term(nodes, targets, kind)) for name, kind in ends.items()]
+    return [(f"match:{name}", value, weight * counts[name]) for name, value in found]
 
 
 def _check_trained(weighted: Sequence[Weighted]) -> None:

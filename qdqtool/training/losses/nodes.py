@@ -111,6 +111,12 @@ class Value:
         """The sum along one axis, which goes."""
         return self.nodes.op("ReduceSum", self, self.nodes.constant(np.array([axis], np.int64)), keepdims=0)
 
+    def max_over(self, axis: int) -> Value:
+        """The largest along one axis, which stays with size 1."""
+        if self.nodes.opset < 18:
+            return self.nodes.op("ReduceMax", self, axes=[axis], keepdims=1)
+        return self.nodes.op("ReduceMax", self, self.nodes.constant(np.array([axis], np.int64)), keepdims=1)
+
     def unsqueeze(self, axis: int) -> Value:
         """With an axis of size 1 put in."""
         return self.nodes.op("Unsqueeze", self, self.nodes.constant(np.array([axis], np.int64)))
@@ -126,6 +132,7 @@ class Nodes:
     Attributes:
         graph: what grows.
         parameters: names of the initialisers made by `parameter`, in order.
+        opset: of the graph.
     """
 
     def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -138,7 +145,7 @@ class Nodes:
         self.graph = proto.graph
         self.parameters: list[str] = []
         self._shapes = shapes
-        self._opset = next(one.version for one in proto.opset_import if one.domain in ("", "ai.onnx"))
+        self.opset = next(one.version for one in proto.opset_import if one.domain in ("", "ai.onnx"))
         self._ir = proto.ir_version
         self._fixed = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
         described = (*proto.graph.value_info, *proto.graph.output, *proto.graph.input)
@@ -251,15 +258,15 @@ class Nodes:
     def _inferred(self, node: onnx.NodeProto, values: Sequence[Value]) -> tuple[tuple[int, ...], int]:
         """Shape and element type of a node's output, by ONNX's own shape inference."""
         try:
-            schema = onnx.defs.get_schema(node.op_type, self._opset, "")
+            schema = onnx.defs.get_schema(node.op_type, self.opset, "")
         except onnx.defs.SchemaError:
             known = sorted({one.name for one in onnx.defs.get_all_schemas() if not one.domain})
             raise QdqError(
-                node.op_type, f"is no ONNX operator of opset {self._opset}{nearest(node.op_type, known)}", "see onnx.ai"
+                node.op_type, f"is no ONNX operator of opset {self.opset}{nearest(node.op_type, known)}", "see onnx.ai"
             ) from None
         types = {one.name: helper.make_tensor_type_proto(one.elem_type, one.shape) for one in values}
         data = {one.name: self._small[one.name] for one in values if one.name in self._small}
-        opsets = [helper.make_opsetid("", self._opset)]
+        opsets = [helper.make_opsetid("", self.opset)]
         told = ", ".join(str(list(value.shape)) for value in values)
         try:
             found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, None, opsets, self._ir)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 
 from qdqtool.graph.heads import find_heads
@@ -13,6 +15,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.rulebook import load_rules
 
+Float32 = npt.NDArray[np.float32]
+
+_APART = 0.01  # of the power: less is what INT8 and corrected biases make
 MOST = 48
 """How many points there are at most, heads and outputs beside them not counted; see docs/finetune.md for the cost."""
 
@@ -23,11 +28,13 @@ def choose_points(
     form: onnx.ModelProto,
     known: Collection[str],
     most: int = MOST,
+    without: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The tensors whose error against the teacher is minimised, in the order of the graph.
 
-    Heads and float outputs are always among them. Of the other groups, where there are more than `most`, some are
-    taken at even distances along the graph, the last one always (NVIDIA's recipe takes all, or every n-th).
+    Heads and float outputs are among them, unless they are judged otherwise. Of the other groups, where there are more
+    than `most`, some are taken at even distances along the graph, the last one always (NVIDIA's recipe takes all, or
+    every n-th).
 
     Args:
         quantised: the Q/DQ model, in which groups are found; its pairs are seen through.
@@ -35,11 +42,12 @@ def choose_points(
         form: the training form, which must have the tensor under the same name.
         known: tensors that the teacher can give.
         most: how many outputs of groups at most.
+        without: tensors that are no points.
     """
     view = GraphView(quantised.graph, folder)
     rules = load_rules("gpu")
     made = [name for node in form.graph.node for name in node.output if name]
-    shared = set(made) & set(known)
+    shared = (set(made) & set(known)) - set(without)
     groups = {group.output for group in find_groups(view, rules)} & shared
     always = [head.key for head in find_heads(view, rules.heads)] + _float_outputs(form)
     chosen = {name for name in always if name in shared}
@@ -58,3 +66,14 @@ def _spread(names: Sequence[str], most: int) -> list[str]:
     if len(names) <= most:
         return list(names)
     return [names[place * len(names) // most - 1] for place in range(1, most + 1)]
+
+
+def rescaled(student: Float32, teacher: Float32) -> bool:
+    """Whether one factor per channel (axis 1) explains most of what two tensors differ by: `condition` divided one."""
+    if student.ndim < 2 or student.shape != teacher.shape:
+        return False
+    axes = (0, *range(2, student.ndim))
+    s, t = student.astype(np.float64), teacher.astype(np.float64)
+    factors = (s * t).sum(axis=axes, keepdims=True) / np.maximum((t * t).sum(axis=axes, keepdims=True), 1e-30)
+    apart, left = float(np.square(s - t).sum()), float(np.square(s - factors * t).sum())
+    return apart > _APART * float(np.square(t).sum()) and left < apart / 2

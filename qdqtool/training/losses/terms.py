@@ -129,11 +129,21 @@ def divergence(s: Value, t: Value, axis: int, temperature: float = 1.0) -> Value
 
     T^2 keeps the gradient's size whatever T is.
     """
-    nodes = s.nodes
-    log_q = nodes.op("LogSoftmax", s * (1.0 / temperature), axis=axis)
-    log_p = nodes.op("LogSoftmax", t * (1.0 / temperature), axis=axis)
-    each = nodes.op("Exp", log_p) * (log_p - log_q)
+    each = categorical_divergence(s * (1.0 / temperature), t * (1.0 / temperature), axis)
     return each.sum() * (temperature**2 * s.shape[axis] / s.size)
+
+
+def bernoulli_divergence(s: Value, t: Value) -> Value:
+    """KL(sigmoid(t) || sigmoid(s)) of every logit, of the shape of s."""
+    p = t.nodes.op("Sigmoid", t)
+    return softplus(s) - softplus(t) - p * (s - t)
+
+
+def categorical_divergence(s: Value, t: Value, axis: int) -> Value:
+    """KL(softmax(t) || softmax(s)) along the classes, its summands; of the shape of s."""
+    nodes = s.nodes
+    log_q, log_p = nodes.op("LogSoftmax", s, axis=axis), nodes.op("LogSoftmax", t, axis=axis)
+    return nodes.op("Exp", log_p) * (log_p - log_q)
 
 
 def cosine(s: Value, t: Value, axis: int) -> Value:

@@ -12,6 +12,8 @@ import numpy as np
 
 from qdqtool.training.gradients.lowered.site import Draft, Rule, Site, Treatment, Wrap, number, summed_to
 
+STEPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
+"""Constant almost everywhere: they pass nothing on."""
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 
 
@@ -173,7 +175,7 @@ ELEMENTWISE: dict[str, Rule] = {
     "PRelu": _prelu,
     "Pow": _pow,
     "Selu": _selu,
-    **dict.fromkeys(("Ceil", "Floor", "Round", "Sign"), _of_x(number("zero", 0) + "dx = Mul (g, zero)\n")),  # steps
+    **dict.fromkeys(sorted(STEPS), _of_x(number("zero", 0) + "dx = Mul (g, zero)\n")),
     "Softplus": _of_x("s = Sigmoid (x)\ndx = Mul (g, s)\n"),
     "Softsign": _of_x(number("one", 1) + "a = Abs (x)\nd = Add (a, one)\ndd = Mul (d, d)\ndx = Div (g, dd)\n"),
     "Sum": _sum,

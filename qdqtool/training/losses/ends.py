@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a network ends in, where its error is what a user sees: scores before their Sigmoid or Softmax, and boxes.
+
+Background outnumbers objects in a detector by thousands to one, and the plain error of its outputs is background's. So
+scores are held against the teacher's by divergence, which counts little where both say no, and what belongs to one
+place of the image counts as much as the teacher is sure that something is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+
+from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.weighted import weight_index
+from qdqtool.rulebook import load_rules
+from qdqtool.training.losses import terms
+from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.targets import Targets
+
+Form = Literal["sigmoid", "softmax", "values"]
+Shapes = Mapping[str, tuple[int, ...]]
+
+_ACTIVATIONS: Mapping[str, Form] = {"Sigmoid": "sigmoid", "Softmax": "softmax", "LogSoftmax": "softmax"}
+
+
+@dataclass(frozen=True)
+class End:
+    """One tensor that is held against the teacher's.
+
+    Attributes:
+        tensor: its name: logits before an activation, or a head's own output.
+        form: what stands behind it; "values" where nothing does that makes probabilities.
+        axis: of its channels or classes.
+        beside: logits of scores of another kind for the same places, by whose probability an error counts.
+    """
+
+    tensor: str
+    form: Form
+    axis: int
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Ends of one kind: those of all levels of a pyramid. They are one term.
+
+    Attributes:
+        name: for the log.
+        ends: its members, in the order of the graph.
+    """
+
+    name: str
+    ends: tuple[End, ...]
+
+
+def find_kinds(
+    quantised: onnx.ModelProto, folder: Path | None, known: Collection[str], shapes: Shapes
+) -> tuple[tuple[Kind, ...], frozenset[str]]:
+    """Every kind of end, and the graph outputs whose error they are.
+
+    Args:
+        quantised: the Q/DQ model; its pairs are seen through.
+        folder: where its external data lie.
+        known: tensors that student and teacher both have.
+        shapes: tensor -> shape, the student's.
+    """
+    view = GraphView(quantised.graph, folder)
+    ends: dict[str, End] = {}
+    covered: set[str] = set()
+    for head in find_heads(view, load_rules("gpu").heads):
+        found = [end for end in _ends_of(view, head, shapes) if end.tensor in known]
+        ends.update((end.tensor, end) for end in found)
+        covered.update(head.outputs if found else ())
+    beside = _beside(ends.values(), shapes)
+    kinds: dict[str, list[End]] = {}
+    for end in ends.values():
+        name = f"{end.form} {shapes[end.tensor][end.axis]}"
+        kinds.setdefault(name, []).append(replace(end, beside=beside.get(end.tensor, ())))
+    outputs = {value.name for value in quantised.graph.output}
+    return tuple(Kind(name, tuple(members)) for name, members in kinds.items()), frozenset(covered & outputs)
+
+
+def kind_term(nodes: Nodes, targets: Targets, kind: Kind) -> Value:
+    """The divergence, or the square error, of all ends of a kind, summed over places as they count."""
+    parts = [_end_term(nodes, targets, end) for end in kind.ends]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _end_term(nodes: Nodes, targets: Targets, end: End) -> Value:
+    where = f"--match {end.tensor}"
+    s, t = nodes.tensor(end.tensor, where), targets.value(end.tensor, where)
+    if end.form == "sigmoid":
+        each = terms.bernoulli_divergence(s, t)
+    elif end.form == "softmax":
+        each = terms.categorical_divergence(s, t, end.axis)
+    else:
+        each = (s - t) * (s - t)
+    for logits in end.beside:
+        sure = nodes.op("Sigmoid", targets.value(logits, where))
+        each = each * sure.max_over(end.axis)
+    return each.sum()
+
+
+def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[End]:
+    """Logits where a head gives scores, else what it gives."""
+    made = list(_activations(view, head.key)) if head.label != "regression" else []
+    for node in made:
+        tensor, form = view.root(node.inputs[0]), _ACTIVATIONS[node.op]
+        if tensor in shapes and len(shapes[tensor]) > 1:
+            rank = len(shapes[tensor])
+            last: Any = attribute(node, "axis", -1)
+            axis = int(last) % rank if form == "softmax" else _channels(rank)
+            yield End(tensor, form, axis)
+    if not made and len(shapes.get(head.key, ())) > 1:
+        rank = len(shapes[head.key])
+        yield End(head.key, "softmax" if head.label == "score" and rank == 2 else "values", _channels(rank))
+
+
+def _activations(view: GraphView, start: str) -> Iterator[Node]:
+    """The first operators on every way from a head that make probabilities; no way goes through another weight."""
+    stack, seen = [start], {start}
+    while stack:
+        for use in view.readers(stack.pop()):
+            node = use.node
+            if node.op in _ACTIVATIONS:
+                yield node
+            elif weight_index(view, node) is None:
+                fresh = [name for name in node.outputs if name and name not in seen]
+                seen.update(fresh)
+                stack.extend(fresh)
+
+
+def _channels(rank: int) -> int:
+    """The axis of channels: 1 of [N, C] and of pictures, the last of [N, anchors, C]."""
+    return 2 if rank == 3 else 1
+
+
+def _beside(ends: Collection[End], shapes: Shapes) -> dict[str, tuple[str, ...]]:
+    """End -> logits of sigmoids for the same places, one of each other kind; none where two of a kind could be it."""
+    places: dict[tuple[int, ...], list[End]] = {}
+    for end in ends:
+        places.setdefault(_place(end, shapes), []).append(end)
+    found = {}
+    for end in ends:
+        own = (end.form, shapes[end.tensor][end.axis])
+        others: dict[int, list[str]] = {}
+        for other in places[_place(end, shapes)]:
+            if other.form == "sigmoid" and ("sigmoid", shapes[other.tensor][other.axis]) != own:
+                others.setdefault(shapes[other.tensor][other.axis], []).append(other.tensor)
+        found[end.tensor] = tuple(names[0] for names in others.values() if len(names) == 1)
+    return found
+
+
+def _place(end: End, shapes: Shapes) -> tuple[int, ...]:
+    """What two tensors for the same places have in common: all sizes but the channels', and where those lie."""
+    shape: Sequence[int] = shapes[end.tensor]
+    sizes = tuple(size for axis, size in enumerate(shape) if axis != end.axis)
+    return (end.axis, *sizes) if len(shape) > 2 else (-1, id(end))
