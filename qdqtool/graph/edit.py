@@ -229,6 +229,7 @@ def _rename_captured(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 CONDITIONED = "condition"  # the entry in which `condition` tells its edits
+FINETUNED = "finetune"  # the entry in which `finetune` tells what it did
 
 
 def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
@@ -259,5 +260,5 @@ def clear_metadata(model: onnx.ModelProto) -> None:
     """Take away every entry of the metadata that this program made for Q/DQ; what it did to weights stays told."""
     for index in range(len(model.metadata_props) - 1, -1, -1):
         key = model.metadata_props[index].key
-        if key.startswith(TRACE) and key != TRACE + CONDITIONED:
+        if key.startswith(TRACE) and key not in (TRACE + CONDITIONED, TRACE + FINETUNED):
             del model.metadata_props[index]

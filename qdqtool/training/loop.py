@@ -26,7 +26,7 @@ from qdqtool.training.task import Computed, Float32, LoopOptions, Subject, Value
 Arrays = dict[str, Float32]
 
 HALVINGS = 3
-_RISEN = 1.5  # times the measure of the start: it runs away
+_RISEN = 5.0  # times the measure of the start: it runs away; twice is common while the rate is high
 _GAIN = 0.999  # of the best measure: a smaller gain is none
 
 
@@ -224,6 +224,8 @@ class Loop:
             shrunk *= np.float32(rate * self._options.weight_decay)
             move += shrunk
         vector -= move
+        if self._subject.bounds is not None:
+            np.clip(vector, -self._subject.bounds, self._subject.bounds, out=vector)
 
     def _tell(self, loss: float, computed: list[Computed], rate: float, norm: float, passed: float) -> None:
         parts = {name: math.fsum(one.parts[name] for one in computed) / len(computed) for name in computed[0].parts}
@@ -257,7 +259,8 @@ class Loop:
         if measure < progress.best:
             progress.best, progress.best_step = measure, progress.step
             self._best = {name: array.copy() for name, array in self._judged_arrays().items()}
-        progress.stale = 0 if gained else progress.stale + 1
+        early = 2 * progress.step < self._options.steps  # much is won as the rate falls
+        progress.stale = 0 if gained or early else progress.stale + 1
         if progress.stale >= self._options.patience:
             progress.reason = f"{progress.stale} measurements brought no gain"
 

@@ -45,6 +45,7 @@ _MEASURED = 20  # times at most
 _JUDGED = 8  # held-out batches that say how large each error is
 _INNER = 0.1  # share of what lies inside, which leads to the ends and keeps few samples from being learned by heart
 _LEAST_ERROR = 0.01  # of the median error: less is not worth more
+_SAME = 1e-5  # relative: max / 127 * 127 need not be max
 _DEAR = 5  # steps per held-out batch, so that measuring takes a tenth at most: no gradients, half the price
 
 
@@ -80,6 +81,7 @@ class Prepared:
         pace: float32[size], see `loop.Subject`.
         decayed: float32[size], likewise.
         maxima: scales that follow the data, for ranges "ema".
+        bounds: float32[size], see `loop.Subject`.
         exported: parameters that go into the file; projections do not.
         terms: names of the terms of the loss.
         notes: what is to be said, a sentence each.
@@ -92,6 +94,7 @@ class Prepared:
     pace: Float32
     decayed: Float32
     maxima: MovingMaxima | None
+    bounds: Float32
     exported: tuple[str, ...]
     terms: tuple[str, ...]
     notes: tuple[str, ...]
@@ -141,12 +144,13 @@ def prepare(form: Form, batches: Batches, backend: GradientBackend, wanted: Want
     judge = HeldOutLoss(graph.proto, form.folder, graph.loss, changing, batches.held, complete, how)
     parameters = Parameters(values, scales=[name for name in reached if name in frozenset(form.scales)])
     notes = _told(lost)
-    pace = _pace(form, parameters, values, wanted.update)
+    pace, bounds = _pace(form, parameters, values, wanted.update), _bounds(form, parameters, values)
+    pace[np.abs(parameters.vector) >= bounds * (1 - _SAME)] = 0  # the largest weights: a builder finds scales by them
     decayed = parameters.filled({n: 1.0 for n in reached if n in frozenset(form.weights) and values[n].ndim > 1}, 0.0)
     exported = tuple(name for name in changing if name not in frozenset(graph.extra_parameters))
-    return Prepared(
-        parameters, student, judge, pace, decayed, maxima, exported, tuple(graph.parts), notes, (same, difference)
-    )
+    checked = (same, difference)
+    terms = tuple(graph.parts)
+    return Prepared(parameters, student, judge, pace, decayed, maxima, bounds, exported, terms, notes, checked)
 
 
 def steps_of(prepared: Prepared, batches: Batches, size: int, run: RunOptions, left: float | None) -> int:
@@ -307,6 +311,19 @@ def _pace(form: Form, parameters: Parameters, values: Mapping[str, Float32], upd
         elif update.relative:
             paces[name] = _step_size(form, name, values[name])
     return parameters.filled(paces, 1.0)
+
+
+def _bounds(form: Form, parameters: Parameters, values: Mapping[str, Float32]) -> Float32:
+    """How large each weight may become: what its pair holds, or what it was, so that the range stays that of its scale.
+
+    TensorRT quantises the weights of a model with a calibration cache by their largest magnitude.
+    """
+    limits: dict[str, npt.ArrayLike] = {}
+    for name, pair in form.weight_pairs.items():
+        if name in parameters.slots and pair.scale not in parameters.slots and not np.any(pair.zero):
+            steps = steps_of_weight(values[name], form.initial()[pair.scale], pair.axis)
+            limits[name] = np.maximum(np.abs(values[name]), pair.high * steps)
+    return parameters.filled(limits, np.inf)
 
 
 def _step_size(form: Form, name: str, value: Float32) -> Float32:

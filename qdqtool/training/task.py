@@ -101,6 +101,7 @@ class Subject:
         decayed: float32[size], 1 where decay and l1 hold, else 0.
         optimiser: turns gradients into directions.
         maxima: scales that follow the data; None where none do.
+        bounds: float32[size], the largest magnitude of each element; None for any.
     """
 
     parameters: Parameters
@@ -111,3 +112,4 @@ class Subject:
     decayed: Float32
     optimiser: Optimiser
     maxima: MovingMaxima | None = None
+    bounds: Float32 | None = None

@@ -157,7 +157,7 @@ def finetune(
     tuned = job.form.write(values if progress.best_step else {})
     told = _facts(progress, options)
     proto, notes = finished_model(tuned, opened.folder, job.batches, told if progress.best_step else None)
-    gains = output_gains(opened, tuned, job.batches) if _own_teacher(options) else ()
+    gains = output_gains(job.form, opened, tuned, job.batches) if _own_teacher(options) else ()
     given = give_back(proto, opened, target)
     if options.run.checkpoint is not None:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
@@ -316,6 +316,7 @@ def _trained(job: _Job, prepared: Prepared) -> tuple[Progress, dict[str, Any], i
         prepared.decayed,
         optimiser,
         prepared.maxima,
+        prepared.bounds,
     )
     with reporting(run.log, done, steps, run.progress) as reporter:
         loop = Loop(subject, how, reporter, keep)

@@ -17,21 +17,20 @@ from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.calibration.feed import Batch, Data, FeedOptions, inputs_of
 from qdqtool.calibration.options import CalibrationOptions
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import set_metadata
+from qdqtool.graph.edit import FINETUNED, set_metadata
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.simulation import pairing
 from qdqtool.simulation.executor import Executor, out_of_reach
 from qdqtool.training.batches import Batches
 from qdqtool.training.form import Form
+from qdqtool.training.losses.teacher import float_twin
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 from qdqtool.verbs.opening import store_table, stored_table
 
 Values = Mapping[str, npt.NDArray[np.float32]]
-METADATA = "finetune"
 
 
 @dataclass(frozen=True)
@@ -90,31 +89,20 @@ class OutputGain:
         return {"output": self.output, **{k: v if np.isfinite(v) else None for k, v in ends.items()}}
 
 
-def output_gains(opened: Opened, tuned: onnx.ModelProto, batches: Batches) -> tuple[OutputGain, ...]:
+def output_gains(form: Form, opened: Opened, tuned: onnx.ModelProto, batches: Batches) -> tuple[OutputGain, ...]:
     """How far each float output lies from the model in float, before and after, by the reference executor."""
-    plain = plain_model(opened.proto, opened.folder)
-    lost = out_of_reach(plain, opened.folder)
+    plain = float_twin(form.proto)
+    lost = out_of_reach(plain, form.folder)
     names = [value.name for value in plain.graph.output if value.name not in lost]
     if not names:
         return ()
-    float_run = Executor(plain, opened.folder, names, opened.name)
+    float_run = Executor(plain, form.folder, names, opened.name)
     found = []
     for proto in (opened.proto, tuned):
         runs = (float_run, Executor(proto, opened.folder, names, opened.name))
         counted = ((len(next(iter(batch.values()))), batch) for batch in batches.held)
         found.append(pairing.measure(runs, {name: (name, name) for name in names}, counted).measures)
     return tuple(OutputGain(n, found[0][n].sqnr, found[1][n].sqnr) for n in names if n in found[0] and n in found[1])
-
-
-def plain_model(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
-    """The model without its pairs, in float; a copy."""
-    plain = onnx.ModelProto()
-    plain.CopyFrom(proto)
-    inline_quantised(plain)
-    opset = next((entry.version for entry in plain.opset_import if entry.domain in ("", "ai.onnx")), None)
-    view = GraphView(plain.graph, folder)
-    peel_pairs(view, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset)
-    return plain
 
 
 def finished_model(
@@ -135,12 +123,25 @@ def finished_model(
         return tuned, ()
     table = stored_table(tuned)
     notes: tuple[str, ...] = ()
-    if table is not None:
+    if table is not None and not fits_caches(tuned, folder):
+        notes = ("the scales in the metadata stay as they were: no cache holds those of these Q/DQ",)
+    elif table is not None:
         table, again = measured_again(tuned, folder, table, batches)
         store_table(tuned, table)
         notes = (f"{again} scales of the table in the metadata, which no Q/DQ fixes, were measured again",)
-    set_metadata(tuned, METADATA, json.dumps(dict(facts)))
+    set_metadata(tuned, FINETUNED, json.dumps(dict(facts)))
     return tuned, notes
+
+
+def fits_caches(tuned: onnx.ModelProto, folder: Path | None) -> bool:
+    """Whether `peel` could take its pairs out; of four bits it could not."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(tuned)
+    try:
+        peel_pairs(GraphView(plain.graph, folder), on_conflict="max", on_asymmetric="widen", ends=True)
+    except QdqError:
+        return False
+    return True
 
 
 def measured_again(

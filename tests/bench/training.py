@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning measured: gradients against PyTorch's, speed beside its QAT, what it wins on yolox_nano and on CIFAR.
+"""Fine-tuning measured: gradients against PyTorch's, speed beside its QAT, what it wins on detectors and on CIFAR.
 
 A script, not a test: see README.md here. Heavy libraries are imported in the functions that use them (see cost.py).
 """
@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from training_cells import HEAD as CELLS
+from training_cells import cell_rows
 from training_gradients import HEAD as GRADIENTS
 from training_gradients import gradient_rows, operator_lines
 from training_recovery import HEAD as RECOVERY
@@ -22,14 +24,16 @@ from training_speed import Pythons, speed_rows
 
 PROJECT = Path(__file__).resolve().parents[2]
 PARTS = ("speed", "yolox", "gradients", "cifar")
+ALL = (*PARTS, "cells")
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}, with commas")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(ALL)}; default all but cells")
     parser.add_argument("--models", default="", help="of a part's models these, with commas; default all")
     parser.add_argument("--torch-python", type=Path, help="interpreter with torch, onnx and numpy")
     parser.add_argument("--train-python", type=Path, help="interpreter with onnxruntime-training")
+    parser.add_argument("--cells", type=Path, nargs="+", default=[], help="what train_bccd.py made, a file per seed")
     parser.add_argument("--work", type=Path, help="folder for models and figures, to go on from; default a temporary")
     parser.add_argument("--finetune", default="", help="further options of `finetune`, as one text")
     return parser.parse_args(argv)
@@ -58,13 +62,15 @@ def _run(args: argparse.Namespace, corpus: Path, work: Path) -> int:
             _print(RECOVERY, yolox_rows(corpus, work, names, more))
         elif part == "cifar":
             _print(RECOVERY, cifar_rows(corpus, work, names, more))
+        elif part == "cells":
+            _print(CELLS, cell_rows(corpus / "datasets/bccd/BCCD", work / "cells", args.cells, more))
         elif part == "gradients":
             rows = list(gradient_rows(work, pythons))
             _print(GRADIENTS, iter([row.cells() for row in rows]))
             print(*operator_lines(work, pythons), sep="\n")
             off |= any(row.off for row in rows)
         else:
-            print(f"training: no part {part!r}; there are {', '.join(PARTS)}", file=sys.stderr)
+            print(f"training: no part {part!r}; there are {', '.join(ALL)}", file=sys.stderr)
             return 2
     return int(off)
 

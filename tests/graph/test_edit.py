@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from graphs import model_of, node_of
 
-from qdqtool.graph.edit import Editor, clear_metadata, get_metadata, set_metadata
+from qdqtool.graph.edit import CONDITIONED, FINETUNED, Editor, clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.view import GraphView, Use
 
 TEXT = "g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float[4,4] v, float[4,4] u> { a = MatMul(x, w) b = Relu(a) z = MatMul(b, v) }"
@@ -164,5 +164,13 @@ def test_metadata_of_ours_is_set_replaced_in_place_read_and_cleared() -> None:
     set_metadata(model, "rule", "three")
     assert (get_metadata(model, "rule"), get_metadata(model, "other")) == ("three", "two")
     assert [e.key for e in model.metadata_props] == ["author", "qdqtool", "rule", "qdqtool.rule", "qdqtool.other"]
+    for kept in (CONDITIONED, FINETUNED):
+        set_metadata(model, kept, "{}")
     clear_metadata(model)
-    assert [e.key for e in model.metadata_props] == ["author", "qdqtool", "rule"]
+    assert [e.key for e in model.metadata_props] == [
+        "author",
+        "qdqtool",
+        "rule",
+        "qdqtool.condition",
+        "qdqtool.finetune",
+    ]

@@ -20,7 +20,7 @@ from graphs import SMALL_NET, model_of
 
 import qdqtool
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import get_metadata
+from qdqtool.graph.edit import FINETUNED, get_metadata
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.training.losses.options import LossOptions, parse_label
@@ -29,7 +29,7 @@ from qdqtool.training.schedules import Schedule
 from qdqtool.verbs.evaluate import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
 from qdqtool.verbs.opening import stored_table
-from qdqtool.verbs.tuned import METADATA, TaskMetric
+from qdqtool.verbs.tuned import TaskMetric
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -65,10 +65,10 @@ def tuned(folder: Path) -> FinetuneResult:
     return tune(folder, "tuned.onnx")
 
 
-def tune(folder: Path, name: str = "t.onnx", data: str = "d.npz", **more: Any) -> FinetuneResult:
+def tune(folder: Path, name: str = "t.onnx", data: str = "d.npz", start: str = "q.onnx", **more: Any) -> FinetuneResult:
     run = replace(QUICK, **{k: more.pop(k) for k in list(more) if hasattr(QUICK, k)})
     more.setdefault("update", BRISK)
-    return finetune(folder / "q.onnx", folder / data, FinetuneOptions(run=run, **more), output=folder / name)
+    return finetune(folder / start, folder / data, FinetuneOptions(run=run, **more), output=folder / name)
 
 
 def scales_of(path: Path) -> dict[str, bytes]:
@@ -124,7 +124,7 @@ def test_scales_names_and_nodes_stay(folder: Path, tuned: FinetuneResult) -> Non
 def test_the_metadata_tell_of_it_and_free_scales_are_measured_again(folder: Path, tuned: FinetuneResult) -> None:
     result = tuned
     before, after = onnx.load(folder / "q.onnx"), onnx.load(tuned.model)
-    told = json.loads(get_metadata(after, METADATA) or "")
+    told = json.loads(get_metadata(after, FINETUNED) or "")
     assert told["steps"] == result.step
     assert told["after"] == result.after
     assert told["seed"] == 0
@@ -138,6 +138,48 @@ def test_the_metadata_tell_of_it_and_free_scales_are_measured_again(folder: Path
     assert any(not old[name].same_bits(new[name]) for name in free)
     fresh = qdqtool.calibrate(plain_of(tuned.model), folder / "d.npz", qdqtool.CalibrationOptions("mse"))
     assert all(new[name].same_bits(fresh[name]) for name in free)
+
+
+@pytest.mark.parametrize("target", ["gpu", "dla"])
+def test_the_other_verbs_take_it(folder: Path, tuned: FinetuneResult, tmp_path: Path, target: str) -> None:
+    options = qdqtool.PeelOptions(qdqtool.TrtVersion(8, 5, 2), target=target, source=folder / "m.onnx")
+    done = qdqtool.peel(tuned.model, options, output=tmp_path / "p.onnx", cache=tmp_path / "p.cache")
+    assert set(done.origins) & {"qdq"}
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tuned.model).graph.initializer}
+    clean = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "p.onnx").graph.initializer}
+    assert all(np.array_equal(clean[name], weights[name]) for name in ("w1", "b1", "w2"))
+    assert get_metadata(onnx.load(tuned.model), FINETUNED)
+    grafted = qdqtool.graft(tmp_path / "p.onnx", tmp_path / "p.cache", output=tmp_path / "g.onnx")
+    assert not grafted.unknown
+    assert not [one for one in qdqtool.lint(tuned.model).findings if one.severity == "error"]
+    assert [one.tensor for one in qdqtool.simulate(tuned.model, folder / "d.npz").outputs] == ["y"]
+
+
+def test_the_largest_weights_stay_so_that_a_builder_finds_the_scales_again(folder: Path) -> None:
+    update, loss = UpdateOptions(relative_lr=0.3, average=0.0), LossOptions((parse_label("y:ce"),))
+    result = tune(folder, "f.onnx", "l.npz", "fine.onnx", update=update, loss=loss)
+    assert result.step
+    old, new = (
+        {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(file).graph.initializer}
+        for file in (folder / "fine.onnx", result.model)
+    )
+    for name in ("w1", "w2"):
+        assert not np.array_equal(old[name], new[name])
+        assert np.array_equal(*(np.abs(one[name]).max(axis=(1, 2, 3)) for one in (old, new)))
+
+
+def test_four_bits_are_trained_though_no_cache_holds_them(folder: Path, tmp_path: Path) -> None:
+    model = onnx.load(folder / "fine.onnx")
+    model.opset_import[0].version, model.ir_version = 21, 10
+    scales = {node.input[1] for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == "r1"}
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[1] in scales:
+            node.input[2] = "four"
+    model.graph.initializer.append(onnx.helper.make_tensor("four", onnx.TensorProto.UINT4, [], [0]))
+    onnx.save(model, tmp_path / "u4.onnx")
+    result = finetune(tmp_path / "u4.onnx", folder / "d.npz", FinetuneOptions(run=QUICK, update=BRISK))
+    assert result.outputs[0].before < 40
+    assert not result.step or any("no cache holds" in note for note in result.notes)
 
 
 def plain_of(path: Path) -> onnx.ModelProto:

@@ -71,11 +71,11 @@ def find_kinds(
         shapes: tensor -> shape, the student's.
     """
     view = GraphView(quantised.graph, folder)
-    ends: dict[str, End] = {}
+    ends: dict[tuple[str, Form], End] = {}
     covered: set[str] = set()
     for head in find_heads(view, load_rules("gpu").heads):
         found = [end for end in _ends_of(view, head, shapes) if end.tensor in known]
-        ends.update((end.tensor, end) for end in found)
+        ends.update(((end.tensor, end.form), end) for end in found)
         covered.update(head.outputs if found else ())
     beside = _beside(ends.values(), shapes)
     kinds: dict[str, list[End]] = {}
@@ -122,7 +122,9 @@ def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[End]:
             yield End(tensor, form, axis)
     if not made and len(shapes.get(head.key, ())) > 1:
         rank = len(shapes[head.key])
-        yield End(head.key, "softmax" if head.label == "score" and rank == 2 else "values", _channels(rank))
+        if head.label == "score" and rank == 2:  # a classifier's logits, which are outputs themselves
+            yield End(head.key, "softmax", _channels(rank))
+        yield End(head.key, "values", _channels(rank))
 
 
 def _activations(view: GraphView, start: str) -> Iterator[Node]:

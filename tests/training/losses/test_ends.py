@@ -49,12 +49,13 @@ def test_levels_of_a_pyramid_are_of_one_kind() -> None:
     assert covered == {"p", "q"}
 
 
-@pytest.mark.parametrize(("tail", "form"), [("y = Softmax<axis=1>(g)", "g"), ("y = Identity(g)", "g")])
-def test_a_classifier_ends_in_its_logits(tail: str, form: str) -> None:
+@pytest.mark.parametrize(("tail", "alone"), [("y = Softmax<axis=1>(g)", True), ("y = Identity(g)", False)])
+def test_a_classifier_ends_in_its_logits(tail: str, alone: bool) -> None:
+    """Where they are the output, they are held as they are, too."""
     text = f"""net (float[1,3,8,8] x) => (float[1,5] y) <float[4,3,3,3] w, float[4,5] v>
     {{ c = Conv(x, w)  r = Relu(c)  p = GlobalAveragePool(r)  f = Flatten(p)  g = Gemm(f, v)  {tail} }}"""
     kinds, covered = found(text, {"g": (1, 5), "y": (1, 5), "r": (1, 4, 6, 6)})
-    assert kinds == {"softmax 5": (End(form, "softmax", 1),)}
+    assert kinds == {form: (End("g", form.split()[0], 1),) for form in ["softmax 5", "values 5"][: 1 if alone else 2]}
     assert covered == {"y"}
 
 
