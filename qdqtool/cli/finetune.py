@@ -55,7 +55,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
 def _add_how_long(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--steps", metavar="N", type=int, help="updates (default: what the time allows)")
     group.add_argument("--max-minutes", metavar="M", type=float, help="CPU minutes at most (default 5 without --steps)")
-    group.add_argument("--accumulate", metavar="N", type=int, default=1, help="batches averaged in one update (1)")
+    group.add_argument("--accumulate", metavar="N", type=int, help="batches averaged in one update (1, or up to 4)")
     group.add_argument("--schedule", choices=_SHAPES, default="cosine", help="course of the rate (cosine)")
     group.add_argument("--warmup", metavar="P", type=float, default=0.05, help="part of the run that it rises over")
     group.add_argument("--soft-start", metavar="P", type=float, default=0.1, help="of soft-start: rises until (0.1)")

@@ -104,7 +104,8 @@ class RunOptions:
     Attributes:
         steps: updates in all; None for as many as `max_minutes` allow, at most `MOST_STEPS`.
         max_minutes: CPU minutes, of all threads, after which it ends; None for 5 where `steps` is None, else any.
-        accumulate: batches whose gradients are averaged for one update.
+        accumulate: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
+            data leave time over.
         schedule: course of the rate.
         every: updates between two measurements; None for a twentieth of the run, more where measuring costs much.
         patience: measurements without a gain after which it ends; 0 for no such end.
@@ -119,7 +120,7 @@ class RunOptions:
 
     steps: int | None = None
     max_minutes: float | None = None
-    accumulate: int = 1
+    accumulate: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
     every: int | None = None
     patience: int = 8

@@ -286,12 +286,16 @@ def _trained(job: _Job, prepared: Prepared) -> tuple[Progress, dict[str, Any], i
     saved = (
         None if identity is None or run.checkpoint is None else open_state(run.checkpoint, identity, resume=run.resume)
     )
-    steps = int(saved.facts["steps"]) if saved else steps_of(prepared, job.batches, _each(job), run, run.seconds)
+    if saved:
+        steps, averaged = int(saved.facts["steps"]), int(saved.facts["accumulate"])
+    else:
+        steps, averaged = steps_of(prepared, job.batches, _each(job), run, run.seconds)
+    run = replace(run, accumulate=averaged)
     update, batch = options.update, _size(job)
     how = LoopOptions(
         steps=steps,
         batch=batch,
-        accumulate=run.accumulate,
+        accumulate=averaged,
         rate=update.rate,
         schedule=run.schedule,
         clip=update.clip,
@@ -303,7 +307,11 @@ def _trained(job: _Job, prepared: Prepared) -> tuple[Progress, dict[str, Any], i
         keep_every=run.keep_every,
         seconds=run.seconds,
     )
-    keep = None if identity is None or run.checkpoint is None else partial(_keep, run.checkpoint, identity, steps)
+    keep = (
+        None
+        if identity is None or run.checkpoint is None
+        else partial(_keep, run.checkpoint, identity, {"steps": steps, "accumulate": averaged})
+    )
     done = int(saved.facts["progress"]["step"]) if saved else 0
     judge = prepared.loss if options.task is None else TaskJudge(options.task, job.form, prepared.exported, job.opened)
     optimiser = update.make(prepared.parameters.vector.size)
@@ -335,8 +343,10 @@ def _size(job: _Job) -> int:
     return job.feed.count(job.batches.held[0])
 
 
-def _keep(path: Path, identity: Identity, steps: int, progress: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    write_state(Saved(identity, {"steps": steps, "progress": dict(progress)}, arrays), path)
+def _keep(
+    path: Path, identity: Identity, plan: Mapping[str, int], progress: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> None:
+    write_state(Saved(identity, {**plan, "progress": dict(progress)}, arrays), path)
 
 
 def _identity(job: _Job) -> Identity:

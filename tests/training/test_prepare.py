@@ -45,18 +45,18 @@ def prepared(seconds: float = 0.0) -> Any:
 
 
 def test_steps_that_are_asked_for_are_taken() -> None:
-    assert steps_of(prepared(9.0), Batches(), 1, RunOptions(steps=7), 1.0) == 7  # type: ignore[arg-type]
+    assert steps_of(prepared(9.0), Batches(), 1, RunOptions(steps=7), 1.0) == (7, 1)  # type: ignore[arg-type]
 
 
 def test_steps_fill_most_of_the_time_that_is_left() -> None:
-    found = steps_of(prepared(0.01), Batches(), 1, RunOptions(), 1.0)  # type: ignore[arg-type]
+    found, _ = steps_of(prepared(0.01), Batches(), 1, RunOptions(), 1.0)  # type: ignore[arg-type]
     assert 70 <= found <= 80
-    assert 35 <= steps_of(prepared(0.01), Batches(), 1, RunOptions(accumulate=2), 1.0) <= 40  # type: ignore[arg-type]
+    assert 35 <= steps_of(prepared(0.01), Batches(), 1, RunOptions(accumulate=2), 1.0)[0] <= 40  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("left", "steps"), [(None, MOST_STEPS), (1e9, MOST_STEPS), (1e-9, 20)])
 def test_there_are_neither_too_many_nor_too_few(left: float | None, steps: int) -> None:
-    assert steps_of(prepared(), Batches(), 1, RunOptions(), left) == steps  # type: ignore[arg-type]
+    assert steps_of(prepared(), Batches(), 1, RunOptions(accumulate=1), left) == (steps, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,19 @@ def test_there_are_neither_too_many_nor_too_few(left: float | None, steps: int) 
 )
 def test_few_samples_are_not_shown_too_often(count: int, size: int, accumulate: int, steps: int) -> None:
     run = RunOptions(accumulate=accumulate)
-    assert steps_of(prepared(), Batches(count=count), size, run, None) == steps  # type: ignore[arg-type]
+    assert steps_of(prepared(), Batches(count=count), size, run, None) == (steps, accumulate)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seconds", "averaged"), [(0.5, 1), (6.0, 2), (1e6, 4)])
+def test_time_that_is_left_goes_into_larger_updates(seconds: float, averaged: int) -> None:
+    """Ten milliseconds a batch and 200 updates at most: two seconds would do."""
+    found = steps_of(prepared(0.01), Batches(count=3), 1, RunOptions(), seconds)  # type: ignore[arg-type]
+    assert found[1] == averaged
 
 
 def test_samples_that_change_are_good_for_more() -> None:
     batches = Batches(count=13, changes=True)
-    assert steps_of(prepared(), batches, 1, RunOptions(), None) == 1040  # type: ignore[arg-type]
+    assert steps_of(prepared(), batches, 1, RunOptions(), None) == (1040, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
