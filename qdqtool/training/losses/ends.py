@@ -23,10 +23,10 @@ from qdqtool.training.losses import terms
 from qdqtool.training.losses.nodes import Nodes, Value
 from qdqtool.training.losses.targets import Targets
 
-Form = Literal["sigmoid", "softmax", "values"]
+Behind = Literal["sigmoid", "softmax", "values"]
 Shapes = Mapping[str, tuple[int, ...]]
 
-_ACTIVATIONS: Mapping[str, Form] = {"Sigmoid": "sigmoid", "Softmax": "softmax", "LogSoftmax": "softmax"}
+_ACTIVATIONS: Mapping[str, Behind] = {"Sigmoid": "sigmoid", "Softmax": "softmax", "LogSoftmax": "softmax"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class End:
     """
 
     tensor: str
-    form: Form
+    form: Behind
     axis: int
     beside: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ def find_kinds(
         shapes: tensor -> shape, the student's.
     """
     view = GraphView(quantised.graph, folder)
-    ends: dict[tuple[str, Form], End] = {}
+    ends: dict[tuple[str, Behind], End] = {}
     covered: set[str] = set()
     for head in find_heads(view, load_rules("gpu").heads):
         found = [end for end in _ends_of(view, head, shapes) if end.tensor in known]
