@@ -32,6 +32,8 @@ AUTO_GAIN = 0.2
 # Below this loss at the outputs there is nothing to mend: no figure of a labelled model was seen to gain, and what is
 # kept costs conversions around it.
 AUTO_FLOOR = 0.005
+# A head that loses less at its own output takes that little away from the outputs, too: nothing multiplies it behind.
+_SILENT = 0.001
 # Operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
 _TENTH, _FEWEST, _MOST = 0.1, 8, 40
 # Samples of an end to end run: enough to rank by, since each one holds thousands of outputs.
@@ -142,6 +144,7 @@ def keep_where_concentrated(quantised: Quantised, device: Device | None = None) 
         quantised,
         worth,
         lambda kept, best, left: left > AUTO_FLOOR,
+        loud=_SILENT,
         fits=lambda one, kept: _share(kept) + one.share <= AUTO_MACS,
         enough=lambda one: one.before - one.after >= AUTO_GAIN * one.before,
     )
@@ -165,12 +168,13 @@ def _greedy(
     quantised: Quantised,
     worth: Callable[[Finding, float], float],
     goes_on: Callable[[Sequence[Kept], Kept, float], bool],
+    loud: float = 0.0,
     fits: Callable[[Finding, Sequence[Kept]], bool] = lambda one, kept: True,
     enough: Callable[[Kept], bool] = lambda one: True,
 ) -> list[Kept]:
     """Keep the operator of the most worth, measure all others again, and so on."""
     bench = _Bench(quantised)
-    left = _shortlist(bench.local(), bench.plan)
+    left = _shortlist(bench.local(), bench.plan, loud)
     loss = bench.loss(set())
     kept: list[Kept] = []
     while left:
@@ -188,11 +192,11 @@ def _greedy(
     return kept
 
 
-def _shortlist(findings: Sequence[Finding], plan: Plan) -> list[Finding]:
-    """The tenth that loses most by itself, and the heads: what they lose nobody behind them can forgive."""
+def _shortlist(findings: Sequence[Finding], plan: Plan, loud: float = 0.0) -> list[Finding]:
+    """The tenth that loses most by itself, and the heads that are loud: what they lose nobody behind can forgive."""
     count = min(max(math.ceil(_TENTH * len(findings)), _FEWEST), _MOST)
     heads = {head.key for head in plan.heads}
-    return [one for place, one in enumerate(findings) if place < count or one.node in heads]
+    return [one for n, one in enumerate(findings) if n < count or (one.node in heads and one.local >= loud)]
 
 
 class _Bench:

@@ -59,18 +59,19 @@ class Yardstick:
         """Mean over outputs, and over the channels of each, of error^2 / variance, no channel counting more than 1.
 
         The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
-        An output of another shape than the float model's is lost.
-        The variance is taken over samples and positions; a channel that never varies is left out.
+        An output of another shape than the float model's is lost. The variance is that between samples at one place,
+        so that a decode in the graph, which spreads the places of a channel over the image, changes nothing; of one
+        sample, or of samples of several shapes, over all places. A channel that never varies is left out.
         """
         got = _outputs(proto, folder, self.samples, self.outputs, self.provider, self.where)
         losses = []
         for index in range(len(self.outputs)):
-            if any(want[index].shape != have[index].shape for want, have in zip(self.wanted, got, strict=True)):
+            mine, theirs = ([arrays[index] for arrays in all_of] for all_of in (self.wanted, got))
+            if any(want.shape != have.shape for want, have in zip(mine, theirs, strict=True)):
                 losses.append(1.0)  # as many rows as there are detections: other detections
                 continue
-            mine, theirs = (_channels([arrays[index] for arrays in all_of]) for all_of in (self.wanted, got))
-            signal = ((mine - mine.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-            error = ((mine - theirs) ** 2).sum(axis=1)
+            signal = _signal(mine)
+            error = _squares(_channels(mine) - _channels(theirs))
             alive = signal > 0
             lost = np.where(np.isfinite(error[alive]), error[alive], np.inf)
             losses.append(float(np.minimum(lost / signal[alive], 1.0).mean()) if alive.any() else 0.0)
@@ -98,6 +99,23 @@ def _outputs(
         got = dict(activations.run(sample))
         taken.append(tuple(np.asarray(got[name], np.float64) for name in names))
     return tuple(taken)
+
+
+def _signal(arrays: Sequence[Float64]) -> Float64:
+    """Of each channel, its variance times the number of its values."""
+    channels, count = _channels(arrays), len(arrays)
+    if not channels.size:
+        return np.zeros(len(channels))
+    if len({array.shape for array in arrays}) > 1 or count == 1:
+        return _squares(channels - channels.mean(axis=1, keepdims=True))
+    places = channels.reshape(len(channels), count, -1)
+    about = (places - places.mean(axis=1, keepdims=True)).reshape(len(places), -1)
+    return _squares(about) * (count / (count - 1))
+
+
+def _squares(channels: Float64) -> Float64:
+    summed: Float64 = (channels**2).sum(axis=1)
+    return summed
 
 
 def _channels(arrays: Sequence[Float64]) -> Float64:

@@ -48,13 +48,34 @@ def test_a_lost_channel_counts_one_and_no_more() -> None:
 
 
 def test_a_channel_that_never_varies_is_left_out() -> None:
-    one = yardstick(model_of("g (float[N,6,5] x) => (float[N,6,5] y) <float[6,5] k> { z = Sub(x, x) y = Add(z, k) }"))
-    other = model_of(
-        "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,5] k> { z = Sub(x, x) w = Add(z, k) y = Add(w, k) }"
-    )
-    assert 0.0 < one.loss(other, None) <= 1.0  # the columns vary over the rows; a constant output does not
+    text = "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,5] k> { z = Sub(x, x) y = Add(z, k) }"
+    other = model_of(text.replace("y = Add(z, k)", "w = Add(z, k) y = Add(w, k)"))
+    assert 0.0 < yardstick(model_of(text), 1).loss(other, None) <= 1.0  # the columns vary over the rows
+    assert yardstick(model_of(text)).loss(other, None) == 0.0  # but no image has a say in it
     flat = "g (float[N,6,5] x) => (float[N,6,5] y) { z = Sub(x, x) y = Add(z, z) }"
     assert yardstick(model_of(flat)).loss(model_of(flat.replace("Add", "Sub")), None) == 0.0
+
+
+def test_a_decode_of_boxes_changes_nothing() -> None:
+    """Anchors spread a channel over the image by far more than what a box adds to them."""
+    raw = "g (float[N,40,4] x) => (float[N,40,4] y) <float k = {1.0}> { y = Mul(x, k) }"
+    decoded = raw.replace("<", "<float[40,4] anchors, float tenth = {0.1}, ").replace(
+        "y = Mul(x, k)", "z = Mul(x, k) t = Mul(z, tenth) y = Add(t, anchors)"
+    )
+
+    def loss(text: str) -> float:
+        models = [model_of(text), model_of(text.replace("1.0", "1.1"))]
+        for one in models:
+            for value in one.graph.initializer:
+                if value.name == "anchors":
+                    grid = np.linspace(0, 320, 160, dtype=np.float32).reshape(40, 4)
+                    value.CopyFrom(onnx.numpy_helper.from_array(grid, "anchors"))
+        rng = np.random.default_rng(0)
+        data = [{"x": rng.standard_normal((1, 40, 4)).astype(np.float32)} for _ in range(4)]
+        return Yardstick.of(models[0], None, data, "cpu", "m").loss(models[1], None)
+
+    assert loss(raw) > 0.005
+    assert loss(decoded) == pytest.approx(loss(raw), rel=1e-3)
 
 
 def test_the_mean_is_over_outputs_and_integers_are_left_out() -> None:
