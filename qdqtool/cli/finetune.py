@@ -49,6 +49,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--bind", metavar="B", action="append", default=[], help=_BIND)
     group.add_argument("--loss", metavar="F", help="script.py:function that builds terms of its own")
     group.add_argument("--match", metavar="W", type=float, help="weight of the distance to the teacher's tensors")
+    group.add_argument("--equalise", choices=("auto", "none"), default="auto", help="channels, before the first step")
     group.add_argument("--augment", metavar="A", help="of pictures: none or flip,crop,colour (default without labels)")
 
 
@@ -163,6 +164,7 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         backend=args.backend,
         teacher=args.teacher,
         augment=_augment(args.augment),
+        equalise=args.equalise == "auto",
         batch=args.batch,
         task=_task(args),
         provider=args.provider,

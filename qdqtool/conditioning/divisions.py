@@ -31,12 +31,14 @@ class Family:
         table: the error of each channel.
         readers: who reads them.
         makers: tensor -> who can take its division in; see `makers_of`.
+        clip: their clipping value, where the scale is given and stays.
     """
 
     spans: tuple[Span, ...]
     table: ErrorTable
     readers: tuple[Weight, ...]
     makers: Mapping[str, tuple[str, ...]]
+    clip: float | None = None
 
     def mask(self, *, muls: bool, free: bool) -> npt.NDArray[np.bool_]:
         """Which rows may be divided."""
@@ -60,8 +62,20 @@ class Verdict:
     divided: bool
 
 
-def find_families(subject: Subject, routes: Routes, spectra: Mapping[str, ChannelSpectrum]) -> list[Family]:
-    """Every class of tied points that has at least one tensor whose channels are known, in the plan's order."""
+def find_families(
+    subject: Subject,
+    routes: Routes,
+    spectra: Mapping[str, ChannelSpectrum],
+    clips: Mapping[str, float] | None = None,
+) -> list[Family]:
+    """Every class of tied points that has at least one tensor whose channels are known, in the plan's order.
+
+    Args:
+        subject: the model and its plan.
+        routes: who reads what.
+        spectra: tensor -> counts of its channels.
+        clips: tensor -> clipping value, where scales are given: classes without one for all their tensors are left out.
+    """
     axes = {read.node: point.axis for point in subject.plan.weights for read in point.reads}
     readers = _readers_by_tensor(routes)
     families = []
@@ -69,6 +83,9 @@ def find_families(subject: Subject, routes: Routes, spectra: Mapping[str, Channe
         spans = tuple(routes.spans[name] for name in members if name in routes.spans)
         if len(spans) != len(members):
             continue  # one of them cannot be told apart by channel: the scale they share is not known then
+        given = None if clips is None else {clips.get(name) for name in members}
+        if given is not None and (None in given or len(given) > 1):
+            continue
         rows = np.full(routes.size, -1, np.int64)
         rows[np.concatenate([np.arange(routes.size)[span.labels] for span in spans])] = np.arange(
             sum(span.channels for span in spans)
@@ -79,7 +96,8 @@ def find_families(subject: Subject, routes: Routes, spectra: Mapping[str, Channe
             np.concatenate([spectra[span.tensor].counts for span in spans]),
             np.concatenate([spectra[span.tensor].amax for span in spans]),
         )
-        families.append(Family(spans, table, weights, {span.tensor: makers_of(subject, span) for span in spans}))
+        makers = {span.tensor: makers_of(subject, span) for span in spans}
+        families.append(Family(spans, table, weights, makers, given.pop() if given else None))
     return families
 
 
@@ -107,10 +125,10 @@ def _weight(subject: Subject, key: str, channels: npt.NDArray[np.int64], axes: M
 
 def judge(family: Family, *, equalise: bool, smooth: bool, rounding: Rounding = "float") -> Verdict:
     """Decide about one family; a Mul must win more than weights that take the division in."""
-    best = choose_factors(family.table, family.readers, family.mask(muls=False, free=equalise), rounding)
+    best = choose_factors(family.table, family.readers, family.mask(muls=False, free=equalise), rounding, family.clip)
     divided = best.gain >= LEAST_FREE
     if smooth:
-        wide = choose_factors(family.table, family.readers, family.mask(muls=True, free=True), rounding)
+        wide = choose_factors(family.table, family.readers, family.mask(muls=True, free=True), rounding, family.clip)
         if wide.gain - (best.gain if divided else 0.0) >= LEAST_MUL:
             best, divided = wide, True
     return Verdict(family, best, divided)

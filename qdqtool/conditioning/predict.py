@@ -65,7 +65,11 @@ class Choice:
 
 
 def choose_factors(
-    table: ErrorTable, readers: Sequence[Weight], divisible: npt.NDArray[np.bool_], rounding: Rounding = "float"
+    table: ErrorTable,
+    readers: Sequence[Weight],
+    divisible: npt.NDArray[np.bool_],
+    rounding: Rounding = "float",
+    clip: float | None = None,
 ) -> Choice:
     """Try divisions by powers of each channel's largest value, with and without a share for the weights.
 
@@ -74,24 +78,28 @@ def choose_factors(
         readers: who reads them.
         divisible: bool [rows]: which channels may be divided; the others keep the factor 1.
         rounding: what the factors are: any float32, or powers of two, which keep the float function to the bit.
+        clip: the clipping value, where it is given and stays; no channel then grows beyond it.
     """
     plain = np.ones(table.amax.size, np.float32)
-    before = predicted_noise(table, readers, plain)
+    before = predicted_noise(table, readers, plain, clip)
     best, least = plain, before
-    for factors in _candidates(table, readers, divisible, rounding):
-        noise = predicted_noise(table, readers, factors)
+    for factors in _candidates(table, readers, divisible, rounding, clip):
+        noise = predicted_noise(table, readers, factors, clip)
         if noise.sum() < least.sum():
             best, least = factors, noise
     return Choice(best, before, least)
 
 
-def predicted_noise(table: ErrorTable, readers: Sequence[Weight], factors: Float32) -> Float64:
-    """Noise over signal of each reader at the clipping value that is best for all of them: float64 [readers]."""
+def predicted_noise(
+    table: ErrorTable, readers: Sequence[Weight], factors: Float32, clip: float | None = None
+) -> Float64:
+    """Noise over signal of each reader at the clipping value given, or the best for all of them: float64 [readers]."""
     wide = factors.astype(np.float64)
     top = float((table.amax / wide).max(initial=0.0))
     if not top > 0:
         return np.zeros(len(readers))
-    errors = table.at(np.multiply.outer(top * _CLIPS, wide))
+    clips = top * _CLIPS if clip is None else np.array([clip])
+    errors = table.at(np.multiply.outer(clips, wide))
     shares = np.stack([_share(table, reader) for reader in readers])
     noise = shares @ errors.T
     fixed = np.array([_rounding(table, reader, wide) for reader in readers])
@@ -131,9 +139,14 @@ def _rounding(table: ErrorTable, reader: Weight, factors: Float64) -> float:
 
 
 def _candidates(
-    table: ErrorTable, readers: Sequence[Weight], divisible: npt.NDArray[np.bool_], rounding: Rounding
+    table: ErrorTable,
+    readers: Sequence[Weight],
+    divisible: npt.NDArray[np.bool_],
+    rounding: Rounding,
+    clip: float | None,
 ) -> list[Float32]:
-    """(largest value of the channel)^p / (largest weight that reads it)^r for a few p and r."""
+    """(largest value of the channel, but for what is clipped)^p / (largest weight that reads it)^r for a few p, r."""
+    amax = table.amax if clip is None else np.minimum(table.amax, clip)
     alive = divisible & (table.amax > 0)
     if not alive.any():
         return []
@@ -144,8 +157,8 @@ def _candidates(
         np.maximum.at(heavy, reader.channels[used], peak[used])
     heavy = np.where(heavy > 0, heavy, heavy.max(initial=1e-30))
     shares = [(power, share) for power in _POWERS for share in dict.fromkeys((0.0, 1.0 - power))]
-    wishes = [table.amax**power * heavy**-share for power, share in shares]
-    return [_brought(wish, table.amax, alive, rounding) for wish in wishes]
+    wishes = [amax**power * heavy**-share for power, share in shares]
+    return [_brought(wish, amax, alive, rounding) for wish in wishes]
 
 
 def _brought(wish: Float64, amax: Float64, alive: npt.NDArray[np.bool_], rounding: Rounding) -> Float32:

@@ -34,7 +34,7 @@ def predict(choices: Iterable[tuple[Family, npt.NDArray[np.float32]]]) -> Predic
     """The prediction for families divided by the factors given; None where there is no operator to tell of."""
     found: list[tuple[float, str]] = []
     for family, factors in choices:
-        noise = np.maximum(predicted_noise(family.table, family.readers, factors), _QUIET)
+        noise = np.maximum(predicted_noise(family.table, family.readers, factors, family.clip), _QUIET)
         found += [
             (float(decibel), reader.key) for decibel, reader in zip(-10 * np.log10(noise), family.readers, strict=True)
         ]

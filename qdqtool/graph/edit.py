@@ -147,7 +147,7 @@ class Editor:
     def set_initializer(self, name: str, value: npt.NDArray[np.generic]) -> None:
         """Another value for an initialiser, held in the model; its name, place and texts stay."""
         tensor = self.view.initializers[name]
-        made = onnx.numpy_helper.from_array(np.ascontiguousarray(value), name)
+        made = onnx.numpy_helper.from_array(np.asarray(value, order="C"), name)
         for field in [*_STORED, "external_data", "data_location"]:
             tensor.ClearField(field)
         tensor.MergeFrom(made)
@@ -159,7 +159,7 @@ class Editor:
             return
         node = self.view.producer[name]
         held = next(item for item in node.proto.attribute if item.name.startswith("value"))
-        made = onnx.numpy_helper.from_array(np.ascontiguousarray(value), held.t.name if held.name == "value" else "")
+        made = onnx.numpy_helper.from_array(np.asarray(value, order="C"), held.t.name if held.name == "value" else "")
         held.CopyFrom(onnx.helper.make_attribute("value", made))
 
     def set_input(self, node: Node, index: int, name: str) -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import onnx
 
 from qdqtool.calibration.feed import Data, Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.conditioning.edits import CHANGING
@@ -20,105 +22,22 @@ from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
-from qdqtool.training.environment import BackendName, make_backend
-from qdqtool.training.form import BatchNorms, Form, Ranges, make_form
+from qdqtool.training.environment import make_backend
+from qdqtool.training.form import Form, make_form
 from qdqtool.training.gradients.protocol import GradientBackend
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
-from qdqtool.training.losses.options import LossOptions
-from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.prepare import Prepared, Wanted, measured_every, prepare, steps_of
 from qdqtool.training.state import Identity, Saved, open_state, write_state
 from qdqtool.training.task import LoopOptions, Subject
+from qdqtool.verbs.evened import Start, evened_start
 from qdqtool.verbs.insert import plan
 from qdqtool.verbs.opening import check_target, files_of, output_path, path_of
-from qdqtool.verbs.tuned import OutputGain, TaskJudge, TaskMetric, check_judgeable, finished_model, output_gains
+from qdqtool.verbs.tuned import TaskJudge, check_judgeable, finished_model, output_gains
+from qdqtool.verbs.tuning import FinetuneOptions, FinetuneResult
 
-
-@dataclass(frozen=True)
-class FinetuneOptions:
-    """How a Q/DQ model is fine-tuned.
-
-    Attributes:
-        loss: what is minimised; without anything, the distance to the model in float.
-        update: optimiser and rates.
-        run: how long, seed, checkpoint, log.
-        ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
-        bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
-        freeze: patterns of initialisers and nodes that are not trained.
-        backend: what makes gradients.
-        teacher: another float model to learn from; None for the model's own float twin.
-        augment: some of flip, crop, colour, for pictures without labels; None for all of them there.
-        batch: samples in one run; None for 1, or for what the model fixes.
-        memory: bytes of samples that may be held.
-        task: measures the task on labelled data in place of the loss.
-        provider: what onnxruntime runs on.
-    """
-
-    loss: LossOptions = field(default_factory=LossOptions)
-    update: UpdateOptions = field(default_factory=UpdateOptions)
-    run: RunOptions = field(default_factory=RunOptions)
-    ranges: Ranges = "fixed"
-    bn: BatchNorms = "keep"
-    freeze: tuple[str, ...] = ()
-    backend: BackendName = "auto"
-    teacher: ModelSource | None = None
-    augment: tuple[str, ...] | None = None
-    batch: int | None = None
-    memory: int = 1 << 30
-    task: TaskMetric | None = None
-    provider: str = "cpu"
-
-
-@dataclass(frozen=True)
-class FinetuneResult:
-    """A fine-tuned model, of the kind that was given, and what training did.
-
-    Attributes:
-        model: a path, ModelProto or gs.Graph.
-        measure: what was measured on held-out samples: "loss", or the task's metric.
-        before: its value at the start, the less the better.
-        after: of the model that is handed out.
-        step: after how many updates that was; 0 where nothing was better than the start, whose weights come back.
-        steps: updates taken.
-        planned: updates that were planned.
-        seconds: CPU seconds of the loop.
-        reason: why it ended.
-        trained: how many numbers were trained.
-        samples: how many samples were trained on.
-        held_samples: how many were held out.
-        outputs: each float output against the model in float, before and after; empty where a loss on labels or
-            another teacher drew it elsewhere.
-        checked: largest relative differences that the checks at the start found: forward, gradients.
-        backend: what made gradients.
-        notes: sentences for the user.
-    """
-
-    model: Any
-    measure: str
-    before: float
-    after: float
-    step: int
-    steps: int
-    planned: int
-    seconds: float
-    reason: str
-    trained: int
-    samples: int
-    held_samples: int
-    outputs: tuple[OutputGain, ...]
-    checked: tuple[float, float]
-    backend: str
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """What `qdqtool finetune --json` prints."""
-        told = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
-        gains = [one.to_json() for one in self.outputs]
-        file = str(self.model) if isinstance(self.model, Path) else None
-        checks = dict(zip(("forward", "gradients"), self.checked, strict=True))
-        return {"schema": 1, "file": file, **told, "checked": checks, "outputs": gains, "notes": list(self.notes)}
+__all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 
 
 def finetune(
@@ -155,9 +74,10 @@ def finetune(
     progress, best, planned = _trained(job, prepared)
     values = {name: value for name, value in best.items() if name in frozenset(prepared.exported)}
     tuned = job.form.write(values if progress.best_step else {})
-    told = _facts(progress, options)
-    proto, notes = finished_model(tuned, opened.folder, job.batches, told if progress.best_step else None)
-    gains = output_gains(job.form, opened, tuned, job.batches) if _own_teacher(options) else ()
+    told = _facts(job, progress)
+    facts = told if progress.best_step or job.start.evened else None
+    proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
+    gains = output_gains(job.start.given, opened, tuned, job.batches) if _own_teacher(options) else ()
     given = give_back(proto, opened, target)
     if options.run.checkpoint is not None:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
@@ -177,17 +97,18 @@ def finetune(
         outputs=gains,
         checked=prepared.checked,
         backend=job.backend.name,
-        notes=(*job.form.notes, *job.batches.notes, *prepared.notes, *_told(progress), *notes),
+        notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *prepared.notes, *_told(job, progress), *notes),
     )
 
 
-def _told(progress: Progress) -> tuple[str, ...]:
+def _told(job: _Job, progress: Progress) -> tuple[str, ...]:
     """What went otherwise than hoped for."""
     notes = []
     if progress.halvings:
         notes.append(f"the rate was halved {progress.halvings} times, last because {progress.broken}")
     if not progress.best_step:
-        notes.append("nothing measured better than the start: the input's weights come back")
+        whose = "the evened weights stay" if job.start.evened else "the input's weights come back"
+        notes.append(f"nothing measured better than the start: {whose}")
     return tuple(notes)
 
 
@@ -196,13 +117,18 @@ class _Job:
     """One run: everything that was opened for it."""
 
     opened: Opened
-    form: Form
+    start: Start
     feed: Feed
     batches: Batches
     backend: GradientBackend
     wanted: Wanted
     options: FinetuneOptions
     where: object
+
+    @property
+    def form(self) -> Form:
+        """What is trained."""
+        return self.start.form
 
 
 def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: Path | None) -> None:
@@ -222,10 +148,8 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
         check_judgeable(opened)
     _check_teacher(opened, options)
     backend = make_backend(options.backend)
-    places = None if options.ranges == "fixed" else plan(opened.proto)
-    form = make_form(
-        opened.proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators()
-    )
+    make = partial(_make_form, opened, options, backend)
+    form = make(opened.proto)
     inputs = inputs_of(opened.proto.graph)
     labelled = bool(options.loss.labels or options.loss.script)
     more = label_inputs(data, inputs, feed_options) if labelled else ()
@@ -245,7 +169,16 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
         teacher,
         options.provider,
     )
-    return _Job(opened, form, feed, Batches(feed, how), backend, wanted, options, feed.origin or "data")
+    batches = Batches(feed, how)
+    evens = options.equalise and _own_teacher(options) and not options.freeze
+    start = evened_start(opened, make, form, batches) if evens else Start(form, form)
+    return _Job(opened, start, feed, batches, backend, wanted, options, feed.origin or "data")
+
+
+def _make_form(opened: Opened, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto) -> Form:
+    """The training form of the model, or of the same with other weights."""
+    places = None if options.ranges == "fixed" else plan(proto)
+    return make_form(proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators())
 
 
 def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
@@ -355,10 +288,9 @@ def _identity(job: _Job) -> Identity:
     teacher = job.wanted.teacher
     other = "" if teacher is None else hashlib.sha256(teacher[0].SerializeToString(deterministic=True)).hexdigest()
     data = job.feed.fingerprint if job.feed.origin is not None else ""
-    free = {"checkpoint", "keep_every", "resume", "log", "progress"}
-    options = job.options
+    options, free = job.options, {"checkpoint", "keep_every", "resume", "log", "progress"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
-    rest = {"ranges": options.ranges, "bn": options.bn, "freeze": options.freeze, "augment": options.augment}
+    rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalise")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
     task = None if options.task is None else options.task.told()
     facts = {"loss": asdict(options.loss), "update": asdict(options.update), "run": run, **rest, **more, "task": task}
@@ -371,9 +303,11 @@ def _own_teacher(options: FinetuneOptions) -> bool:
     return options.teacher is None and not (loss.labels or loss.bindings or loss.script)
 
 
-def _facts(progress: Progress, options: FinetuneOptions) -> dict[str, Any]:
+def _facts(job: _Job, progress: Progress) -> dict[str, Any]:
     """What the file tells of its training."""
+    options = job.options
     return {
+        "equalised": job.start.evened,
         "steps": progress.best_step,
         "measure": "loss" if options.task is None else options.task.name,
         "before": progress.start,

@@ -158,7 +158,7 @@ def measured_again(
     method = str(table.facts.get("method", "mse"))
     names = [one.name for one in inputs_of(plain.graph)]
     how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
-    found = calibrate_scales(plain, folder, _Samples(batches, names), how)
+    found = calibrate_scales(plain, folder, Samples(batches, names), how)
     scales: dict[str, Scale] = {}
     again = 0
     for name, scale in {**table.scales, **found.scales}.items():
@@ -173,7 +173,7 @@ def measured_again(
     return ScaleTable(scales, {**table.unscaled, **found.unscaled}, table.facts), again
 
 
-class _Samples:
+class Samples:
     """The inputs of all samples, walked as often as wanted; labels left out."""
 
     def __init__(self, batches: Batches, names: Sequence[str]) -> None:

@@ -50,6 +50,19 @@ def test_a_channel_that_may_not_be_divided_keeps_its_size() -> None:
     assert choice.gain > 0
 
 
+@pytest.mark.parametrize("share", [0.3, 1.0, 4.0])
+def test_no_channel_grows_beyond_a_clipping_value_that_stays(share: float) -> None:
+    table = table_of(2.0)
+    clip = share * float(table.amax.max())
+    choice = choose_factors(table, [depthwise()], ALL, clip=clip)
+    assert choice.gain > 5
+    assert ((table.amax / choice.factors)[table.amax < clip] <= min(clip, table.amax.max()) * (1 + 1e-6)).all()
+    assert (choice.factors[table.amax >= clip] >= 1 - 1e-6).all()
+    assert choice.before.sum() == pytest.approx(
+        predicted_noise(table, [depthwise()], np.ones(8, np.float32), clip).sum()
+    )
+
+
 @pytest.mark.parametrize("rounding", ["float", "power-of-two"])
 def test_powers_of_two_where_asked_for(rounding: Rounding) -> None:
     factors = choose_factors(table_of(2.3), [depthwise()], ALL, rounding).factors

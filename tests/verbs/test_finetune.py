@@ -102,6 +102,32 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     assert finetune(tmp_path / "c.onnx", folder / "l.npz", FinetuneOptions(run=run, loss=labels)).steps == 2
 
 
+def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(folder: Path, tmp_path: Path) -> None:
+    apart = onnx.load(folder / "m.onnx")
+    for tensor in apart.graph.initializer:
+        if tensor.name in ("w1", "b1"):
+            value = onnx.numpy_helper.to_array(tensor)
+            factors = np.array([1, 8, 32, 64], np.float32).reshape(-1, *(1,) * (value.ndim - 1))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value / factors, tensor.name))
+    options = qdqtool.InsertOptions(calibration=qdqtool.CalibrationOptions("mse"), keep_float=0)
+    qdqtool.insert(apart, data=folder / "d.npz", options=options, output=tmp_path / "q.onnx")
+    run = replace(QUICK, steps=1)
+    plain, evened = (
+        finetune(tmp_path / "q.onnx", folder / "d.npz", FinetuneOptions(run=run, equalise=one), output=tmp_path / name)
+        for one, name in ((False, "plain.onnx"), (True, "evened.onnx"))
+    )
+    assert not any("evened out" in note for note in plain.notes)
+    assert any("1 tensor had its channels evened out" in note for note in evened.notes)
+    assert evened.outputs[0].before == plain.outputs[0].before
+    assert evened.outputs[0].after > plain.outputs[0].after + 1
+    before, after = (
+        {name: scale.bits.tobytes() for name, scale in peel_pairs(GraphView(onnx.load(path).graph)).scales.items()}
+        for path in (tmp_path / "q.onnx", tmp_path / "evened.onnx")
+    )
+    assert before == after
+    assert json.loads(get_metadata(onnx.load(tmp_path / "evened.onnx"), FINETUNED) or "")["equalised"] == 1
+
+
 def test_pictures_with_labels_stay_as_they_are(folder: Path) -> None:
     options = FinetuneOptions(loss=LossOptions((parse_label("y:ce"),)), augment=("flip",))
     with pytest.raises(QdqError, match="--augment: changes pictures and not their labels"):
@@ -213,7 +239,8 @@ def test_scales_that_learn_or_follow_change_and_stay_positive(folder: Path, rang
     assert set(before) == set(after)
     assert before != after
     assert all((np.frombuffer(bits, np.float32) > 0).all() for bits in after.values())
-    weights = ["w1", "w2", "fc"]
+    weights = peel_pairs(GraphView(onnx.load(folder / "q.onnx").graph)).weights
+    assert {"w1", "w2"} <= set(weights)
     assert all(before[name] == after[name] for name in weights) == (ranges == "ema")
 
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where fine-tuning starts: the model as it is, or with its channels evened out where that alone loses less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdqtool.calibration.feed import inputs_of
+from qdqtool.conditioning.within import equalise_within
+from qdqtool.graph.io import Opened
+from qdqtool.training.batches import Batches
+from qdqtool.training.form import Form
+from qdqtool.verbs.tuned import Samples, output_gains
+
+MakeForm = Callable[[onnx.ModelProto], Form]
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What is trained.
+
+    Attributes:
+        given: the training form of the model as it was given.
+        form: that of what is trained: the same, or one of the same graph with evened weights.
+        evened: how many tensors had their channels evened out.
+        notes: what was done about it, a sentence each.
+    """
+
+    given: Form
+    form: Form
+    evened: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches) -> Start:
+    """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
+
+    Args:
+        opened: the Q/DQ model.
+        make: a Q/DQ model with the same graph -> its training form.
+        form: that of the model as it is.
+        batches: the data; its samples are run one by one.
+
+    Raises:
+        QdqError: what running the model refuses.
+    """
+    names = [one.name for one in inputs_of(opened.proto.graph)]
+    within = equalise_within(opened.proto, opened.folder, Samples(batches, names))
+    if not within.tensors:
+        return Start(form, form, notes=(f"channels stay as they are: {within.why_not}",) if within.why_not else ())
+    gains = output_gains(form, opened, within.proto, batches)
+    ends = np.array([(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()])
+    before, after = ends.reshape(-1, 2).mean(axis=0).tolist() if len(ends) else (0.0, 0.0)
+    if after < before:
+        told = f"outputs would go from {before:.1f} to {after:.1f} dB"
+        return Start(form, form, notes=(f"channels stay as they are: evened out within their scales, {told}",))
+    count = len(within.tensors)
+    whose = "1 tensor had its" if count == 1 else f"{count} tensors had their"
+    told = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
+    return Start(form, make(within.proto), count, (f"{whose} channels evened out within the scales{told}",))
