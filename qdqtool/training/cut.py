@@ -16,17 +16,14 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.guard import label, subgraphs_of
 from qdqtool.training.draft import prune, reads_of
 from qdqtool.training.gradients.protocol import PAIR_DOMAIN
+from qdqtool.training.gradients.stops import STOPS
 
 _DEFAULT = ("", "ai.onnx")
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE}
 )
-# They give sizes, places and answers; what they read has no gradient, and what they make has a shape that is known.
-STOPS = frozenset(
-    {"Shape", "Size", "ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf"}
-    | {"Not", "And", "Or", "Xor", "OneHot", "EyeLike", "ConstantOfShape", "Range", "Sign", "Hardmax", "BitShift"}
-    | {"RandomNormalLike", "RandomUniformLike", "QuantizeLinear"}
-)
+# What they read has no gradient. All but those of `_BREAKS` make what has a shape that is known.
+_STOPS = STOPS | {"Hardmax", "QuantizeLinear"}
 # Nothing behind them can be trained on: shapes that depend on values, sequences, control flow, text.
 _BREAKS = frozenset(
     {"NonMaxSuppression", "NonZero", "Unique", "Compress", "If", "Loop", "Scan", "SequenceMap", "SplitToSequence"}
@@ -57,7 +54,7 @@ def carries(node: onnx.NodeProto) -> bool:
     """Whether a gradient can pass a node at all."""
     if node.domain in _DEFAULT and node.op_type == "Cast":
         return any(item.name == "to" and item.i in _FLOATS for item in node.attribute)
-    return not (node.domain in _DEFAULT and node.op_type in STOPS)
+    return not (node.domain in _DEFAULT and node.op_type in _STOPS)
 
 
 def reached(proto: onnx.ModelProto, targets: Iterable[str]) -> set[str]:

@@ -22,8 +22,9 @@ from qdqtool.training.gradients.rules.joining import JOINT_DOMAIN, Joints, silu,
 from qdqtool.training.gradients.rules.known import Known
 from qdqtool.training.gradients.rules.pairs import pair_of, rule_of
 from qdqtool.training.gradients.rules.site import TODO, Rule, Site
-from qdqtool.training.gradients.rules.table import RULES, STOPS
+from qdqtool.training.gradients.rules.table import RULES
 from qdqtool.training.gradients.rules.tape import LOWEST_OPSET, Tape, Value
+from qdqtool.training.gradients.stops import STOPS
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _CONTINUOUS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})

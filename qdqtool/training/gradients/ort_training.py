@@ -18,9 +18,9 @@ from onnx import TensorProto, helper
 from qdqtool.calibration.backends.runtime import one_line
 from qdqtool.errors import QdqError
 from qdqtool.training.environment import gradient_builder
-from qdqtool.training.gradients.lowered.elementwise import STEPS
 from qdqtool.training.gradients.lowering import RULES, WRAP_DOMAIN, Lowered, lower
 from qdqtool.training.gradients.protocol import PAIR_DOMAIN, Forward, GradientGraph
+from qdqtool.training.gradients.stops import STEPS
 
 _GRADIENT_NAME = re.compile(r"(.*)_grad(?:_\d+)?")  # with a number: one of several that are added up
 

@@ -17,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
+from qdqtool.training.gradients.stops import STOPS
 from qdqtool.training.losses.options import nearest
 
 # What both gradient back ends differentiate: the facts' probe of the training wheel, all of it rules of the built-in.
@@ -28,13 +29,8 @@ DIFFERENTIABLE = frozenset(
         *("Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where"),
     }
 )
-# These give sizes, places or truth values: nothing is trained through them.
-STOPPING = frozenset(
-    {
-        *("And", "ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
-        *("NonZero", "Not", "Or", "Shape", "Sign", "Size", "Xor"),
-    }
-)
+# What a term may ask of what is trained; through a step it would lose the gradient unawares.
+_ANSWERS = STOPS - {"Ceil", "Floor", "Round"}
 # Before opset 16 these are functions, into which shape inference of one node does not look.
 _UNINFERRED = frozenset({"GreaterOrEqual", "LessOrEqual"})
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"})
@@ -220,7 +216,7 @@ class Nodes:
         """
         values = self._values(op_type, inputs)
         trained = any(value.trained for value in values)
-        if trained and op_type not in DIFFERENTIABLE | STOPPING:
+        if trained and op_type not in DIFFERENTIABLE | _ANSWERS:
             guess = nearest(op_type, sorted(DIFFERENTIABLE))
             raise QdqError(op_type, f"has no gradient in both back ends{guess}", "write the loss with another operator")
         if op_type == "Conv" and "auto_pad" in attributes:
@@ -231,7 +227,7 @@ class Nodes:
         node = helper.make_node(op_type, [value.name for value in values], [output], output, **attributes)
         shape, elem_type = self._inferred(node, values)
         self.graph.node.append(node)
-        passes = trained and op_type not in STOPPING and elem_type == TensorProto.FLOAT
+        passes = trained and op_type not in STOPS and elem_type == TensorProto.FLOAT
         return Value(output, shape, elem_type, passes, self)
 
     def named(self, value: Value, base: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx
 
 from qdqtool.training.gradients.protocol import PAIR_DOMAIN
-from qdqtool.training.losses.nodes import STOPPING
+from qdqtool.training.gradients.stops import STOPS
 from qdqtool.training.pairs import Pair
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
@@ -31,7 +31,6 @@ _FIRST_ONLY = frozenset(
         "Unsqueeze",
     }
 )
-_NEVER = STOPPING | {"Ceil", "ConstantOfShape", "EyeLike", "Floor", "NonMaxSuppression", "OneHot", "Range", "Round"}
 
 
 def reached_parameters(proto: onnx.ModelProto, loss: str, parameters: Sequence[str]) -> tuple[str, ...]:
@@ -61,7 +60,7 @@ def _gradient_inputs(node: onnx.NodeProto) -> Sequence[str]:
         return inputs[:2] if pair is not None and pair.learned else inputs[:1]
     if node.domain not in ("", "ai.onnx"):
         return inputs
-    if node.op_type in _NEVER or (node.op_type == "Cast" and _to(node) not in _FLOATS):
+    if node.op_type in STOPS or (node.op_type == "Cast" and _to(node) not in _FLOATS):
         return []
     return inputs[:1] if node.op_type in _FIRST_ONLY else inputs
 

@@ -23,7 +23,8 @@ from rule_cases import CASES, CONVOLUTION
 
 from qdqtool.training.gradients.builtin import Builtin
 from qdqtool.training.gradients.rules import convolution
-from qdqtool.training.gradients.rules.table import RULES, STOPS
+from qdqtool.training.gradients.rules.table import RULES
+from qdqtool.training.gradients.stops import STOPS
 
 # Float32 sums behind central differences of fourth order with step 0.01: their rounding is 1e-5 of the largest number.
 TOLERANCE = 2e-4

@@ -13,7 +13,8 @@ from qdqtool.errors import QdqError
 from qdqtool.training.gradients.builtin import Builtin
 from qdqtool.training.gradients.ort_training import OrtTraining
 from qdqtool.training.gradients.protocol import GradientBackend
-from qdqtool.training.losses.nodes import DIFFERENTIABLE, STOPPING, Nodes, Value
+from qdqtool.training.gradients.stops import STOPS
+from qdqtool.training.losses.nodes import DIFFERENTIABLE, Nodes, Value
 
 X = np.arange(6.0).reshape(2, 3) + 1
 
@@ -147,10 +148,10 @@ def test_parameters_are_kept_apart() -> None:
 @pytest.mark.parametrize("backend", [Builtin(), OrtTraining()], ids=lambda one: one.name)
 def test_both_back_ends_differentiate_what_a_loss_may_use(backend: GradientBackend) -> None:
     assert set(backend.operators()) >= DIFFERENTIABLE
-    assert not set(backend.operators()) & STOPPING
+    assert not set(backend.operators()) & STOPS
 
 
 def test_no_operator_both_stops_and_passes_a_gradient() -> None:
-    assert not DIFFERENTIABLE & STOPPING
+    assert not DIFFERENTIABLE & STOPS
     known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
-    assert known >= DIFFERENTIABLE | STOPPING
+    assert known >= DIFFERENTIABLE | STOPS

@@ -36,15 +36,3 @@ _FAMILIES = (
 
 RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
 """Operators of the default domain."""
-
-STOPS = frozenset(
-    {
-        *("And", "Not", "Or", "Xor"),
-        *("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", "Unique"),
-        *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
-        *("Ceil", "Floor", "Round", "Sign"),
-        *("ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size"),
-        *("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
-    }
-)
-"""Steps, comparisons and shapes: constant almost everywhere, so no gradient passes and nothing is said."""
