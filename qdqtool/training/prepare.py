@@ -60,6 +60,7 @@ class Wanted:
         run: how long, seed, threads.
         ranges: what becomes of scales.
         teacher: model and folder of another teacher; None for the form's own float twin.
+        moved: whether that twin is no teacher, since `condition` changed its float function.
         provider: what onnxruntime runs on.
     """
 
@@ -68,6 +69,7 @@ class Wanted:
     run: RunOptions
     ranges: Ranges
     teacher: tuple[onnx.ModelProto, Path | None, str] | None
+    moved: bool = False
     provider: str = "cpu"
 
 
@@ -212,7 +214,7 @@ def _teacher(form: Form, inputs: Mapping[str, Array], wanted: Wanted) -> Teacher
     if wanted.teacher is not None:
         proto, folder, name = wanted.teacher
         return Teacher(proto, folder, inputs, name)
-    if not wanted.loss.needs_teacher and not wanted.loss.script:
+    if wanted.moved or (not wanted.loss.needs_teacher and not wanted.loss.script):
         return None
     return _own_teacher(form, inputs)
 

@@ -146,7 +146,7 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
         raise QdqError(opened.name, "has no Q/DQ to train with", "qdqtool insert --data places them")
     if options.task is not None:
         check_judgeable(opened)
-    _check_teacher(opened, options)
+    moved = _check_teacher(opened, options)
     backend = make_backend(options.backend)
     make = partial(_make_form, opened, options, backend)
     form = make(opened.proto)
@@ -167,6 +167,7 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
         options.run,
         options.ranges,
         teacher,
+        moved,
         options.provider,
     )
     batches = Batches(feed, how)
@@ -181,12 +182,17 @@ def _make_form(opened: Opened, options: FinetuneOptions, backend: GradientBacken
     return make_form(proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators())
 
 
-def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
-    """Refuse to learn from a float function that `condition` moved so that INT8 comes out right: that would undo it."""
+def _check_teacher(opened: Opened, options: FinetuneOptions) -> bool:
+    """Refuse to learn from a float function that `condition` moved so that INT8 comes out right: that would undo it.
+
+    Returns:
+        Whether it was moved, so that a script finds no teacher in it either.
+    """
     moved = sorted({edit["step"] for edit in edits_of(opened.proto)} & CHANGING)
     if options.teacher is None and moved and options.loss.needs_teacher:
         reason = f"is no teacher of its own, condition changed its float function ({', '.join(moved)})"
         raise QdqError(opened.name, reason, "give the model from before as --teacher")
+    return bool(moved)
 
 
 def _augmentation(options: FinetuneOptions, labelled: bool) -> tuple[str, ...] | None:

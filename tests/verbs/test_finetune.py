@@ -100,6 +100,10 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
     assert result.steps == 2
     labels = LossOptions((parse_label("y:ce"),))
     assert finetune(tmp_path / "c.onnx", folder / "l.npz", FinetuneOptions(run=run, loss=labels)).steps == 2
+    (tmp_path / "loss.py").write_text("def f(b): return (b.tensor('y') - b.teacher('y')).square().mean()")
+    script = LossOptions(script=f"{tmp_path / 'loss.py'}:f")
+    with pytest.raises(QdqError, match="wants the teacher's tensor y, and there is no teacher; give --teacher"):
+        finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, loss=script))
 
 
 def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(folder: Path, tmp_path: Path) -> None:
