@@ -123,38 +123,35 @@ def finished_model(
         return tuned, ()
     table = stored_table(tuned)
     notes: tuple[str, ...] = ()
-    if table is not None and not fits_caches(tuned, folder):
+    apart = None if table is None else _apart(tuned, folder)
+    if table is not None and apart is None:
         notes = ("the scales in the metadata stay as they were: no cache holds those of these Q/DQ",)
-    elif table is not None:
-        table, again = measured_again(tuned, folder, table, batches)
+    elif table is not None and apart is not None:
+        table, again = _measured_again(*apart, folder, table, batches)
         store_table(tuned, table)
         notes = (f"{again} scales of the table in the metadata, which no Q/DQ fixes, were measured again",)
     set_metadata(tuned, FINETUNED, json.dumps(dict(facts)))
     return tuned, notes
 
 
-def fits_caches(tuned: onnx.ModelProto, folder: Path | None) -> bool:
-    """Whether `peel` could take its pairs out; of four bits it could not."""
+def _apart(tuned: onnx.ModelProto, folder: Path | None) -> tuple[onnx.ModelProto, Mapping[str, Scale]] | None:
+    """The plain model and the scales of its pairs; None where `peel` could not take those out, such as four bits."""
     plain = onnx.ModelProto()
     plain.CopyFrom(tuned)
     try:
-        peel_pairs(GraphView(plain.graph, folder), on_conflict="max", on_asymmetric="widen", ends=True)
+        peeled = peel_pairs(GraphView(plain.graph, folder), on_conflict="max", on_asymmetric="widen", ends=True)
     except QdqError:
-        return False
-    return True
+        return None
+    return plain, peeled.scales
 
 
-def measured_again(
-    tuned: onnx.ModelProto, folder: Path | None, table: ScaleTable, batches: Batches
+def _measured_again(
+    plain: onnx.ModelProto, pairs: Mapping[str, Scale], folder: Path | None, table: ScaleTable, batches: Batches
 ) -> tuple[ScaleTable, int]:
     """The table with what the weights of now make of every tensor without a pair, by the method that it had.
 
     Tensors with a pair have its scale; those that follow such a tensor (`auto`) keep theirs.
     """
-    plain = onnx.ModelProto()
-    plain.CopyFrom(tuned)
-    view = GraphView(plain.graph, folder)
-    pairs = peel_pairs(view, on_conflict="max", on_asymmetric="widen", ends=True).scales
     method = str(table.facts.get("method", "mse"))
     names = [one.name for one in inputs_of(plain.graph)]
     how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
