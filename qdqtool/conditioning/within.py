@@ -7,7 +7,8 @@ behind it. The float function stays; what is rounded at the same steps loses les
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,9 +75,11 @@ def equalise_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
     families = find_families(subject, routes, count_channels(subject, routes.spans, samples), clips)
     verdicts = [judge(family, equalise=True, smooth=False) for family in families]
-    divisions = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalise=True)]
+    wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalise=True)]
+    held = _held_alone(subject, proto)
+    divisions = [one for one in wanted if all(held(key) for key in (*one.makers, *inverse_of(routes, [one])))]
     if not divisions:
-        return Within(proto)
+        return Within(proto, why_not="their weights are shared, or stored as integers" if wanted else "")
     before = _constants(plain)
     exact = Outputs(plain, folder)
     divide(GraphView(plain.graph, folder), divisions, inverse_of(routes, divisions))
@@ -115,6 +118,19 @@ def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
     return replace(plan, points=tuple(points))
 
 
+def _held_alone(subject: Subject, proto: onnx.ModelProto) -> Callable[[str], bool]:
+    """Whether a node's constants, by its first output, are initialisers of the Q/DQ model that nobody else reads."""
+    view = subject.view
+    uses = Counter(name for node in view.every for name in node.inputs if name)
+    named = {tensor.name for tensor in proto.graph.initializer}
+
+    def held(key: str) -> bool:
+        constants = [name for name in view.producer[key].inputs if name and view.is_constant(name)]
+        return all(name in named and name in view.initializers and uses[name] == 1 for name in constants)
+
+    return held
+
+
 def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     return {tensor.name: tensor for tensor in _copy(proto).graph.initializer}
 
@@ -128,8 +144,7 @@ def _carried(
     """The Q/DQ model with the plain model's edits: each weight under its name, its scale by what became of its largest.
 
     Raises:
-        QdqError: an edit that its file cannot hold: of integers, of a constant that has other readers, of a scale that
-            several weights share.
+        QdqError: a scale that several weights share would change.
     """
     made = _copy(proto)
     view = GraphView(made.graph, folder)
@@ -137,8 +152,6 @@ def _carried(
     for name, tensor in after.items():
         if name in before and tensor.SerializeToString() == before[name].SerializeToString():
             continue
-        if name not in before or name not in view.initializers:
-            raise QdqError(name, "a weight that is shared or stored as integers would change", "train it as it is")
         value, old = array_of(tensor, folder), array_of(before[name], folder)
         for pair in view.pairs.get(name, ()):
             _rescale(view, editor, pair, old, value)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from graphs import model_of
 from nets import RELU, SILU, samples, spread, value_of
 
 import qdqtool
@@ -152,3 +153,11 @@ def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:
     done = evened(start)
     assert done.proto is start
     assert done.why_not == "a scale that several weights share would change"
+
+
+def test_a_weight_that_two_operators_read_stays() -> None:
+    text = """g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float[4,4,1,1] w1, float[4,4,3,3] w2>
+    { c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv<pads=[1,1,1,1]>(r1, w2)  r2 = Relu(c2)
+      y = Conv<pads=[1,1,1,1]>(r2, w2) }"""
+    done = evened(quantised(model_of(text)))
+    assert (done.tensors, done.why_not) == ((), "their weights are shared, or stored as integers")
