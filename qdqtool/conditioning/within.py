@@ -65,6 +65,7 @@ def equalise_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     plain = _copy(proto)
     try:
         peeled = peel_pairs(GraphView(plain.graph, folder))
+        _make_initializers(plain)
         subject = _subject(plain, folder, peeled)
     except QdqError as error:
         return Within(proto, why_not=error.reason)
@@ -97,6 +98,19 @@ def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
+def _make_initializers(plain: onnx.ModelProto) -> None:
+    """Weights that an exporter wrote as Constant nodes, under their names."""
+    nodes = list(plain.graph.node)
+    del plain.graph.node[:]
+    for node in nodes:
+        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
+            tensor = plain.graph.initializer.add()
+            tensor.CopyFrom(node.attribute[0].t)
+            tensor.name = node.output[0]
+        else:
+            plain.graph.node.add().CopyFrom(node)
+
+
 def _subject(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> Subject:
     """The plain model with the plan that its pairs followed: the same operators in INT8, their weights as they were."""
     view = GraphView(plain.graph, folder)
@@ -119,10 +133,11 @@ def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
 
 
 def _held_alone(subject: Subject, proto: onnx.ModelProto) -> Callable[[str], bool]:
-    """Whether a node's constants, by its first output, are initialisers of the Q/DQ model that nobody else reads."""
+    """Whether a node's constants, by its first output, stand in the Q/DQ model and nobody else reads them."""
     view = subject.view
     uses = Counter(name for node in view.every for name in node.inputs if name)
     named = {tensor.name for tensor in proto.graph.initializer}
+    named.update(node.output[0] for node in proto.graph.node if node.op_type == "Constant")
 
     def held(key: str) -> bool:
         constants = [name for name in view.producer[key].inputs if name and view.is_constant(name)]
@@ -155,7 +170,7 @@ def _carried(
         value, old = array_of(tensor, folder), array_of(before[name], folder)
         for pair in view.pairs.get(name, ()):
             _rescale(view, editor, pair, old, value)
-        editor.set_initializer(name, value)
+        editor.set_constant(name, value)
     editor.commit()
     return made
 

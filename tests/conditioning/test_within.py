@@ -118,6 +118,19 @@ def test_one_scale_for_a_whole_weight_stays_one() -> None:
     assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
 
 
+def test_weights_that_are_constant_nodes() -> None:
+    start = quantised(spread(RELU))
+    held = {tensor.name: tensor for tensor in start.graph.initializer if tensor.name in ("w1", "b1", "w2")}
+    for name, tensor in held.items():
+        start.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+        start.graph.initializer.remove(tensor)
+    done = evened(start)
+    assert done.tensors == ("r1",)
+    exact = outputs(spread(RELU))
+    assert decibels(exact, outputs(plain_of(done.proto))) > 100
+    assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
+
+
 def test_what_could_only_be_divided_by_a_mul_stays() -> None:
     done = evened(quantised(spread(SILU)))
     assert (done.tensors, done.why_not) == ((), "")
