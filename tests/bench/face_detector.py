@@ -177,18 +177,27 @@ class Bench:
         return Path(shutil.copyfile(self.plain, folder / "model.onnx"))
 
     def insert(self, method: str, order: str) -> Row:
-        """`qdqtool insert` with the samples in one order; with "condition+" before the method, `condition` first."""
+        """`insert` with the samples in one order, other verbs around it: `[condition+]METHOD[+finetune]`."""
         tool = f"qdqtool {method}" + (", reversed" if order == "reversed" else "")
         model = self.copy(tool)
-        out, data = model.with_name("q.onnx"), self.work / order / "samples.npz"
-        plain = method.removeprefix("condition+")
-        options: list[str | Path] = ["--data", data, "--method", plain]
-        if plain == method:
-            return self.row(tool, [self.qdqtool, "-m", "qdqtool", "insert", model, *options, "-o", out], out)
-        edited = model.with_name("conditioned.onnx")
-        before = with_project([self.qdqtool, "-m", "qdqtool", "condition", model, *options, "-o", edited])
-        row = self.row(tool, [self.qdqtool, "-m", "qdqtool", "insert", edited, *options, "-o", out], out)
-        seconds, peak = row.cost.cpu_seconds + before.cpu_seconds, max(row.cost.peak_mb, before.peak_mb)
+        data = self.work / order / "samples.npz"
+        plain = method.removeprefix("condition+").removesuffix("+finetune")
+        how: list[str | Path] = ["--method", plain]
+        steps: list[tuple[str, list[str | Path]]] = [("insert", how)]
+        if method.startswith("condition+"):
+            steps.insert(0, ("condition", how))
+        if method.endswith("+finetune"):  # what `condition` moved learns from the model from before
+            steps.append(("finetune", ["--teacher", model] if len(steps) > 1 else []))
+        spent: list[Cost] = []
+        for verb, options in steps:
+            given, model = model, model.with_name(f"{verb}.onnx")
+            command = [self.qdqtool, "-m", "qdqtool", verb, given, "--data", data, *options, "-o", model]
+            if verb == steps[-1][0]:
+                row = self.row(tool, command, model)
+            else:
+                spent.append(with_project(command))
+        seconds = row.cost.cpu_seconds + sum(cost.cpu_seconds for cost in spent)
+        peak = max(cost.peak_mb for cost in (row.cost, *spent))
         return replace(row, cost=replace(row.cost, cpu_seconds=seconds, peak_mb=peak))
 
     def modelopt(self, python: Path, method: str, order: str) -> Row:
@@ -236,7 +245,7 @@ def gate(rows: Sequence[Row]) -> str:
 
 def order_check(work: Path) -> str:
     """Whether `mse` gave the same scales for the images in reverse order."""
-    files = [work / folder / "q.onnx" for folder in ("qdqtool_mse", "qdqtool_mse_reversed")]
+    files = [work / folder / "insert.onnx" for folder in ("qdqtool_mse", "qdqtool_mse_reversed")]
     if not all(file.is_file() for file in files):
         return "order: not judged, qdqtool mse made no model"
     one, other = (apart(scales_of, file) for file in files)
