@@ -292,7 +292,7 @@ def test_a_task_metric_decides(folder: Path) -> None:
 
 
 def test_time_is_laid_out_and_ends_it(folder: Path) -> None:
-    result = tune(folder, steps=None, max_minutes=0.02, every=None)
+    result = tune(folder, steps=None, max_minutes=0.01, every=None)
     assert 20 <= result.planned <= 2000
     assert result.seconds < 5
 
@@ -346,7 +346,7 @@ def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
     path = folder / "other.ck"
 
     def stopped(**more: Any) -> None:
-        tune(folder, checkpoint=path, keep_every=5, **more)
+        tune(folder, checkpoint=path, keep_every=5, steps=12, equalise=False, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qdqtool.verbs.finetune.finished_model", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
