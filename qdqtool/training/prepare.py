@@ -172,7 +172,8 @@ def steps_of(prepared: Prepared, batches: Batches, size: int, run: RunOptions, l
     most = min(MOST_STEPS, max(_FEW_STEPS, epochs * batches.count // (size * (run.accumulate or 1))))
     if left is None:
         return most, run.accumulate or 1
-    values = prepared.parameters.values()
+    moving = prepared.maxima.values() if prepared.maxima else {}
+    values = {**prepared.parameters.values(), **moving}
     taken = []
     for _, batch in zip(range(_TIMED), batches.from_sample(0), strict=False):
         start = time.process_time()

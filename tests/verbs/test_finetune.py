@@ -291,8 +291,9 @@ def test_a_task_metric_decides(folder: Path) -> None:
     assert 0 <= result.after <= result.before <= 1
 
 
-def test_time_is_laid_out_and_ends_it(folder: Path) -> None:
-    result = tune(folder, steps=None, max_minutes=0.01, every=None)
+@pytest.mark.parametrize("ranges", ["fixed", "ema"])
+def test_time_is_laid_out_and_ends_it(folder: Path, ranges: Any) -> None:
+    result = tune(folder, steps=None, max_minutes=0.005, every=None, ranges=ranges)
     assert 20 <= result.planned <= 2000
     assert result.seconds < 5
 
