@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import onnx
 
-from qdqtool.calibration.feed import inputs_of
+from qdqtool.calibration.feed import Batch, inputs_of
 from qdqtool.conditioning.within import equalise_within
 from qdqtool.graph.io import Opened
 from qdqtool.training.batches import Batches
@@ -17,6 +18,7 @@ from qdqtool.training.form import Form
 from qdqtool.verbs.tuned import Samples, output_gains
 
 MakeForm = Callable[[onnx.ModelProto], Form]
+_MOST = 512  # samples that channels are measured on
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,17 @@ class Start:
     notes: tuple[str, ...] = ()
 
 
+class _Few:
+    """At most `_MOST` samples, at even distances along the data."""
+
+    def __init__(self, opened: Opened, batches: Batches) -> None:
+        self._samples = Samples(batches, [one.name for one in inputs_of(opened.proto.graph)])
+        self._step = -(-(batches.count + batches.held_samples) // _MOST)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return islice(self._samples, 0, None, self._step)
+
+
 def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches) -> Start:
     """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
 
@@ -48,8 +61,7 @@ def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches) -
     Raises:
         QdqError: what running the model refuses.
     """
-    names = [one.name for one in inputs_of(opened.proto.graph)]
-    within = equalise_within(opened.proto, opened.folder, Samples(batches, names))
+    within = equalise_within(opened.proto, opened.folder, _Few(opened, batches))
     if not within.tensors:
         return Start(form, form, notes=(f"channels stay as they are: {within.why_not}",) if within.why_not else ())
     gains = output_gains(form, opened, within.proto, batches)
