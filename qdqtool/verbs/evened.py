@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -39,17 +40,25 @@ class Start:
 
 
 class _Few:
-    """At most `_MOST` samples, at even distances along the data."""
+    """At most `_MOST` samples, at even distances along the data, a bar on stderr at each walk."""
 
-    def __init__(self, opened: Opened, batches: Batches) -> None:
+    def __init__(self, opened: Opened, batches: Batches, progress: bool | None) -> None:
         self._samples = Samples(batches, [one.name for one in inputs_of(opened.proto.graph)])
-        self._step = -(-(batches.count + batches.held_samples) // _MOST)
+        self._total = batches.count + batches.held_samples
+        self._shown = progress or (progress is None and sys.stderr.isatty())
 
     def __iter__(self) -> Iterator[Batch]:
-        return islice(self._samples, 0, None, self._step)
+        step = -(-self._total // _MOST)
+        few = islice(self._samples, 0, None, step)
+        if not self._shown:
+            return few
+        from tqdm import tqdm
+
+        total = -(-self._total // step)
+        return iter(tqdm(few, desc="equalise", total=total, unit="sample", file=sys.stderr, leave=False))
 
 
-def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches) -> Start:
+def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches, progress: bool | None = None) -> Start:
     """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
 
     Args:
@@ -57,11 +66,12 @@ def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches) -
         make: a Q/DQ model with the same graph -> its training form.
         form: that of the model as it is.
         batches: the data; its samples are run one by one.
+        progress: whether a bar is drawn; None draws one where stderr is a terminal.
 
     Raises:
         QdqError: what running the model refuses.
     """
-    within = equalise_within(opened.proto, opened.folder, _Few(opened, batches))
+    within = equalise_within(opened.proto, opened.folder, _Few(opened, batches, progress))
     if not within.tensors:
         return Start(form, form, notes=(f"channels stay as they are: {within.why_not}",) if within.why_not else ())
     gains = output_gains(form, opened, within.proto, batches)

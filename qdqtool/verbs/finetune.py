@@ -172,7 +172,7 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
     )
     batches = Batches(feed, how)
     evens = options.equalise and _own_teacher(options) and not options.freeze
-    start = evened_start(opened, make, form, batches) if evens else Start(form, form)
+    start = evened_start(opened, make, form, batches, options.run.progress) if evens else Start(form, form)
     return _Job(opened, start, feed, batches, backend, wanted, options, feed.origin or "data")
 
 
