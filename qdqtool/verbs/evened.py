@@ -13,6 +13,7 @@ import onnx
 
 from qdqtool.calibration.feed import Batch, inputs_of
 from qdqtool.conditioning.within import equalise_within
+from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.training.batches import Batches
 from qdqtool.training.form import Form
@@ -68,10 +69,13 @@ def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches, p
         batches: the data; its samples are run one by one.
         progress: whether a bar is drawn; None draws one where stderr is a terminal.
 
-    Raises:
-        QdqError: what running the model refuses.
+    Returns:
+        The start, a note in it where the model cannot be run as evening it out would want it.
     """
-    within = equalise_within(opened.proto, opened.folder, _Few(opened, batches, progress))
+    try:
+        within = equalise_within(opened.proto, opened.folder, _Few(opened, batches, progress))
+    except QdqError as error:
+        return Start(form, form, notes=(f"channels stay as they are: {error.where} {error.reason}",))
     if not within.tensors:
         return Start(form, form, notes=(f"channels stay as they are: {within.why_not}",) if within.why_not else ())
     gains = output_gains(form, opened, within.proto, batches)

@@ -132,6 +132,18 @@ def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(fold
     assert json.loads(get_metadata(onnx.load(tmp_path / "evened.onnx"), FINETUNED) or "")["equalised"] == 1
 
 
+def test_a_model_that_ends_in_a_plugin_is_trained_before_it(folder: Path, tmp_path: Path) -> None:
+    model = onnx.load(folder / "fine.onnx")
+    model.opset_import.append(onnx.helper.make_opsetid("plugins", 1))
+    last = next(node for node in model.graph.node if "y" in node.output)
+    last.output[0] = "logits"
+    model.graph.node.append(onnx.helper.make_node("Sort", ["logits"], ["y"], domain="plugins"))
+    onnx.save(model, tmp_path / "plugin.onnx")
+    result = finetune(tmp_path / "plugin.onnx", folder / "d.npz", FinetuneOptions(run=replace(QUICK, steps=3)))
+    assert result.steps == 3
+    assert onnx.load(result.model).graph.node[-1].op_type == "Sort"
+
+
 def test_pictures_with_labels_stay_as_they_are(folder: Path) -> None:
     options = FinetuneOptions(loss=LossOptions((parse_label("y:ce"),)), augment=("flip",))
     with pytest.raises(QdqError, match="--augment: changes pictures and not their labels"):
