@@ -41,7 +41,8 @@ class Slow:
 
 
 def prepared(seconds: float = 0.0) -> Any:
-    return SimpleNamespace(parameters=Parameters({"w": np.zeros(1, np.float32)}), student=Slow(seconds))
+    parameters = Parameters({"w": np.zeros(1, np.float32)})
+    return SimpleNamespace(parameters=parameters, student=Slow(seconds), maxima=None)
 
 
 def test_steps_that_are_asked_for_are_taken() -> None:
