@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -113,9 +114,9 @@ class HeadRules:
     moves: frozenset[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RuleBook:
-    """Everything a target can do at one TensorRT version."""
+    """Everything a target can do at one TensorRT version. Equal to itself alone: what is compiled from it is kept."""
 
     target: str
     sets: Mapping[str, tuple[str, ...]]
@@ -164,17 +165,21 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
         QdqError: a file that is missing, not TOML, or not of the schema (rule and key named).
     """
     version = version or max(release.version for release in RELEASES)
-    documents = documents_of(rules_folder() / f"{target}.toml")
-    if extra is not None:
-        own = _read(extra)
-        base = own.get("extends", target)
-        if base not in ("common", target):
-            raise QdqError(extra, f"extends {base!r}, but the target is {target!r}", f'write extends = "{target}"')
-        for kind in sorted(_SHIPPED_ONLY & own.keys()):
-            raise QdqError(extra, f"{kind!r} stands in rules/dla.toml only", "leave it out: lint takes no rules file")
-        documents = [(extra, own), *documents]
-    heads = _heads(rules_folder() / "heads.toml", [d["heads"] for _, d in documents if "heads" in d])
-    return _assemble(target, documents, heads, version)
+    if extra is None:
+        return _shipped(rules_folder(), target, version)
+    own = _read(extra)
+    base = own.get("extends", target)
+    if base not in ("common", target):
+        raise QdqError(extra, f"extends {base!r}, but the target is {target!r}", f'write extends = "{target}"')
+    for kind in sorted(_SHIPPED_ONLY & own.keys()):
+        raise QdqError(extra, f"{kind!r} stands in rules/dla.toml only", "leave it out: lint takes no rules file")
+    return _assemble(target, [(extra, own), *documents_of(rules_folder() / f"{target}.toml")], version)
+
+
+@functools.cache
+def _shipped(folder: Path, target: str, version: TrtVersion) -> RuleBook:
+    """Read once in a process: the files of an installation stay as they are."""
+    return _assemble(target, documents_of(folder / f"{target}.toml"), version)
 
 
 def documents_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -243,9 +248,8 @@ def _is_rule(rule: Mapping[str, Any]) -> bool:
     )
 
 
-def _assemble(
-    target: str, documents: list[tuple[Path, dict[str, Any]]], heads: HeadRules, version: TrtVersion
-) -> RuleBook:
+def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version: TrtVersion) -> RuleBook:
+    heads = _heads(rules_folder() / "heads.toml", [d["heads"] for _, d in documents if "heads" in d])
     sets: dict[str, tuple[str, ...]] = {}
     for _, document in reversed(documents):
         sets.update({str(name): tuple(ops) for name, ops in document.get("sets", {}).items()})

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use, attribute
@@ -56,7 +55,7 @@ def find_units(view: EngineView, rules: RuleBook) -> list[Unit]:
     alone. Arithmetic on shapes and constants is no layer.
     """
     chains = tuple(rule for rule in rules.fusions if rule.name not in (PARALLEL, CONVERTS))
-    trie = Trie(dataclasses.replace(rules, fusions=chains), GUARDS)
+    trie = Trie(rules, chains, GUARDS)
     skipped = shape_nodes(view)
     order = [node for node in sorted(view.nodes, key=_place) if id(node) not in skipped and node.op != "Constant"]
     taken: set[int] = set()

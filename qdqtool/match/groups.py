@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node, Use
-from qdqtool.match.trie import Chain, Trie
+from qdqtool.match.trie import Chain, Trie, trie_of
 from qdqtool.rulebook import RuleBook
 
 
@@ -37,12 +37,12 @@ class Group:
         return self.rule, frozenset(node.key for node in self.nodes)
 
 
-def find_groups(view: GraphView, rules: RuleBook, trie: Trie | None = None) -> list[Group]:
+def find_groups(view: GraphView, rules: RuleBook) -> list[Group]:
     """Every fused group, the longest chain winning, in file order of their first nodes.
 
     A node belongs to one group: where two chains end in the same Add, `residual` has decided for one of them.
     """
-    trie = trie or Trie(rules)
+    trie = trie_of(rules)
     groups = []
     for node in view.nodes:
         chain = trie.longest(view, node)
@@ -55,7 +55,7 @@ def float_groups(view: GraphView, rules: RuleBook) -> dict[str, tuple[str, str]]
     """Weighted operators that have no INT8 kernel with what fuses behind them: first output -> rule and reason."""
     if not rules.floats:
         return {}
-    trie = Trie(replace(rules, fusions=rules.floats))
+    trie = Trie(rules, rules.floats)
     chains = ((node, trie.longest(view, node)) for node in view.nodes)
     return {node.key: (chain.rule.name, chain.rule.why) for node, chain in chains if chain is not None}
 

@@ -15,7 +15,6 @@ from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.match.groups import Group, find_groups, float_groups
-from qdqtool.match.trie import Trie
 from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion
 
@@ -140,7 +139,7 @@ def make_plan(
 
     options = options or PlanOptions()
     rules = load_rules(options.target, options.trt_version, options.rules)
-    groups = find_groups(view, rules, Trie(rules))
+    groups = find_groups(view, rules)
     heads = find_heads(view, rules.heads)
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
     told = {key: ("keep-float", reason) for key, reason in (kept or {}).items()}

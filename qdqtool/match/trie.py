@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qdqtool.errors import QdqError
@@ -13,6 +14,7 @@ from qdqtool.match.composite import Pattern, compile_composite, find_composite
 from qdqtool.match.constraints import Constraint, Site, constraint_named
 from qdqtool.rulebook import Fusion, RuleBook, Step
 
+_BOOKS = 8  # rule books whose tries are kept
 _EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min"})
 
 
@@ -47,15 +49,19 @@ class Chain:
 
 
 class Trie:
-    """Fusion rules compiled once per rule book."""
+    """Fusion rules compiled: see `trie_of`, which does it once per rule book."""
 
-    def __init__(self, rules: RuleBook, guards: Mapping[str, Constraint] | None = None) -> None:
-        """Compile the fusions of a rule book.
+    def __init__(
+        self, rules: RuleBook, fusions: Sequence[Fusion] | None = None, guards: Mapping[str, Constraint] | None = None
+    ) -> None:
+        """Compile fusions of a rule book.
 
         Args:
             rules: of the target and version.
+            fusions: in place of the book's own.
             guards: constraints by name that only these rules know, before those that all rules know.
         """
+        fusions = rules.fusions if fusions is None else fusions
         self._guards = guards or {}
         self._root = _Branch()
         self._patterns: dict[str, tuple[Pattern, ...]] = {
@@ -64,8 +70,8 @@ class Trie:
         self._first_ops = {
             name: {pattern.first_ops for pattern in patterns} for name, patterns in self._patterns.items()
         }
-        self.behind_activation = any(_adds_behind_activation(rule, rules) for rule in rules.fusions)
-        for rule in rules.fusions:
+        self.behind_activation = any(_adds_behind_activation(rule, rules) for rule in fusions)
+        for rule in fusions:
             for steps in _without_optional(rule.steps):
                 self._add(rule, steps, rules)
 
@@ -141,6 +147,12 @@ class Trie:
             if found is not None:
                 for guard, after in guards:
                     yield after, Link(found.nodes, found.output, guard)
+
+
+@functools.lru_cache(maxsize=_BOOKS)
+def trie_of(rules: RuleBook) -> Trie:
+    """The fusions of a rule book, compiled once."""
+    return Trie(rules)
 
 
 def _without_optional(steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:

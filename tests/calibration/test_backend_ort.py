@@ -21,7 +21,7 @@ from qdqtool.graph.io import open_model
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.calibration.backends.ort import ObservableModel, OrtActivations
-from qdqtool.calibration.backends.runtime import one_line
+from qdqtool.calibration.backends.runtime import _sole_flavour, one_line
 
 HEAD = '<ir_version: {ir}, opset_import: ["" : 13, "my" : 1]>\n'
 
@@ -294,6 +294,7 @@ def test_two_flavours(monkeypatch: pytest.MonkeyPatch) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
+    _sole_flavour.cache_clear()
     with pytest.raises(MissingPackageError, match="onnxruntime and onnxruntime-gpu are installed over one another"):
         OrtActivations(chain(), None)
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import Group, find_groups
-from qdqtool.match.trie import Trie
 from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion
 
@@ -26,7 +25,7 @@ WEIGHTS = """<float[4,3,3,3] w, float[4,4,3,3] w2, float[4,4,2,2] wt, float[4] b
 
 def groups_of(text: str, version: TrtVersion | None = None) -> list[Group]:
     rules = load_rules("gpu", version)
-    return find_groups(view_of(text), rules, Trie(rules))
+    return find_groups(view_of(text), rules)
 
 
 def first_group(body: str, version: TrtVersion | None = None) -> tuple[str, ...]:

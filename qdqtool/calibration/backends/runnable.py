@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,7 @@ def runnable_part(view: GraphView, functions: frozenset[tuple[str, str]], runtim
     return Runnable(tuple(node for node in view.every if id(node) not in behind), lost)
 
 
+@functools.cache
 def _known_operators(runtime: Any) -> frozenset[tuple[str, str]]:
     """Domain and name of every operator with a kernel, or that is defined by others."""
     state = runtime.capi.onnxruntime_pybind11_state

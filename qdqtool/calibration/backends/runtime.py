@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
 from collections.abc import Sequence
@@ -36,9 +37,7 @@ def load_onnxruntime() -> Any:
     Raises:
         MissingPackageError: it is not installed, or several flavours are, which overwrite one another.
     """
-    found = installed_flavours()
-    if len(found) > 1:
-        raise flavour_clash(found)
+    found = _sole_flavour()
     try:
         import onnxruntime
     except ImportError as error:
@@ -53,6 +52,15 @@ def load_onnxruntime() -> Any:
 def installed_flavours() -> list[str]:
     """The onnxruntime wheels that are installed: one at most, where all is well."""
     return [name for name in _FLAVOURS if _installed(name)]
+
+
+@functools.cache
+def _sole_flavour() -> str:
+    """The wheel that is installed, "" where none is; looked for once in a process, as sessions are many."""
+    found = installed_flavours()
+    if len(found) > 1:
+        raise flavour_clash(found)
+    return "".join(found)
 
 
 def flavour_clash(found: Sequence[str]) -> MissingPackageError:
