@@ -8,7 +8,7 @@ SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
 TRAIN ?= out/train
 TRAIN_PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10)
 
-.PHONY: setup demo test slow bench rig train-env train check format clean
+.PHONY: setup demo test slow examples bench rig train-env train check format clean
 
 setup: $(VENV)/installed
 
@@ -27,6 +27,10 @@ test: setup
 
 slow: setup
 	$(BIN)/python -m pytest -q -n $(JOBS) -m slow; code=$$?; test $$code -eq 5 || exit $$code
+
+# Ten times the examples of what is tried on random caches, values and small graphs.
+examples: setup
+	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache calibration graph match)
 
 # NVIDIA's Python bindings with stubs below them, for QDQTOOL_TRT_RIG (docs/testing.md). Needs a network and gcc.
 rig:

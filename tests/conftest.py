@@ -11,6 +11,13 @@ from pathlib import Path
 import onnx
 import pytest
 from graphs import model_of
+from hypothesis import settings
+
+# The same examples on every machine, however slow; .ci/run asks for more of them.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "40"))
+)
+settings.load_profile("suite")
 
 PROJECT = Path(__file__).resolve().parent.parent
 

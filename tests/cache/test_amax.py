@@ -6,14 +6,13 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.amax import amax_of, inexact_as_float32, scale_of
 from qdqtool.cache.text import Cache
 from qdqtool.trtversion import TrtVersion
 
-steady = settings(deadline=None, derandomize=True)
 words = st.integers(0x01800000, 0x7B000000)  # scales whose amax is a normal float32
 tables = st.dictionaries(st.text("abc", min_size=1), words, max_size=8)
 
@@ -31,7 +30,6 @@ def float32_reader(scale: np.float32) -> np.float32:
     return np.float32(np.float32(repr(amax_of(scale))) / np.float32(127))
 
 
-@steady
 @given(words)
 def test_amax_is_exact_as_float64(word: int) -> None:
     amax = amax_of(float32(word))
@@ -56,7 +54,6 @@ def test_one_scale_in_128_is_out_of_reach_of_a_float32_amax() -> None:
         assert all(np.float32(a / np.float32(127)) != scales[index] for a in near)
 
 
-@steady
 @given(tables)
 def test_those_scales_are_named(table: dict[str, int]) -> None:
     cache = cache_of(table)

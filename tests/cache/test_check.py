@@ -7,14 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.check import check, near_misses
 from qdqtool.cache.text import Cache, parse_cache
 from qdqtool.trtversion import TrtVersion
 
-steady = settings(deadline=None, derandomize=True)
 some = st.lists(st.sampled_from([f"t{i}" for i in range(12)]), unique=True)
 
 
@@ -22,7 +21,6 @@ def cache_of(*names: str) -> Cache:
     return Cache.of(TrtVersion(8, 0, 1), {name: np.float32(1) for name in names})
 
 
-@steady
 @given(some, some, some)
 def test_every_name_falls_into_one_group(names: list[str], floats: list[str], others: list[str]) -> None:
     others = [name for name in others if name not in floats]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.amax import amax_of, inexact_as_float32
@@ -26,7 +26,6 @@ from qdqtool.trtversion import TrtVersion
 V8502 = TrtVersion(8, 5, 2)
 READ_BACK: list[Target] = ["trt", "ort-flatbuffers", "ort-json", "tao-json", "csv", "json"]
 
-steady = settings(deadline=None, derandomize=True)
 names = st.text(st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(': ,"'), min_size=1).filter(
     lambda name: name == name.strip() != ""
 )
@@ -50,7 +49,6 @@ SMALL = cache_of({"input": 0x3C010A14, "conv/Relu:0": 0x3CFF9724, 'a, "b"': 0x3F
 
 
 @pytest.mark.parametrize("target", READ_BACK)
-@steady
 @given(table=tables)
 def test_there_and_back_is_the_same_bits(target: Target, table: dict[str, int]) -> None:
     data = render(cache_of(table), target)
@@ -263,7 +261,6 @@ def test_the_script_refuses_tensorrt_11(tmp_path: Path, monkeypatch: pytest.Monk
         run_script(SMALL, "11.4.1.106", monkeypatch, Network([], []), tmp_path)
 
 
-@steady
 @given(tables)
 def test_names_in_the_script_are_data(table: dict[str, int]) -> None:
     tree = ast.parse(render(cache_of(table), "polygraphy-script"))

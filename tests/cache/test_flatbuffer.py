@@ -6,17 +6,15 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.flatbuffer import read_pairs, write_pairs
 from qdqtool.errors import QdqError
 
-steady = settings(deadline=None, derandomize=True)
 PAIRS = [("conv/Relu:0", "6.0"), ("input", "1.25"), ("é", "")]
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=4))
 def test_a_damaged_flatbuffer_never_breaks_the_reader(place: int, patch: bytes) -> None:
     data = bytearray(write_pairs(PAIRS))
@@ -39,7 +37,6 @@ def test_a_flatbuffer_whose_entries_share_one_long_text_is_refused() -> None:
         read_pairs(bytes(data[: first + 12 * count + 5000]), "f")
 
 
-@steady
 @given(st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.text(max_size=9)), max_size=6))
 def test_the_flatbuffers_package_reads_ours(pairs: list[tuple[str, str]]) -> None:
     table = pytest.importorskip("onnxruntime.quantization.CalTableFlatBuffers.TrtTable")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.merge import OnConflict, merge
@@ -16,7 +16,6 @@ from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
 
 V8502 = TrtVersion(8, 5, 2)
-steady = settings(deadline=None, derandomize=True)
 tables = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 4))
 
 
@@ -31,7 +30,6 @@ def named(tables: Sequence[dict[str, int]]) -> list[tuple[str, Cache]]:
 @pytest.mark.parametrize(
     ("how", "pick"), [("first", lambda values: values[0]), ("last", lambda values: values[-1]), ("max", max)]
 )
-@steady
 @given(several=st.lists(tables, min_size=1, max_size=4))
 def test_every_name_with_the_scale_asked_for(
     how: OnConflict, pick: Callable[[list[int]], int], several: list[dict[str, int]]
@@ -47,7 +45,6 @@ def test_every_name_with_the_scale_asked_for(
     assert parse_cache(format_cache(merged.cache)) == merged.cache
 
 
-@steady
 @given(st.lists(tables, min_size=1, max_size=4))
 def test_without_conflicts_nothing_needs_settling(several: list[dict[str, int]]) -> None:
     conflicts = {n for a in several for b in several for n in a.keys() & b.keys() if a[n] != b[n]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.sanitise import renamed, sanitised
@@ -13,11 +13,9 @@ from qdqtool.cache.text import Cache, parse_cache
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
 
-steady = settings(deadline=None, derandomize=True)
 names = st.lists(st.text("ab:_1", min_size=1, max_size=5), unique=True)
 
 
-@steady
 @given(names, st.randoms(use_true_random=False))
 def test_names_stay_apart_in_any_order(given_names: list[str], random: object) -> None:
     new = sanitised(given_names)
@@ -44,7 +42,6 @@ def test_which_names(given_names: list[str], new: dict[str, str]) -> None:
     assert sanitised(given_names) == new
 
 
-@steady
 @given(names)
 def test_scales_and_order_stay(given_names: list[str]) -> None:
     entries = {name: np.float32(index + 1) for index, name in enumerate(given_names)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cache.text import Cache, format_cache, parse_cache, read_cache, scale_hex, write_cache
@@ -18,7 +18,6 @@ from qdqtool.trtversion import TrtVersion
 HEAD = "TRT-8502-EntropyCalibration2\n"
 BREAKS = "\n\r\0\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # where str.splitlines, and so other readers, would cut
 
-steady = settings(deadline=None, derandomize=True)  # the same examples on every machine, however slow
 scale_words = st.integers(1, 0x7F7FFFFF)  # every finite positive float32, denormals included
 writable_names = (
     st.one_of(
@@ -50,7 +49,6 @@ def words(cache: Cache) -> dict[str, int]:
     return {name: struct.unpack("<I", struct.pack("<f", value))[0] for name, value in cache.entries.items()}
 
 
-@steady
 @given(caches)
 def test_l4_read_of_write_is_the_same_to_the_bit(cache: Cache) -> None:
     back = parse_cache(format_cache(cache))
@@ -62,7 +60,6 @@ def test_l4_read_of_write_is_the_same_to_the_bit(cache: Cache) -> None:
     assert format_cache(back) == format_cache(cache)
 
 
-@steady
 @given(caches)
 def test_every_other_reader_sees_one_line_per_entry(cache: Cache) -> None:
     lines = format_cache(cache).splitlines()
@@ -70,7 +67,6 @@ def test_every_other_reader_sees_one_line_per_entry(cache: Cache) -> None:
     assert {line.rsplit(": ", 1)[0]: int(line.rsplit(": ", 1)[1], 16) for line in lines[1:]} == words(cache)
 
 
-@steady
 @given(caches, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_how_the_lines_end_and_the_digits_look_does_not_matter(
     cache: Cache, bom: bool, crlf: bool, bare_end: bool, upper: bool, blank: bool
@@ -83,7 +79,6 @@ def test_how_the_lines_end_and_the_digits_look_does_not_matter(
     assert parse_cache(("\ufeff" if bom else "") + text) == cache
 
 
-@steady
 @given(st.text(max_size=60))
 def test_any_text_is_a_cache_or_a_user_error_of_one_line(text: str) -> None:
     for content in (text, HEAD + text):
@@ -94,7 +89,6 @@ def test_any_text_is_a_cache_or_a_user_error_of_one_line(text: str) -> None:
             assert "\n" not in error.line()
 
 
-@steady
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_cache_or_a_user_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.cache"

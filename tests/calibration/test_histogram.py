@@ -68,7 +68,6 @@ def assert_like_oracle(x: Float32, hist: Histogram) -> None:
 
 
 @given(vectors)
-@settings(deadline=None)
 def test_every_value_stands_in_the_bin_that_exact_arithmetic_gives_it(x: Float32) -> None:
     assert_like_oracle(x, hist_of(x))
 
@@ -88,7 +87,6 @@ def test_more_than_a_chunk(shift: float) -> None:
 
 
 @given(vectors, vectors)
-@settings(deadline=None)
 def test_l8_adding_both_is_merging_both(a: Float32, b: Float32) -> None:
     together, ab, ba = hist_of(np.concatenate([a, b])), hist_of(a), hist_of(b)
     ab.merge(hist_of(b))
@@ -97,7 +95,6 @@ def test_l8_adding_both_is_merging_both(a: Float32, b: Float32) -> None:
 
 
 @given(vectors, vectors, vectors)
-@settings(deadline=None)
 def test_merging_is_associative_and_leaves_the_other_alone(a: Float32, b: Float32, c: Float32) -> None:
     left, right, tail, last = hist_of(a), hist_of(a), hist_of(b), hist_of(c)
     before = last.state()
@@ -110,7 +107,6 @@ def test_merging_is_associative_and_leaves_the_other_alone(a: Float32, b: Float3
 
 
 @given(hnp.arrays(np.float32, st.integers(1, 80), elements=st.one_of(any_value, awkward)), st.data())
-@settings(max_examples=60, deadline=None)
 def test_random_splits_and_orders(x: Float32, data: st.DataObject) -> None:
     order = np.array(data.draw(st.permutations(range(x.size))))
     cuts = sorted(data.draw(st.lists(st.integers(0, x.size), max_size=5)))
@@ -118,7 +114,6 @@ def test_random_splits_and_orders(x: Float32, data: st.DataObject) -> None:
 
 
 @given(vectors, vectors)
-@settings(deadline=None)
 def test_rectified_is_the_histogram_behind_a_relu(a: Float32, b: Float32) -> None:
     seen = hist_of(a, b)
     before = seen.state()
@@ -267,7 +262,6 @@ def test_minus_zero_does_not_make_the_order_visible() -> None:
 
 
 @given(vectors)
-@settings(deadline=None)
 def test_folded_is_the_histogram_of_magnitudes(x: Float32) -> None:
     counts, width = hist_of(x).folded()
     magnitudes = hist_of(np.abs(x))
@@ -291,7 +285,6 @@ def test_fold_is_halving_the_bin_number_so_often(steps: int) -> None:
 
 
 @given(st.floats(2.0**-149, float(LARGEST), width=32))
-@settings(deadline=None)
 def test_exponent_above(value: float) -> None:
     exponent = exponent_above(value)
     assert value < 2.0**exponent if exponent < 128 else value <= LARGEST
@@ -299,7 +292,7 @@ def test_exponent_above(value: float) -> None:
 
 
 @given(vectors)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_saved_state_comes_back_and_counts_on(x: Float32) -> None:
     file = io.BytesIO()
     np.savez(file, **hist_of(x).to_arrays())  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -76,7 +76,6 @@ def assert_same(kind: Kind, *batches: npt.NDArray[Any]) -> None:
 @compiled
 @kinds
 @given(st.lists(vectors, max_size=4))
-@settings(deadline=None, max_examples=150)
 def test_c_and_numpy_leave_the_same_state(kind: Kind, batches: list[Float32]) -> None:
     assert_same(kind, *batches)
 
@@ -305,7 +304,6 @@ def test_ranges_hold_infinities_and_no_nan_nor_minus_zero(kind: Kind) -> None:
 
 @compiled
 @given(vectors, st.integers(1, 5))
-@settings(deadline=None, max_examples=100)
 def test_ranges_of_any_bits(x: Float32, channels: int) -> None:
     assert_same_ranges(Histogram, channels, x[: x.size // channels * channels].reshape(1, channels, -1))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graphs import model_of, node_of, view_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
@@ -223,7 +223,6 @@ MOVES = [
 ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(MOVES), min_size=1, max_size=6))
 def test_no_value_of_a_part_is_ever_outside_of_what_was_said(moves: list[str]) -> None:
     """Marked ones among zeros: wherever a mark comes out, the part covers it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from graphs import V8_6, model_of, plan_of, points_of, readers_of, shuffled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 C4 = "float[4,4,3,3] w1, float[4,4,3,3] w2, float[4,4,3,3] w3, float[4,4,1,1] p1, float[4,4,1,1] p2, float[4,8,1,1] p8, float[4] b"
@@ -93,7 +93,6 @@ def test_the_tensors_with_a_pair(kind: str) -> None:
     assert points_of(text_of(kind)) == set(PLACES[kind][2].split())
 
 
-@settings(max_examples=60, deadline=None)
 @given(kind=st.sampled_from(sorted(PLACES)), seed=st.integers(0, 10**6))
 def test_the_plan_does_not_depend_on_the_order_of_the_node_list(kind: str, seed: int) -> None:
     model = model_of(text_of(kind))

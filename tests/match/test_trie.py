@@ -227,7 +227,7 @@ RESIDUAL = """g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,3,3] w1, flo
  q = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>(u) n = Concat<axis=1>(q, r) z = Conv(n, w3) }"""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     text=st.sampled_from(
