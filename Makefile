@@ -16,7 +16,12 @@ $(VENV)/installed: pyproject.toml setup.py qdqtool/calibration/_kernel.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "qdqtool needs Python 3.10 or later; say which: make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing qdqtool and its tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools>=77" -e ".[cpu,images,eval,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "setuptools>=77" -e ".[cpu,images,eval,test]"
+	@touch $@
+
+$(VENV)/linters: $(VENV)/installed
+	@echo "installing the linters into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[lint]"
 	@touch $@
 
 demo: setup
@@ -59,13 +64,13 @@ train: train-env
 bench: setup
 	$(BIN)/python tests/bench/calibration.py $(if $(PARTS),--parts $(PARTS)) $(if $(PEERS),--peers-python $(PEERS))
 
-check: setup
+check: $(VENV)/linters
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict qdqtool
 	$(BIN)/lint-imports
 
-format: setup
+format: $(VENV)/linters
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
