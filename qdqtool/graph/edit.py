@@ -6,6 +6,7 @@ New nodes stand next to the node they belong to. The node list is sorted once, b
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, MutableSequence
 from typing import Any
@@ -254,6 +255,15 @@ def edits_of(model: onnx.ModelProto) -> list[dict[str, Any]]:
         return [edit for edit in edits if {"step", "site"} <= edit.keys()]
     except (ValueError, KeyError, TypeError, AttributeError):  # of another hand
         return []
+
+
+def evened_tensors(model: onnx.ModelProto) -> list[str]:
+    """Tensors whose channels `condition` or `finetune` divided in the weights, as the metadata tell."""
+    tuned: object = None
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # of another hand
+        tuned = json.loads(get_metadata(model, FINETUNED) or "{}")["equalised"]
+    names = [edit["site"] for edit in edits_of(model) if edit["step"] == "equalise"]
+    return [*names, *map(str, tuned)] if isinstance(tuned, list) else names
 
 
 def clear_metadata(model: onnx.ModelProto) -> None:

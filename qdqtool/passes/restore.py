@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings weights that changed since back into the model that Q/DQ were inserted into. Its nodes are never touched."""
+"""Brings weights that changed since back into the model that Q/DQ were inserted into. Its nodes stay as they are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,36 +18,45 @@ from qdqtool.graph.tensors import array_of, is_external
 def restore_source(
     source: onnx.ModelProto, source_folder: Path | None, peeled: onnx.ModelProto, folder: Path | None
 ) -> list[str]:
-    """Write every initialiser of `peeled` that differs from the one of the same name into `source`.
+    """Write every initialiser and Constant of `peeled` that differs from the one of the same name into `source`.
 
-    Initialisers that only one of the two has stay as they are: lifting makes and drops some.
+    Those that only one of the two has stay as they are: lifting makes and drops some.
 
     Returns:
         Names of those that were written.
 
     Raises:
-        QdqError: an initialiser changed its shape or type, so `source` is another model; `condition` added a node or a
-            bias that `source` lacks, without which the weights are wrong.
+        QdqError: one changed its shape or type, so `source` is another model; `condition` added a node or a bias that
+            `source` lacks, without which the weights are wrong.
     """
     _refuse_lacking_edits(source, peeled)
-    theirs = {tensor.name: tensor for tensor in peeled.graph.initializer}
+    theirs = dict(_weights(peeled.graph))
     changed = []
-    for tensor in source.graph.initializer:
-        other = theirs.get(tensor.name)
+    for name, tensor in _weights(source.graph):
+        other = theirs.get(name)
         if other is None or _same_message(tensor, source_folder, other, folder):
             continue
         if list(other.dims) != list(tensor.dims) or other.data_type != tensor.data_type:
-            raise QdqError(
-                tensor.name,
-                "has another shape or type in the source model",
-                "give the model that Q/DQ were inserted into",
-            )
+            reason = "has another shape or type in the source model"
+            raise QdqError(name, reason, "give the model that Q/DQ were inserted into")
         value = array_of(other, folder)
-        if not np.array_equal(value.view(np.uint8), array_of(tensor, source_folder).view(np.uint8)):
-            name = tensor.name
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
+        if not np.array_equal(_bytes(value), _bytes(array_of(tensor, source_folder))):
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
             changed.append(name)
     return changed
+
+
+def _bytes(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.atleast_1d(value).view(np.uint8)
+
+
+def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """Initialisers, and the tensors of Constant nodes under the name of what those make."""
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
+            yield node.output[0], node.attribute[0].t
 
 
 def _refuse_lacking_edits(source: onnx.ModelProto, peeled: onnx.ModelProto) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from qdqtool.graph.edit import edits_of
+from qdqtool.graph.edit import evened_tensors
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
@@ -145,14 +145,13 @@ def compare(
 
 
 def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto) -> list[str]:
-    """One sentence where `condition` divided channels of tensors in one of the models, which differ by design then."""
-    sites = [{edit["site"] for edit in edits_of(proto) if edit["step"] == "equalise"} for proto in (first, second)]
-    alone = sorted(sites[0] ^ sites[1])
+    """One sentence where channels of tensors were divided in one of the models, which differ by design then."""
+    alone = sorted(set(evened_tensors(first)) ^ set(evened_tensors(second)))
     if not alone:
         return []
     names = ", ".join(alone[:3]) + (", ..." if alone[3:] else "")
-    what = f"channels of {len(alone)} tensors ({names}) were divided by condition in one model alone"
-    return [f"{what}: those are no errors; take the conditioned model for the reference (qdqtool peel gives it)"]
+    what = f"channels of {len(alone)} tensors ({names}) were divided by condition or finetune in one model alone"
+    return [f"{what}: those are no errors; take that model in float for the reference (qdqtool peel gives it)"]
 
 
 def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:

@@ -30,13 +30,13 @@ class Start:
     Attributes:
         given: the training form of the model as it was given.
         form: that of what is trained: the same, or one of the same graph with evened weights.
-        evened: how many tensors had their channels evened out.
+        evened: the tensors that had their channels evened out.
         notes: what was done about it, a sentence each.
     """
 
     given: Form
     form: Form
-    evened: int = 0
+    evened: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -87,4 +87,4 @@ def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches, p
     count = len(within.tensors)
     whose = "1 tensor had its" if count == 1 else f"{count} tensors had their"
     told = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
-    return Start(form, make(within.proto), count, (f"{whose} channels evened out within the scales{told}",))
+    return Start(form, make(within.proto), within.tensors, (f"{whose} channels evened out within the scales{told}",))

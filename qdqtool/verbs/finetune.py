@@ -16,7 +16,7 @@ import onnx
 from qdqtool.calibration.feed import Data, Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.conditioning.edits import CHANGING
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import edits_of
+from qdqtool.graph.edit import edits_of, evened_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
@@ -313,7 +313,7 @@ def _facts(job: _Job, progress: Progress) -> dict[str, Any]:
     """What the file tells of its training."""
     options = job.options
     return {
-        "equalised": job.start.evened,
+        "equalised": sorted({*evened_tensors(job.opened.proto), *job.start.evened}),
         "steps": progress.best_step,
         "measure": "loss" if options.task is None else options.task.name,
         "before": progress.start,

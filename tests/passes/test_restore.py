@@ -34,6 +34,23 @@ def test_a_changed_weight_is_written_and_named_and_the_rest_keeps_its_bytes() ->
     assert source.SerializeToString() == before.SerializeToString()
 
 
+def test_a_weight_in_a_constant_node_is_written_too_under_the_name_of_its_tensor() -> None:
+    text = "g (float[1,2] x) => (float[1,2] z) {{ b = Constant<value = float[2] inner {{{}}}>() z = Add(x, b) }}"
+    source = model_of(text.format("5,6"))
+    assert restore_source(source, None, model_of(text.format("5,6")), None) == []
+    assert restore_source(source, None, model_of(text.format("7,8")), None) == ["b"]
+    assert source.graph.node[0].attribute[0].t.name == "inner"
+    assert onnx.numpy_helper.to_array(source.graph.node[0].attribute[0].t).tolist() == [7, 8]
+
+
+def test_a_scalar_stays_one() -> None:
+    source, changed = (
+        model_of(f"g (float[2] x) => (float[2] z) <float k = {{{k}}}> {{ z = Mul(x, k) }}") for k in "23"
+    )
+    assert restore_source(source, None, changed, None) == ["k"]
+    assert list(source.graph.initializer[0].dims) == []
+
+
 def test_the_same_weights_change_nothing_however_they_are_stored() -> None:
     source = model_of(TEXT)  # the text's values are in float_data, ours in raw_data
     before = source.SerializeToString()

@@ -17,7 +17,7 @@ from small_net import NET, write_net
 
 import qdqtool
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import CONDITIONED, set_metadata
+from qdqtool.graph.edit import CONDITIONED, FINETUNED, set_metadata
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -213,14 +213,22 @@ def test_the_face_detector_has_the_figures_of_its_bench(shared: Path, tmp_path: 
     assert figures == pytest.approx({"scores": 40.3, "boxes": 19.2}, abs=0.3)  # with the scales of today
 
 
-def test_tensors_that_condition_divided_are_told() -> None:
+def test_tensors_whose_channels_were_divided_are_told() -> None:
     plain = model_of(NET)
     conditioned = onnx.ModelProto()
     conditioned.CopyFrom(plain)
     edits = [{"step": "equalise", "site": name} for name in "abcd"] + [{"step": "clip", "site": "w"}]
     set_metadata(conditioned, CONDITIONED, json.dumps({"edits": edits}))
     (note,) = compare(plain, conditioned).notes
-    assert note.startswith("channels of 4 tensors (a, b, c, ...) were divided by condition in one model alone: ")
+    assert note.startswith(
+        "channels of 4 tensors (a, b, c, ...) were divided by condition or finetune in one model alone: "
+    )
     assert compare(conditioned, conditioned).notes == ()
+    set_metadata(conditioned, FINETUNED, json.dumps({"equalised": ["a", "e"]}))
+    (note,) = compare(plain, conditioned).notes
+    assert note.startswith("channels of 5 tensors (a, b, c, ...) were")
+    for text in ("of another hand", "[]", '{"equalised": 3}', "{}"):
+        set_metadata(conditioned, FINETUNED, text)
+        assert "channels of 4 tensors" in compare(plain, conditioned).notes[0]
     set_metadata(conditioned, CONDITIONED, "of another hand")
     assert compare(plain, conditioned).notes == ()
