@@ -224,7 +224,7 @@ def test_runtime_for_gpus_without_a_driver(world: World) -> None:
 
 def test_every_extra_is_looked_at() -> None:
     extras = {one.extra for one in own_requirements()} - {""}
-    assert extras == {one.extra for one in OPTIONAL} | {"cpu", "gpu", "train", "dev", "docs"}
+    assert extras == {one.extra for one in OPTIONAL} | {"cpu", "gpu", "train", "test", "lint", "dev", "docs"}
 
 
 @pytest.mark.parametrize("one", OPTIONAL, ids=lambda one: one.name)
