@@ -27,6 +27,7 @@ from qdqtool.calibration.processes import Work, observe_in_processes
 from qdqtool.calibration.state import Identity, State
 from qdqtool.calibration.survey import Survey
 from qdqtool.errors import QdqError
+from qdqtool.progress import is_shown
 
 WHOLE = (0, 1)
 
@@ -206,7 +207,7 @@ def tasks_of(feed: Iterable[Batch]) -> Iterator[Task]:
 @contextmanager
 def _bar(feed: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
     """What is to be told of each batch: a bar on stderr moves on."""
-    if options.progress is False or not (options.progress or sys.stderr.isatty()):
+    if not is_shown(options.progress):
         yield lambda: None
         return
     from tqdm import tqdm

@@ -26,6 +26,7 @@ from qdqtool.calibration.shards import ShardSum, mergeable_method
 from qdqtool.calibration.shipping import Parcel, pack, remove, unpack
 from qdqtool.calibration.state import state_from_bytes
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.progress import is_shown
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _lost(shard: str, answer: Any) -> Exception:
 @contextmanager
 def _bar(total: int, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
     """What is to be told of each shard: a bar on stderr moves on."""
-    if options.progress is False or not (options.progress or sys.stderr.isatty()):
+    if not is_shown(options.progress):
         yield lambda: None
         return
     from tqdm import tqdm

@@ -15,6 +15,7 @@ from qdqtool.evaluation.detections import Array, Detections
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, Samples
+from qdqtool.progress import is_shown
 from qdqtool.simulation.executor import Executor
 
 SURE = 0.3  # the score above which a box is drawn
@@ -102,7 +103,7 @@ def _read(reader: Reader, outputs: Mapping[str, Array], chunk: Chunk) -> Sequenc
 
 
 def _with_bar(samples: Samples, title: str, progress: bool | None) -> Iterator[Chunk]:
-    if progress is False or not (progress or sys.stderr.isatty()):
+    if not is_shown(progress):
         yield from samples.chunks()
         return
     from tqdm import tqdm

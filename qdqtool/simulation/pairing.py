@@ -16,6 +16,7 @@ from qdqtool.calibration.feed import Batch, Feed
 from qdqtool.calibration.inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
+from qdqtool.progress import is_shown
 from qdqtool.simulation.measures import Measure, Running
 
 Array = npt.NDArray[Any]
@@ -238,7 +239,7 @@ def counted_batches(feed: Feed, title: str, progress: bool | None) -> Iterator[t
         progress: whether there is one; None for where stderr is a terminal.
     """
     batches: Iterable[Batch] = feed
-    if progress or (progress is None and sys.stderr.isatty()):
+    if is_shown(progress):
         from tqdm import tqdm
 
         batches = tqdm(feed, desc=title, total=feed.batches, unit="batch", file=sys.stderr, leave=False)

@@ -13,6 +13,7 @@ from typing import IO, Any, Protocol
 
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
+from qdqtool.progress import is_shown
 
 
 class Listener(Protocol):
@@ -81,7 +82,7 @@ def reporting(path: Path | None, done: int, total: int | None, progress: bool | 
     except OSError as error:
         raise QdqError(path, f"cannot be written ({error.strerror})", "give --log another file") from error
     bar = None
-    if progress or (progress is None and sys.stderr.isatty()):
+    if is_shown(progress):
         from tqdm import tqdm
 
         bar = tqdm(desc="finetune", total=total, initial=done, unit="step", file=sys.stderr, leave=False)

@@ -28,6 +28,7 @@ from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, Samples, open_samples
 from qdqtool.evaluation.truth import Truth
 from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.progress import is_shown
 from qdqtool.simulation.executor import Executor
 
 Metric = Literal["top1", "coco", "voc", "agreement"]
@@ -237,7 +238,7 @@ def _metric_of(model: str, labels: str | Path | None, samples: Samples, options:
 
 def _shown(samples: Samples, progress: bool | None) -> Iterator[Chunk]:
     """The runs, with a bar on stderr while they pass."""
-    if progress is False or not (progress or sys.stderr.isatty()):
+    if not is_shown(progress):
         yield from samples.chunks()
         return
     from tqdm import tqdm

@@ -15,6 +15,7 @@ from qdqtool.calibration.feed import Batch, inputs_of
 from qdqtool.conditioning.within import equalise_within
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
+from qdqtool.progress import is_shown
 from qdqtool.training.batches import Batches
 from qdqtool.training.form import Form
 from qdqtool.verbs.tuned import Samples, output_gains
@@ -46,7 +47,7 @@ class _Few:
     def __init__(self, opened: Opened, batches: Batches, progress: bool | None) -> None:
         self._samples = Samples(batches, [one.name for one in inputs_of(opened.proto.graph)])
         self._total = batches.count + batches.held_samples
-        self._shown = progress or (progress is None and sys.stderr.isatty())
+        self._shown = is_shown(progress)
 
     def __iter__(self) -> Iterator[Batch]:
         step = -(-self._total // _MOST)

@@ -191,8 +191,8 @@ def test_json_is_finite_and_says_that_there_is_no_task_metric() -> None:
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_the_face_detector_has_the_figures_of_its_bench(shared: Path, tmp_path: Path) -> None:
-    """What tests/bench/face_detector.py measures with sums of its own: 40.3 dB scores, 19.2 dB boxes after mse."""
+def test_the_face_detector_has_the_figures_of_plain_sums(shared: Path, tmp_path: Path) -> None:
+    """`compare` against plain sums over all samples at once."""
     images = shared / "corpus/datasets/ultraface_imgs/imgs"
     model = shared / "corpus/models/ultraface_rfb320_raw.onnx"
     cv2 = pytest.importorskip("cv2")
@@ -209,8 +209,6 @@ def test_the_face_detector_has_the_figures_of_its_bench(shared: Path, tmp_path: 
     for one in result.outputs:
         ref, x = (np.concatenate([e.run(s)[one.tensor] for s in samples[16:]]).astype(float) for e in runs)
         assert one.sqnr == pytest.approx(10 * np.log10((ref**2).sum() / ((ref - x) ** 2).sum()), abs=1e-9)
-    figures = {one.tensor: one.sqnr for one in result.outputs}
-    assert figures == pytest.approx({"scores": 40.3, "boxes": 19.2}, abs=0.3)  # with the scales of today
 
 
 def test_tensors_whose_channels_were_divided_are_told() -> None:

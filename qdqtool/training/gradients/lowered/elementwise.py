@@ -13,7 +13,6 @@ import numpy as np
 from qdqtool.training.gradients.lowered.site import Draft, Rule, Site, Treatment, Wrap, number, summed_to
 from qdqtool.training.gradients.stops import STEPS
 
-"""Constant almost everywhere: they pass nothing on."""
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 
 
