@@ -15,6 +15,7 @@ Status = Literal["documented", "guess", "unknown"]
 
 FIRST_WITHOUT_CACHES = (11,)
 LAST_WITH_INT8_DLA = (10, 7)
+FIRST_WITH_TYPED_DLA = (11, 4, 1)
 _MAJORS = range(4, 20)  # what a number must lie in to be taken for a TensorRT version
 
 _TODO = "give a version such as 8502, 8.5.2, jp5.1.2 or drive6.0.9"
@@ -83,6 +84,11 @@ class TrtVersion:
         return self._parts[:2] <= LAST_WITH_INT8_DLA
 
     @property
+    def has_typed_dla(self) -> bool:
+        """Whether its DLA takes Q/DQ models, in strongly typed networks: from 11.4.1, AGX Orin with JetPack 7.2.2."""
+        return self._parts >= FIRST_WITH_TYPED_DLA
+
+    @property
     def platforms(self) -> tuple[str, ...]:
         """The board software that ships it, oldest first: `("JetPack 4.4", ...)`."""
         return tuple(name for release in RELEASES if release.version == self for name in release.platforms)
@@ -148,17 +154,21 @@ RELEASES: tuple[Release, ...] = (
     _guess("5.0.6", *_jetpack("4.2")),
     _documented("5.1.0", "NVIDIA/TensorRT sampleINT8 README"),
     _documented("5.1.2", _CACHE),
-    _guess("5.1.5"),
+    _guess("5.1.3"),
+    _documented("5.1.5", "NVIDIA/TensorRT, tag v5.1.5"),
     _documented("5.1.6", "jkjung-avt/tensorrt_demos README", *_jetpack("4.2.2")),
     _guess("5.1.6", *_jetpack("4.2.1", "4.2.3")),
     _documented("6.0.1", _CACHE),
     _guess("6.0.1", *_jetpack("4.3")),
+    _documented("6.3.1", "forums.developer.nvidia.com topic 187109", "DRIVE OS 5.2"),
+    _guess("6.4.0", "DRIVE OS 5.2.6"),
     _documented("7.0.0", _CACHE),
     _guess("7.1.0", *_jetpack("4.4 DP")),
     _documented("7.1.3", "NVIDIA-AI-IOT/deepstream_tao_apps README", *_jetpack("4.4", "4.4.1", "4.5", "4.5.1")),
     *(_documented(f"7.2.{patch}", _CACHE) for patch in (0, 1, 2, 3)),
     _guess("8.0.0"),
     _documented("8.0.1", "gist Tiryoh/2b5dc1f", *_jetpack("4.6")),
+    _documented("8.0.2", "docs.nvidia.com/deeplearning/sdk/tensorrt-archived"),
     _documented("8.0.3", _CACHE),
     _guess("8.2.0"),
     _documented(
@@ -168,11 +178,13 @@ RELEASES: tuple[Release, ...] = (
     _guess("8.2.3"),
     _documented("8.2.4", _CACHE),
     _guess("8.2.5"),
+    _documented("8.3.0", "DRIVE OS 6.0.3 archive, TensorRT documentation", "DRIVE OS 6.0.2"),
     _documented("8.4.0", _CACHE),
     _guess("8.4.0", *_jetpack("5.0", "5.0.1")),
     _guess("8.4.1", *_jetpack("5.0.2")),
-    *(_guess(f"8.4.{patch}") for patch in (2, 3, 10, 11)),
-    _documented("8.4.12", "log of a published engine build"),
+    *(_guess(f"8.4.{patch}") for patch in (2, 3, 10)),
+    _guess("8.4.11", "DRIVE OS 6.0.4"),
+    _documented("8.4.12", "DRIVE OS 6.0.5, TensorRT documentation; log of a published build", "DRIVE OS 6.0.5"),
     _documented("8.5.1", _CACHE),
     _documented(
         "8.5.2",
@@ -201,6 +213,7 @@ RELEASES: tuple[Release, ...] = (
     _guess("10.8.0"),
     _guess("10.9.0"),
     _documented("10.10.0", _CACHE),
+    _documented("10.10.10", "TensorRT 10.10.10 release notes for DRIVE OS 7.0.3", "DRIVE OS 7.0.3"),
     _guess("10.11.0"),
     _documented("10.12.0", _CACHE),
     _guess("10.13.0"),
@@ -213,7 +226,7 @@ RELEASES: tuple[Release, ...] = (
     _guess("10.16.1", *_jetpack("7.2")),
     *(_guess(f"11.{minor}.0") for minor in (0, 1, 2, 3)),
     _documented("11.4.0", "tensorrt_cu12_bindings wheel"),
-    _documented("11.4.1", "TensorRT 11.4.1 guide", *_jetpack("7.2.2")),
+    _documented("11.4.1", "TensorRT 11.4.1 release notes; guide, working with DLA", *_jetpack("7.2.2")),
 )
 
 # operators.md of onnx-tensorrt at each release. 7.2: sources say 11 and 13. 8.4: from memory. 10.x: "20 and later", so
@@ -295,12 +308,46 @@ def require_dla(version: TrtVersion) -> None:
     """Refuse a version that runs no INT8 on the DLA from a calibration cache.
 
     Raises:
-        QdqError: TensorRT 10.8 or later; the versions of boards that work are named.
+        QdqError: TensorRT 10.8 or later; the versions of boards that work are named, or that Q/DQ models are taken.
     """
+    name = f"TensorRT {version.text}"
+    if version.has_typed_dla:
+        reason = "reads no calibration caches: networks for its DLA are strongly typed and take Q/DQ models"
+        raise QdqError(name, reason, f"use qdqtool insert --target dla --trt-version {version.text}")
     if not version.has_dla_int8:
-        boards = {r.version.header_number for r in RELEASES if r.platforms and r.version.has_dla_int8}
-        works = " ".join(str(number) for number in sorted(boards) if number >= 8000)
-        raise QdqError(f"TensorRT {version.text}", "runs no INT8 on the DLA from a cache", f"10.7 is the last: {works}")
+        raise QdqError(name, "runs no INT8 on the DLA from a cache", f"10.7 is the last: {_works_from_a_cache()}")
+
+
+def require_cache_for(version: TrtVersion, target: str) -> None:
+    """Refuse a version that reads no calibration cache on a target.
+
+    Args:
+        version: of TensorRT.
+        target: "gpu" or "dla".
+
+    Raises:
+        QdqError: TensorRT 11 or later; for "dla" 10.8 or later.
+    """
+    if target == "dla":
+        require_dla(version)
+    require_caches(version)
+
+
+def require_dla_model(version: TrtVersion) -> None:
+    """Refuse a version that has no DLA for a Q/DQ model: neither by way of a cache nor as it is.
+
+    Raises:
+        QdqError: TensorRT 10.8 to 11.4.0; the versions that have one are named.
+    """
+    if not (version.has_dla_int8 or version.has_typed_dla):
+        todo = f"11.4.1 (JetPack 7.2.2) takes Q/DQ models, 10.7 and before caches: {_works_from_a_cache()}"
+        raise QdqError(f"TensorRT {version.text}", "supports no DLA on Jetson and DRIVE boards", todo)
+
+
+def _works_from_a_cache() -> str:
+    """The header numbers of boards whose DLA reads a cache, from TensorRT 8 on."""
+    boards = {one.version.header_number for one in RELEASES if one.platforms and one.version.has_dla_int8}
+    return " ".join(str(number) for number in sorted(boards) if number >= 8000)
 
 
 def _of_number(number: int) -> TrtVersion:

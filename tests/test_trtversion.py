@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.errors import QdqError
-from qdqtool.trtversion import RELEASES, TrtVersion, in_range, parse, require_caches, require_dla
+from qdqtool.trtversion import (
+    RELEASES,
+    TrtVersion,
+    in_range,
+    parse,
+    require_cache_for,
+    require_caches,
+    require_dla,
+    require_dla_model,
+)
 
 V = TrtVersion
 
@@ -64,6 +73,14 @@ versions = st.one_of(
         ("drive6.0.9.1", V(8, 6, 12)),
         ("DRIVE OS 6.0.8.1", V(8, 6, 11)),
         ("driveos6.0.10", V(8, 6, 13)),
+        ("drive5.2", V(6, 3, 1)),
+        ("drive5.2.0", V(6, 3, 1)),
+        ("drive5.2.6", V(6, 4, 0)),
+        ("drive6.0.2", V(8, 3, 0)),
+        ("drive6.0.4", V(8, 4, 11)),
+        ("drive6.0.5", V(8, 4, 12)),
+        ("drive7.0.3", V(10, 10, 10)),
+        ("11.4", V(11, 4, 1)),
     ],
 )
 def test_spellings(text: str, version: TrtVersion) -> None:
@@ -98,7 +115,7 @@ def test_any_text_is_a_version_or_a_user_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "candidates"),
     [("7.1", ["7.1.0", "7.1.3"]), ("8.5", ["8.5.1", "8.5.2", "8.5.10"]), ("8.6", ["8.6.1", "8.6.2", "8.6.12"]),
-     ("8", ["8.0", "8.2", "8.5", "8.6"]), ("10", ["10.3", "10.7", "10.16"])],
+     ("8", ["8.0", "8.2", "8.5", "8.6"]), ("10", ["10.3", "10.7", "10.16"]), ("10.10", ["10.10.0", "10.10.10"])],
 )  # fmt: skip
 def test_a_short_version_with_several_patches_lists_them(text: str, candidates: list[str]) -> None:
     with pytest.raises(QdqError, match="may be several versions") as caught:
@@ -117,7 +134,7 @@ def test_an_unknown_board_names_the_known_ones() -> None:
     with pytest.raises(QdqError, match=r"jp6\.9: is no JetPack known here; known are 6\.0, 6\.1, 6\.2"):
         parse("jp6.9")
     with pytest.raises(
-        QdqError, match=r"drive6\.0\.1: is no DRIVE OS known here; known are 6\.0\.6, .*6\.0\.9\.1, 6\.0\.10$"
+        QdqError, match=r"drive6\.0\.1: is no DRIVE OS known here; known are 6\.0\.2, 6\.0\.4, .*6\.0\.9\.1, 6\.0\.10$"
     ):
         parse("drive6.0.1")
 
@@ -164,7 +181,7 @@ def test_highest_opset(text: str, opset: int | None) -> None:
 @pytest.mark.parametrize(
     ("text", "caches", "dla"),
     [("7100", True, True), ("8502", True, True), ("100700", True, True), ("10.7.1", True, True),
-     ("100800", True, False), ("101601", True, False), ("110000", False, False), ("110401", False, False)],
+     ("100800", True, False), ("101601", True, False), ("110000", False, False), ("11.4.0", False, False)],
 )  # fmt: skip
 def test_what_a_version_can_do(text: str, caches: bool, dla: bool) -> None:
     version = parse(text)
@@ -179,6 +196,30 @@ def test_what_a_version_can_do(text: str, caches: bool, dla: bool) -> None:
     else:
         with pytest.raises(QdqError, match=r"INT8 on the DLA.*10\.7 is the last: .*8201.*8502.*8602.*100300.*100700"):
             require_dla(version)
+
+
+@pytest.mark.parametrize(("text", "takes"), [("10.7", True), ("10.8.0", False), ("11.4.0", False), ("jp7.2.2", True)])
+def test_whose_dla_takes_a_model_with_pairs(text: str, takes: bool) -> None:
+    version = parse(text)
+    if takes:
+        require_dla_model(version)
+        return
+    told = r"supports no DLA on Jetson and DRIVE boards; 11\.4\.1 \(JetPack 7\.2\.2\) takes Q/DQ models, .*8502.*100700"
+    with pytest.raises(QdqError, match=told):
+        require_dla_model(version)
+
+
+@pytest.mark.parametrize("target", ["gpu", "dla"])
+def test_no_target_of_11_4_1_reads_a_cache_and_why_is_said(target: str) -> None:
+    version = TrtVersion(11, 4, 1)
+    assert version.has_typed_dla and not version.has_dla_int8
+    if target == "dla":
+        told = r"strongly typed and take Q/DQ models; use qdqtool insert --target dla --trt-version 11\.4\.1"
+    else:
+        told = r"reads no calibration caches \(10\.16 was the last\), only Q/DQ models; use qdqtool insert"
+    with pytest.raises(QdqError, match=told):
+        require_cache_for(version, target)
+    require_cache_for(TrtVersion(8, 5, 2), target)
 
 
 def test_boards_of_a_version() -> None:

@@ -16,7 +16,7 @@ from qdqtool.linting.dla_place import Place, Shape, check_named, outside, senten
 from qdqtool.linting.dla_subgraphs import Saving, Subgraphs, find_subgraphs
 from qdqtool.match.constraints import Site, constraint_named
 from qdqtool.rulebook import Step
-from qdqtool.trtversion import TrtVersion, require_dla
+from qdqtool.trtversion import TrtVersion, require_dla_model
 
 __all__ = ["DlaReport", "Reason", "Saving", "Verdict", "dla_findings"]
 
@@ -121,7 +121,8 @@ def dla_findings(
 ) -> DlaReport:
     """Say of each node whether the DLA runs it, by the rules of a version and platform.
 
-    The main graph only. Q/DQ pairs are seen through: the DLA gets the model that `peel` gives back, and a cache.
+    The main graph only. Q/DQ pairs are seen through: up to TensorRT 10.7 the DLA gets the model that `peel` gives back,
+    and a cache; from 11.4.1 pairs are the types of the tensors.
 
     Args:
         view: the graph.
@@ -130,9 +131,9 @@ def dla_findings(
         floats: first outputs of weighted operators that stay in FP16: they need more room.
 
     Raises:
-        QdqError: a version without INT8 on the DLA, or a platform that it does not know.
+        QdqError: a version without a DLA, or a platform that it does not know.
     """
-    require_dla(version)
+    require_dla_model(version)
     rules = load_dla_rules(version, platform or usual_platform(version))
     shapes = shapes_of(view)
     free = any(shapes.get(name, (1,))[:1] == (None,) for name in view.inputs)

@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+from onnx import TensorProto
+
 from qdqtool.graph.view import attribute
 from qdqtool.linting.dla_place import Numbers, Place, Shape, check
+
+# The longest axis of a Softmax whose other axes are 1, and of another.
+_ONE_AXIS, _SEVERAL_AXES = 8192, 1024
+_COMPARISONS = ("Equal", "Greater", "Less")
+_NUMBERS = (TensorProto.FLOAT16, TensorProto.INT8)
 
 # ---------------------------------------------------------------------- activations, arithmetic
 
@@ -68,6 +75,46 @@ def no_constant(place: Place) -> bool:
     return len(place.computed()) == len([name for name in place.node.inputs if name])
 
 
+@check
+def one_constant(place: Place) -> bool:
+    """Not exactly one of its operands is constant."""
+    return len(place.computed()) == 1
+
+
+@check
+def cast_behind(place: Place) -> bool:
+    """What it makes does not go into one Cast to float16 or int8 alone."""
+    name = place.node.key
+    readers = [use.node for use in place.view.readers(name)]
+    casts = [node for node in readers if node.op == "Cast" and attribute(node, "to") in _NUMBERS]
+    return len(readers) == len(casts) == 1 and not place.view.is_output(name)
+
+
+@check
+def cast_of_comparison(place: Place) -> bool:
+    """It is no Cast behind a comparison."""
+    maker = place.view.maker(place.node.inputs[0])
+    return maker is not None and maker.op in _COMPARISONS and attribute(place.node, "to") in _NUMBERS
+
+
+@check
+def reduces_maps(place: Place) -> bool:
+    """It reduces the batch, or along axes that are not known."""
+    shape, axes = place.shape(), _axes(place)
+    if shape is None or axes is None:
+        return False
+    return len(shape) == 4 and all(axis % len(shape) != 0 for axis in axes or range(len(shape)))
+
+
+def _axes(place: Place) -> list[int] | None:
+    """The axes of a reduction: an attribute, or an input from opset 18 on; [] for all, None where they are computed."""
+    if len(place.node.inputs) > 1 and place.node.inputs[1]:
+        value = place.view.array(place.node.inputs[1])
+        return None if value is None else [int(axis) for axis in value.reshape(-1)]
+    given = attribute(place.node, "axes")
+    return [int(axis) for axis in given] if isinstance(given, list) else []
+
+
 # ---------------------------------------------------------------------- joining, resizing, moving
 
 
@@ -109,9 +156,31 @@ def whole_scales(place: Place) -> Numbers | None:
 
 
 @check
-def nearest_or_linear(place: Place) -> bool:
-    """It interpolates neither by nearest neighbours nor linearly."""
-    return attribute(place.node, "mode", "nearest") in ("nearest", "linear")
+def resize_of_8_4(place: Place) -> bool:
+    """It interpolates, finds its places or rounds them in a way that the DLA does not."""
+    mode, places, rounding = _resize_way(place)
+    if mode == "linear":
+        return places in ("half_pixel", "pytorch_half_pixel")
+    halves = ("round_prefer_floor", "round_prefer_ceil")
+    return mode == "nearest" and (
+        (places == "asymmetric" and rounding == "floor") or (places == "half_pixel" and rounding in halves)
+    )
+
+
+@check
+def resize_of_8_2(place: Place) -> bool:
+    """It takes no nearest neighbours at asymmetric places rounded down."""
+    return _resize_way(place) == ("nearest", "asymmetric", "floor")
+
+
+def _resize_way(place: Place) -> tuple[str, str, str]:
+    """Mode, coordinates and rounding; Upsample, and Resize of opset 10 with its two inputs, have but one of each."""
+    node = place.node
+    mode = str(attribute(node, "mode", "nearest"))
+    if node.op == "Upsample" or len(node.inputs) == 2:
+        return mode, "asymmetric", "floor"
+    places = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
+    return mode, places, str(attribute(node, "nearest_mode", "round_prefer_floor"))
 
 
 @check
@@ -122,12 +191,14 @@ def batch_of_one(place: Place) -> bool:
 
 
 @check
-def one_long_axis(place: Place) -> bool:
-    """Another dimension than that of its sum is not 1."""
+def softmax_axis(place: Place) -> bool:
+    """It sums over the batch, or over more values than the DLA takes in a map of this shape."""
     shape, axis = place.shape(), attribute(place.node, "axis", -1)
-    if shape is None or not isinstance(axis, int):
+    if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         return True
-    return all(n == 1 for index, n in enumerate(shape) if index != axis % len(shape))
+    alone = all(n == 1 for index, n in enumerate(shape) if index not in (0, axis % len(shape)))
+    most = _ONE_AXIS if alone else _SEVERAL_AXES
+    return axis % len(shape) > 0 and (shape[axis] or 0) <= most
 
 
 @check
@@ -140,6 +211,15 @@ def lrn_window(place: Place) -> bool:
 def static_slice(place: Place) -> bool:
     """Where it begins or ends is computed."""
     return all(place.view.is_constant(name) for name in place.node.inputs[1:] if name)
+
+
+@check
+def steps_of_one(place: Place) -> bool:
+    """It steps over values."""
+    if len(place.node.inputs) <= 4 or not place.node.inputs[4]:
+        return True
+    steps = place.view.array(place.node.inputs[4])
+    return steps is not None and bool((steps == 1).all())
 
 
 @check

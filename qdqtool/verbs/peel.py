@@ -30,7 +30,7 @@ from qdqtool.passes.relu6 import replay_cuts
 from qdqtool.passes.restore import restore_source
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.trtversion import TrtVersion, require_caches, require_dla
+from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.emitted import Peeling, check_emit_places, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.verbs.fill import fill_every_tensor
 from qdqtool.verbs.opening import check_target, files_of, output_path, path_of, restore_header, stored_table
@@ -142,9 +142,7 @@ def peel(
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
             `peel_pairs`, `replay_cuts`, `restore_source` and the writers of `emit` refuse. Nothing is written then.
     """
-    require_caches(options.trt_version)
-    if options.target == "dla":
-        require_dla(options.trt_version)
+    require_cache_for(options.trt_version, options.target)
     check_kinds(options.emit)
     opened = open_model(model)
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")

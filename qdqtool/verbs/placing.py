@@ -14,11 +14,11 @@ from qdqtool.match.everywhere import every_tensor
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.trtversion import require_dla
+from qdqtool.trtversion import require_dla_model
 
 
 def rounds_everywhere(options: PlanOptions | None) -> bool:
-    """Whether the target computes with every tensor rounded: the DLA, which knows no Q/DQ and reads a cache."""
+    """Whether the target computes with every tensor rounded: the DLA, by a cache or (from 11.4.1) by Q/DQ."""
     return options is not None and options.target == "dla"
 
 
@@ -28,10 +28,10 @@ def points_everywhere(
     """The plan with a point on every float tensor, but those of which a table says that they have no scale by nature.
 
     Raises:
-        QdqError: a version without INT8 on the DLA.
+        QdqError: a version without a DLA.
     """
     if options.trt_version is not None:
-        require_dla(options.trt_version)
+        require_dla_model(options.trt_version)
     rules = load_rules(options.target, options.trt_version, options.rules)
     unscaled: dict[str, str] = {}
     for table in tables:

@@ -21,7 +21,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
-from qdqtool.trtversion import TrtVersion, require_caches, require_dla
+from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.opening import check_target, files_of, output_path
 
 if TYPE_CHECKING:
@@ -150,9 +150,7 @@ def open_job(model: ModelSource, options: PtqOptions) -> Job:
     """Open a model and say no before any data is read; see `ptq`."""
     from qdqtool.calibration.backends.contract import Request
 
-    require_caches(options.trt_version)
-    if options.target == "dla":
-        require_dla(options.trt_version)
+    require_cache_for(options.trt_version, options.target)
     opened = open_model(model)
     view = GraphView(opened.proto.graph, opened.folder)
     if view.pairs:

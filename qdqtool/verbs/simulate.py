@@ -26,7 +26,7 @@ from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_implicit
 from qdqtool.simulation.measures import Measure
-from qdqtool.trtversion import TrtVersion, require_caches, require_dla
+from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
 from qdqtool.verbs.opening import check_target, files_of, path_of, stored_table
 
@@ -302,7 +302,5 @@ def _version_of(cache: Cache, options: SimulateOptions) -> TrtVersion:
     if cache.version is not None and version.header() != cache.version.header():
         reason = f"is for TensorRT {cache.version.text}; {version.text} would skip it and calibrate again"
         raise QdqError(where, reason, "qdqtool cache retarget")
-    require_caches(version)
-    if options.target == "dla":
-        require_dla(version)
+    require_cache_for(version, options.target)
     return version

@@ -81,7 +81,7 @@ def test_fallbacks_and_cuts_are_findings() -> None:
         found["Q030"].message
         == "GlobalAveragePool falls back to the GPU because the DLA has no such layer (rule dla-no-global-pool)"
     )
-    assert found["Q030"].fix.startswith("an AveragePool or MaxPool over the whole map")
+    assert found["Q030"].fix.startswith("an AveragePool over the whole map")
     assert found["Q031"].message == "cuts the DLA's part with f: run by the DLA they would leave 1 of 2 subgraphs"
 
 
@@ -116,9 +116,14 @@ def test_the_usual_platform() -> None:
     assert (usual_platform(V8_0), usual_platform(TrtVersion(8, 4, 0))) == ("xavier", "orin")
 
 
+def test_the_dla_is_back_in_11_4_1() -> None:
+    report = dla_findings(view_of(NET.format(1)), TrtVersion(11, 4, 1))
+    assert report.platform == "orin" and [one.device for one in report.verdicts] == ["dla", "dla", "gpu", "gpu", "dla"]
+
+
 def test_what_is_refused() -> None:
     view = view_of(NET.format(1))
-    with pytest.raises(QdqError, match="runs no INT8 on the DLA from a cache"):
+    with pytest.raises(QdqError, match="supports no DLA on Jetson and DRIVE boards; 11.4.1"):
         dla_findings(view, TrtVersion(10, 9, 0))
     with pytest.raises(QdqError, match="knows no Orin, which came with"):
         dla_findings(view, V8_0, "orin")

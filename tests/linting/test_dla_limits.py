@@ -128,7 +128,39 @@ CASES = {
         of_x("z = Concat<axis=1>(x, c)", z="1,5,8,8", more=", float[1,1,8,8] c"),
         "dla-concat-inputs",
     ),
-    "softmax": (of_x("z = Softmax<axis=1>(x)", x="1,9,1,1", z="1,9,1,1"), of_x("z = Softmax<axis=1>(x)"), "dla-softmax-shape"),
+    "softmax alone": (
+        of_x("z = Softmax<axis=1>(x)", x="1,8192,1,1", z="1,8192,1,1"),
+        of_x("z = Softmax<axis=1>(x)", x="1,8193,1,1", z="1,8193,1,1"),
+        "dla-softmax-axis",
+    ),
+    "softmax of a map": (
+        of_x("z = Softmax<axis=1>(x)", x="1,1024,2,1", z="1,1024,2,1"),
+        of_x("z = Softmax<axis=1>(x)", x="1,1025,2,1", z="1,1025,2,1"),
+        "dla-softmax-axis",
+    ),
+    "softmax of the batch": (of_x("z = Softmax<axis=-1>(x)"), of_x("z = Softmax<axis=0>(x)"), "dla-softmax-axis"),
+    "power": (
+        of_x("z = Pow(x, two)", more=", float two = {2.0}"),
+        "g (float[1,4,8,8] x, float[1,4,8,8] y) => (float[1,4,8,8] z) <float[1] u> { z = Pow(x, y) }",
+        "dla-power-constant",
+    ),
+    "reduction": (of_x("z = ReduceMax<axes=[1,2]>(x)", z="1,1,1,8"), of_x("z = ReduceMax<axes=[0]>(x)"), "dla-reduce-axes"),
+    "reduction of all": (of_x("z = ReduceMax<axes=[-1]>(x)", z="1,4,8,1"), of_x("z = ReduceMax(x)", z="1,1,1,1"), "dla-reduce-axes"),
+    "comparison": (
+        "g (float[1,4,8,8] x, float[1,4,1,1] y) => (float16[1,4,8,8] c) <float[1] u> { z = Greater(x, y) c = Cast<to=10>(z) }",
+        "g (float[1,4,8,8] x, float[1,4,1,1] y) => (float[1,4,8,8] c) <float[1] u> { z = Greater(x, y) c = Cast<to=1>(z) }",
+        "dla-comparison-output",
+    ),
+    "broadcast of a comparison": (
+        "g (float[1,4,8,8] x, float[1,1,1,1] y) => (float16[1,4,8,8] c) <float[1] u> { z = Equal(x, y) c = Cast<to=10>(z) }",
+        "g (float[1,4,8,8] x, float[1,4,1,8] y) => (float16[1,4,8,8] c) <float[1] u> { z = Equal(x, y) c = Cast<to=10>(z) }",
+        "dla-comparison-broadcast",
+    ),
+    "cast": (
+        "g (float[1,4,8,8] x, float[1,4,8,8] y) => (float16[1,4,8,8] z) <float[1] u> { c = Less(x, y) z = Cast<to=10>(c) }",
+        "g (float[1,4,8,8] x) => (float16[1,4,8,8] z) <float[1] u> { z = Cast<to=10>(x) }",
+        "dla-cast",
+    ),
     "softmax batch": (
         of_x("z = Softmax<axis=1>(x)", x="1,9,1,1", z="1,9,1,1"),
         of_x("z = Softmax<axis=1>(x)", x="2,9,1,1", z="2,9,1,1"),
@@ -154,9 +186,10 @@ def test_a_limit_lets_through_and_stops(name: str) -> None:
     assert rule in rules_of(breaks)
 
 
-def resized(scales: str, mode: str = "nearest") -> set[str]:
-    text = f'a = Constant<value_floats = [{scales}]>() z = Resize<mode = "{mode}">(x, , a)'
-    return rules_of(of_x(text, z="1,4,N,M"))
+def resized(scales: str, mode: str = "nearest", version: TrtVersion = V10_3, **given: str) -> set[str]:
+    told = "".join(f', {name} = "{value}"' for name, value in given.items())
+    text = f'a = Constant<value_floats = [{scales}]>() z = Resize<mode = "{mode}"{told}>(x, , a)'
+    return rules_of(of_x(text, z="1,4,N,M"), version, "xavier" if version < V8_5 else "orin") - {"dla-static"}
 
 
 def test_resize_takes_whole_scales_of_height_and_width() -> None:
@@ -165,9 +198,49 @@ def test_resize_takes_whole_scales_of_height_and_width() -> None:
     assert "dla-resize-scales" in resized("1.0,2.0,2.0,2.0")
     assert "dla-resize-linear" not in resized("1.0,1.0,4.0,4.0", "linear")
     assert "dla-resize-linear" in resized("1.0,1.0,5.0,4.0", "linear")
-    assert "dla-resize-mode" in resized("1.0,1.0,2.0,2.0", "cubic")
+    assert "dla-resize-way" in resized("1.0,1.0,2.0,2.0", "cubic")
     sizes = of_x("a = Constant<value_ints = [1,4,16,16]>() z = Resize(x, , , a)", z="1,4,16,16")
     assert "dla-resize-scales" in rules_of(sizes)
+
+
+# NvInfer.h 8.4.1, IResizeLayer: the five that run, and neighbours of each. ONNX' defaults are half_pixel and
+# round_prefer_floor.
+@pytest.mark.parametrize(
+    ("mode", "places", "rounding", "runs", "ran_in_8_2"),
+    [
+        ("nearest", "asymmetric", "floor", True, True),
+        ("nearest", "half_pixel", "round_prefer_floor", True, False),
+        ("nearest", "half_pixel", "round_prefer_ceil", True, False),
+        ("linear", "half_pixel", "", True, False),
+        ("linear", "pytorch_half_pixel", "", True, False),
+        ("nearest", "asymmetric", "", False, False),
+        ("nearest", "asymmetric", "ceil", False, False),
+        ("nearest", "half_pixel", "floor", False, False),
+        ("nearest", "pytorch_half_pixel", "round_prefer_floor", False, False),
+        ("nearest", "align_corners", "floor", False, False),
+        ("linear", "asymmetric", "", False, False),
+        ("linear", "align_corners", "", False, False),
+    ],
+)
+def test_resize_runs_in_five_ways(mode: str, places: str, rounding: str, runs: bool, ran_in_8_2: bool) -> None:
+    given = {"coordinate_transformation_mode": places} | ({"nearest_mode": rounding} if rounding else {})
+    assert (not resized("1.0,1.0,2.0,2.0", mode, **given)) is runs
+    assert ("dla-resize-way-8-2" not in resized("1.0,1.0,2.0,2.0", mode, TrtVersion(8, 2, 1), **given)) is ran_in_8_2
+
+
+def test_old_resizes_have_one_way() -> None:
+    text = 'a = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>() z = Upsample<mode = "%s">(x, a)'
+    assert rules_of(of_x(text % "nearest", z="1,4,16,16"), opset=9) == set()
+    assert rules_of(of_x(text % "linear", z="1,4,16,16"), opset=9) == {"dla-resize-way"}
+    assert rules_of(of_x((text % "nearest").replace("Upsample", "Resize"), z="1,4,16,16"), opset=10) == set()
+
+
+# YOLOX' Focus: four slices of every second row and column. NvInfer.h 8.4.1, ISliceLayer: strides are 1.
+@pytest.mark.parametrize(("step", "found"), [(1, set()), (2, {"dla-slice-step"})])
+def test_a_slice_that_steps_runs_on_the_gpu(step: int, found: set[str]) -> None:
+    ends = "a = Constant<value_ints = [0]>() b = Constant<value_ints = [8]>() c = Constant<value_ints = [2]>()"
+    body = f"{ends} s = Constant<value_ints = [{step}]>() z = Slice(x, a, b, c, s)"
+    assert rules_of(of_x(body, z=f"1,4,{8 // step},8")) == found
 
 
 def test_slices_are_static_and_leave_the_batch() -> None:
@@ -221,6 +294,16 @@ def test_what_stays_in_fp16_needs_more_room() -> None:
         ("z = Sin(x)", TrtVersion(8, 6, 12), "xavier", False),
         ("z = Erf(x)", V10_3, "orin", False),
         ("z = Abs(x)", V8_0, "xavier", True),
+        ("z = GlobalMaxPool(x)", TrtVersion(8, 6, 11), "orin", False),
+        ("z = GlobalMaxPool(x)", TrtVersion(8, 6, 12), "orin", True),
+        ("z = GlobalMaxPool(x)", TrtVersion(8, 6, 12), "xavier", False),
+        ("z = GlobalAveragePool(x)", V10_3, "orin", False),
+        ("two = Constant<value_float = 2.0>() z = Pow(x, two)", TrtVersion(8, 6, 11), "orin", False),
+        ("two = Constant<value_float = 2.0>() z = Pow(x, two)", TrtVersion(8, 6, 12), "orin", True),
+        ("two = Constant<value_float = 2.0>() z = Div(x, two)", TrtVersion(8, 6, 12), "orin", True),
+        ("z = Sqrt(x)", V10_3, "orin", False),
+        ("z = Atan(x)", TrtVersion(8, 6, 12), "orin", True),
+        ("z = Atanh(x)", TrtVersion(8, 6, 12), "orin", False),
     ],
 )
 def test_layers_by_platform_and_version(body: str, version: TrtVersion, platform: str, runs: bool) -> None:
