@@ -328,7 +328,7 @@ def require_cache_for(version: TrtVersion, target: str) -> None:
     Raises:
         QdqError: TensorRT 11 or later; for "dla" 10.8 or later.
     """
-    if target == "dla":
+    if target == "dla" and (version.has_caches or version.has_typed_dla):
         require_dla(version)
     require_caches(version)
 

@@ -8,8 +8,11 @@ from collections.abc import Iterable
 from qdqtool.linting.checks import Fault, check
 from qdqtool.linting.dla import DlaReport, Verdict
 from qdqtool.linting.subject import Subject
+from qdqtool.match.spread import nodes_of
 
 _NAMED = 4  # nodes of one place that a message names
+_WITHOUT_PAIRS = "leave an input of it without Q/DQ, so that it computes in float"
+_IN_FP16 = "compute it in FP16: qdqtool peel --target dla --emit trtexec tells TensorRT"
 
 
 @check("Q030", "dla-fallback", "warning", targets=("dla",))
@@ -59,6 +62,29 @@ def loadables(subject: Subject) -> Iterable[Fault]:
         parts = len(report.subgraphs.members)
         text = f"{parts} DLA subgraphs, where a core holds {report.most.most} at a time (rule {report.most.name})"
         yield Fault("graph", text, "see the cuts of Q031")
+
+
+@check("Q034", "dla-two-ranges", "warning", targets=("dla",))
+def two_ranges(subject: Subject) -> Iterable[Fault]:
+    """A product or quotient of two computed tensors on the DLA, whose ranges differ or are not known yet.
+
+    NvInfer.h wants one range for both inputs of an elementwise layer. Those of an Add are given one (Q020); a gate such
+    as SiLU's Sigmoid would lose its levels by that, so products keep theirs and are better computed in FP16.
+    """
+    report = subject.dla
+    on_dla = {one.node for one in report.on_dla} if report is not None else set()
+    todo = _WITHOUT_PAIRS if report is not None and report.version.has_typed_dla else _IN_FP16
+    for node, rule in nodes_of(subject.view, subject.rules, subject.rules.ties):
+        if rule.members != "none" or node.key not in on_dla:
+            continue
+        scales = [subject.range_of(name) for name in node.inputs]
+        told = [f"{float(scale):.6g}" for scale in scales if scale is not None]
+        known = len(told) == len(scales)
+        if known and len({scale.tobytes() for scale in scales if scale is not None}) == 1:
+            continue
+        text = f"{node.op} of two tensors, for which the DLA wants one range (rule {rule.name})"
+        text += f"; their scales are {' and '.join(told)}" if known else ""
+        yield Fault(node.name, text, todo, severity=None if known else "note")
 
 
 def _instead(report: DlaReport, nodes: tuple[str, ...]) -> str:

@@ -164,6 +164,13 @@ class Subject:
         node = pair.quantize or pair.dequantize
         return self.constant(node.inputs[1]) if len(node.inputs) > 1 else None
 
+    def range_of(self, name: str) -> np.float32 | None:
+        """The one scale of what a node reads: of the tensor's own pairs, or of those before what commutes; else None."""
+        pairs = self.activation_pairs.get(self.view.root(name)) or self.carriers(name) or []
+        scales = [scale for pair in pairs if (scale := self.scale_of(pair)) is not None and scale.size == 1]
+        values = {scale.reshape(-1)[0].tobytes(): np.float32(scale.reshape(-1)[0]) for scale in scales}
+        return next(iter(values.values())) if len(values) == 1 and len(scales) == len(pairs) else None
+
     def constant(self, name: str) -> np.ndarray[Any, Any] | None:
         """The value of a constant, None where it is none or cannot be read."""
         try:

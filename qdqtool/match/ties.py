@@ -76,7 +76,7 @@ def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _Classes
 def unequal_inputs(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32]) -> list[str]:
     """First outputs of the operators that a rule leaves untied and whose inputs have ranges that differ, in file order.
 
-    Whether the target takes them in INT8 is not documented, so they are better told to stay in float.
+    The target wants one range there, which would cost an input its levels: they are better told to stay in float.
     """
     found = []
     for node, rule in nodes_of(view, rules, rules.ties):

@@ -34,6 +34,7 @@ from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.emitted import Peeling, check_emit_places, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.verbs.fill import fill_every_tensor
 from qdqtool.verbs.opening import check_target, files_of, output_path, path_of, restore_header, stored_table
+from qdqtool.verbs.ranges import notes_of_two_ranges
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
@@ -170,6 +171,8 @@ def peel(
     found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
     texts, told = emitted_texts(found, options, target, cache_path)
     notes += told
+    if not options.emit:
+        notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
     given = give_back(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target)
     if cache_path is not None:
         write_cache(made, cache_path)

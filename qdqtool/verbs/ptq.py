@@ -23,6 +23,7 @@ from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.opening import check_target, files_of, output_path
+from qdqtool.verbs.ranges import notes_of_two_ranges
 
 if TYPE_CHECKING:
     from qdqtool.calibration.backends.contract import Backend, Request
@@ -66,6 +67,7 @@ class PtqResult:
         ties: tensor -> the one whose scale it took.
         path: the file written, if one was.
         backend: "embedded" or "tensorrt".
+        notes: warnings, a sentence each.
     """
 
     cache: Cache
@@ -73,6 +75,7 @@ class PtqResult:
     ties: dict[str, str]
     path: Path | None
     backend: str = "embedded"
+    notes: tuple[str, ...] = ()
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
@@ -121,7 +124,9 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
         else:
             write_cache(made.cache, target)
         write_sidecar(target, _facts(job, made))
-    return PtqResult(made.cache, made.table, made.ties, target, options.backend)
+    rules = load_rules(options.target, options.trt_version)
+    notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
+    return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes))
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,47 @@ def test_more_loadables_than_a_core_holds_are_a_finding() -> None:
     assert not [one for one in findings(text, TrtVersion(10, 3, 0)) if one.code == "Q032"]
 
 
+SILU = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w> {{ c = Conv(x, w) s = Sigmoid(c) {0} z = Conv(m, w) }}"
+PRODUCT = SILU.format("m = Mul(c, s)")
+
+
+def ranges_found(model: Any, version: TrtVersion = V8_5) -> list[tuple[str, str]]:
+    found = lint(model, qdqtool.LintOptions("dla", version, select=("Q034",))).findings
+    return [(one.where, one.severity) for one in found]
+
+
+def with_pairs(text: str, *scales: float) -> Any:
+    """The graph with a pair on `c` and on `s`, of these scales."""
+    constants = ", ".join(f"float k{i} = {{{scale}}}" for i, scale in enumerate(scales))
+    pairs = " ".join(
+        f"{name}q = QuantizeLinear({name}, k{i}, zero) {name}d = DequantizeLinear({name}q, k{i}, zero)"
+        for i, name in enumerate("cs")
+    )
+    text = text.replace("w> {", f"w, {constants}, int8 zero = {{0}}> {{")
+    return model_of(text.replace("m = Mul(c, s)", f"{pairs} m = Mul(cd, sd)"))
+
+
+def test_a_product_of_two_ranges_is_a_finding() -> None:
+    assert ranges_found(with_pairs(PRODUCT, 0.5, 0.25)) == [("m", "warning")]
+    assert ranges_found(with_pairs(PRODUCT, 0.5, 0.5)) == []
+    assert ranges_found(model_of(PRODUCT)) == [("m", "note")], "no scale is known yet"
+    assert ranges_found(model_of(SILU.format("m = Add(c, s)"))) == [], "an Add is given one"
+    assert ranges_found(model_of(SILU.format("m = Mul(c, w)"))) == [], "a constant has none"
+
+
+def test_a_product_beside_the_dla_may_have_two_ranges() -> None:
+    text = SILU.format("e = Exp(c) m = Div(e, s)")
+    assert ranges_found(model_of(text)) == [], "8.5.2 has no Div"
+    assert ranges_found(model_of(text), TrtVersion(10, 3, 0)) == [("m", "note")]
+
+
+def test_what_is_to_be_done_about_two_ranges_depends_on_the_version() -> None:
+    model = with_pairs(PRODUCT, 0.5, 0.25)
+    for version, todo in ((V8_5, "peel --target dla --emit trtexec"), (TrtVersion(11, 4, 1), "without Q/DQ")):
+        (one,) = lint(model, qdqtool.LintOptions("dla", version, select=("Q034",))).findings
+        assert todo in one.fix and "their scales are 0.5 and 0.25" in one.message
+
+
 def test_the_gpu_is_not_asked_what_the_dla_can() -> None:
     result = lint(model_of(NET.format(1)), qdqtool.LintOptions("gpu"))
     assert result.dla is None and not {"Q030", "Q031", "Q032"} & {one.code for one in result.findings}

@@ -292,6 +292,31 @@ def test_a_graph_of_graphsurgeon_has_lost_the_table_and_says_so() -> None:
     assert isinstance(result.model, gs.Graph) and set(result.cache.entries) == set(FLOATS)
 
 
+def test_a_product_of_two_ranges_is_warned_of_unless_a_builder_is_told(tmp_path: Path) -> None:
+    """NvInfer.h, IElementWiseLayer: one range for both inputs on the DLA; the gate of a SiLU has another than its input."""
+    model = placed()
+    (note,) = [note for note in dla(model).notes if "one range" in note]
+    assert "and 1 operator reads two, p (Mul)" in note and "--emit trtexec" in note
+    assert not [note for note in dla(model, emit=("json",)).notes if "one range" in note]
+    assert not [note for note in peel(model, PeelOptions(V8_6)).notes if "one range" in note]
+
+
+def test_several_products_are_counted() -> None:
+    text = NET.replace("p = Mul(e, s)", "o = Mul(e, s) t = Sigmoid(o) p = Mul(o, t)")
+    (note,) = [note for note in dla(placed(text=text)).notes if "one range" in note]
+    assert "2 operators read two, such as o (Mul)" in note
+
+
+def test_11_4_1_takes_the_model_with_pairs_instead_of_a_cache() -> None:
+    options = replace(FAST, plan=PlanOptions("dla", TrtVersion(11, 4, 1), float_heads="none"))
+    made = insert(model_of(NET), data=feed(), options=options)
+    assert {point.tensor for point in made.plan.activations} == set(FLOATS)
+    with pytest.raises(QdqError, match="strongly typed and take Q/DQ models; use qdqtool insert --target dla"):
+        peel(made.model, PeelOptions(TrtVersion(11, 4, 1), "dla"))
+    with pytest.raises(QdqError, match="11.2.0: supports no DLA on Jetson"):
+        insert(model_of(NET), options=replace(options, plan=PlanOptions("dla", TrtVersion(11, 2, 0))))
+
+
 @pytest.mark.parametrize("version", ["10.8.0", "10.16.0", "11.0.0"])
 def test_versions_without_int8_on_the_dla_are_refused_with_those_that_have_it(version: str, tmp_path: Path) -> None:
     with pytest.raises(QdqError) as caught:

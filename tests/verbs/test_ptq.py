@@ -241,6 +241,14 @@ def test_beside_mse_itself_nothing_is_predicted() -> None:
 # ---------------------------------------------------------------------- refusals
 
 
+@pytest.mark.parametrize(("target", "notes"), [("dla", 1), ("gpu", 0)])
+def test_a_product_of_two_ranges_is_warned_of_on_the_dla(target: str, notes: int) -> None:
+    text = "g (float[N,4,8,8] x) => (float[N,4,8,8] z) { e = Abs(x) s = Sigmoid(e) z = Mul(e, s) }"
+    said = ptq(model_of(text), batches(samples()), PtqOptions(V8_6, target)).notes
+    assert len(said) == notes
+    assert all("1 operator reads two, z (Mul); they should compute in FP16" in note for note in said)
+
+
 @pytest.mark.parametrize(
     ("version", "target", "parts"),
     [
