@@ -27,6 +27,8 @@ SMALL_NET = """net (float[N,4,8,8] x) => (float[N,3] y) <float[4,4,3,3] w1, floa
  f = Flatten(g)
  y = Gemm(f, fc)
 }"""
+V8_4 = TrtVersion(8, 4, 3)
+V8_5 = TrtVersion(8, 5, 1)
 V8_6 = TrtVersion(8, 6, 1)
 V10 = TrtVersion(10, 3, 0)
 

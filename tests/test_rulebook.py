@@ -69,7 +69,13 @@ def test_rules_lie_in_an_installed_package_too(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize(
     ("version", "there"),
-    [(TrtVersion(7, 1, 3), False), (V8_6, False), (TrtVersion(10, 0, 0), True), (V10, True), (None, True)],
+    [
+        (TrtVersion(7, 1, 3), False),
+        (TrtVersion(8, 5, 0), False),
+        (TrtVersion(8, 5, 1), True),
+        (V10, True),
+        (None, True),
+    ],
 )
 def test_a_rule_holds_for_its_versions(version: TrtVersion | None, there: bool) -> None:
     assert ("conv-act-add" in load_rules("gpu", version).names) is there

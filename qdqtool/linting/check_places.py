@@ -221,12 +221,13 @@ def one_sided(subject: Subject) -> Iterator[Fault]:
             yield Fault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", _AGAIN)
 
 
-@check("Q019", "depthwise-silu", "error", trt="==8.5")
+@check("Q019", "depthwise-silu", "error", trt=">=8.5,<9")
 def depthwise_silu(subject: Subject) -> Iterator[Fault]:
-    """A depthwise convolution with SiLU and a Q behind it, on TensorRT 8.5.
+    """A depthwise convolution with SiLU and a pair behind it that nothing reads, on TensorRT 8.5 and 8.6.
 
-    The build ends with "Could not find any implementation" (8.5.2 on Orin, NVIDIA/TensorRT issue 3385). Leave such
-    convolutions in float, or their outputs without a Q.
+    The build ends with "Could not find any implementation" (NVIDIA/TensorRT issue 3385: 8.5.2, and 8.6.2 by one more
+    report) where the pair makes an output of the network. With a node behind the pair it is built. `insert` makes no
+    such pair.
     """
     if subject.asked is None:
         return
@@ -234,9 +235,10 @@ def depthwise_silu(subject: Subject) -> Iterator[Fault]:
         ops = [node.op for node in group.nodes]
         if "Sigmoid" not in ops or "Mul" not in ops or not is_depthwise(subject.view, group.start):
             continue
-        if group.start.key in subject.int8_nodes and subject.view.pairs.get(group.output):
-            text = "depthwise, SiLU and a Q behind it: 8.5 finds no implementation"
-            yield Fault(group.start.name, text, "qdqtool insert leaves it in float where --trt-version is such a one")
+        pairs = subject.view.pairs.get(group.output)
+        if group.start.key in subject.int8_nodes and pairs and not subject.view.readers(group.output):
+            text = "depthwise, SiLU and a pair behind it that nothing reads: TensorRT finds no implementation"
+            yield Fault(group.start.name, text, f"take the pair on {group.output} away, or put an Identity behind it")
 
 
 @check("Q026", "idle-pair", "warning", targets=("gpu",))

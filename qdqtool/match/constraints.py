@@ -25,6 +25,7 @@ class Site:
         entry: the tensor by which a chain comes in; "" at its start.
         start: the operator that the chain starts with; the node itself at its start.
         behind_activation: whether some rule fuses an Add behind an activation.
+        adders: operators that start a fusion with a residual Add; None for every weighted one.
     """
 
     view: GraphView
@@ -32,6 +33,7 @@ class Site:
     entry: str = ""
     start: Node | None = None
     behind_activation: bool = False
+    adders: frozenset[str] | None = None
 
     def others(self) -> list[str]:
         """The operands but the entry."""

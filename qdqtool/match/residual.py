@@ -36,15 +36,15 @@ def fused_branch(site: Site) -> str | None:
 
 def able_branches(site: Site) -> list[str]:
     """The operands of an Add, in order, that come straight out of a weighted operator and could fuse with it."""
-    view, names = site.view, [site.view.root(name) for name in site.node.inputs[:2]]
+    names = [site.view.root(name) for name in site.node.inputs[:2]]
     if names[0] == names[1]:
         return []
-    return [name for name in names if _ends_chain(view, name, site.node, behind_activation=site.behind_activation)]
+    return [name for name in names if _ends_chain(site, name)]
 
 
-def _ends_chain(view: GraphView, name: str, add: Node, *, behind_activation: bool) -> bool:
+def _ends_chain(site: Site, name: str) -> bool:
     """Whether `name` is made by a weighted operator, with nothing but what fuses between, and read by the Add alone."""
-    reader = add
+    view, reader, behind_activation = site.view, site.node, site.behind_activation
     while True:
         if view.is_output(name) or name in view.captured:
             return False
@@ -55,7 +55,7 @@ def _ends_chain(view: GraphView, name: str, add: Node, *, behind_activation: boo
         if node is None:
             return False
         if weight_index(view, node) is not None:
-            return True
+            return site.adders is None or node.op in site.adders
         fuses = node.op in _AFFINE or (behind_activation and node.op in _ACTIVATIONS)
         inputs = [view.root(n) for n in node.inputs if n and not view.is_constant(n)]
         if behind_activation and node.op == "Mul" and len(inputs) == 2:

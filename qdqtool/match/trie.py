@@ -14,6 +14,7 @@ from qdqtool.match.composite import Pattern, compile_composite, find_composite
 from qdqtool.match.constraints import Constraint, Site, constraint_named
 from qdqtool.rulebook import Fusion, RuleBook, Step
 
+_RESIDUAL = frozenset({"residual", "residual_projection"})
 _BOOKS = 8  # rule books whose tries are kept
 _EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min"})
 
@@ -71,6 +72,10 @@ class Trie:
             name: {pattern.first_ops for pattern in patterns} for name, patterns in self._patterns.items()
         }
         self.behind_activation = any(_adds_behind_activation(rule, rules) for rule in fusions)
+        adding = [rule for rule in fusions if any(step.constraint in _RESIDUAL for step in rule.steps)]
+        self.adders = frozenset(
+            op for rule in adding for name in rule.steps[0].names for op in self._expand(rule, name, rules)
+        )
         for rule in fusions:
             for steps in _without_optional(rule.steps):
                 self._add(rule, steps, rules)
@@ -124,6 +129,9 @@ class Trie:
             if not guard or self._guard(guard)(Site(view, node, start=node)):
                 yield branch, Link((node,), node.outputs[0], guard)
 
+    def _site(self, view: GraphView, node: Node, entry: str, start: Node) -> Site:
+        return Site(view, node, entry, start, self.behind_activation, self.adders)
+
     def _follow(
         self, view: GraphView, branch: _Branch, links: tuple[Link, ...], start: Node
     ) -> Iterator[tuple[_Branch, Link]]:
@@ -137,7 +145,7 @@ class Trie:
             use = readers[0]
             if use.index == 0 or use.node.op in _EITHER_INPUT:
                 for guard, after in branch.ops.get(use.node.op, ()):
-                    if not guard or self._guard(guard)(Site(view, use.node, entry, start, self.behind_activation)):
+                    if not guard or self._guard(guard)(self._site(view, use.node, entry, start)):
                         yield after, Link((use.node,), use.node.outputs[0], guard)
         if not branch.composites:
             return
@@ -164,7 +172,7 @@ def _without_optional(steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
 def _adds_behind_activation(rule: Fusion, rules: RuleBook) -> bool:
     seen = False
     for step in rule.steps:
-        if step.constraint == "residual":
+        if step.constraint in _RESIDUAL:
             return seen
         seen = seen or any(name in rules.sets and "Relu" in rules.sets[name] for name in step.names)
     return False

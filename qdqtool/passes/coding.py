@@ -156,7 +156,7 @@ def _rank(view: GraphView, name: str) -> int:
 
 def _why(kind: str) -> str:
     if kind.startswith("float8"):
-        return "FP8 needs TensorRT 8.6 or later with the Q/DQ model itself; for a cache quantise to symmetric int8"
+        return "FP8 needs TensorRT 9.1 or later with the Q/DQ model itself; for a cache quantise to symmetric int8"
     if kind in ("int4", "uint4", "int2", "uint2"):
         return f"{kind} weights need TensorRT 10 or later with the Q/DQ model itself; for a cache quantise to int8"
     return _TODO

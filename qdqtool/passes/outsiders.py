@@ -10,12 +10,13 @@ _AS_PAIRS = "export or quantise the model in the QDQ format"
 _INTEGER = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
 _DYNAMIC = ("DynamicQuantize",)
 _BREVITAS = ("Quant", "BipolarQuant")
-# TensorRT's plugin operators of these types, and from which version on they are read.
+# TensorRT's plugin operators of these types, and from which version on the type can be quantised to: NvInfer.h at these
+# tags of NVIDIA/TensorRT (8.6.1 has FP8 as "not supported yet"; 10.12 is the first with the scales of MXFP8, kE8M0).
 _PLUGINS = {
-    "TRT_FP8": ("FP8", "8.6"),
+    "TRT_FP8": ("FP8", "9.1"),
     "TRT_INT4": ("INT4", "10"),
     "TRT_FP4": ("FP4", "10.8"),
-    "TRT_MXFP8": ("MXFP8", "10.8"),
+    "TRT_MXFP8": ("MXFP8", "10.12"),
 }
 
 

@@ -237,21 +237,34 @@ def test_q028_a_pair_on_the_other_side_of_a_concat_will_do() -> None:
 # ---------------------------------------------------------------------- Q019
 
 
+SILU = "k = Sigmoid(c) r = Mul(c, k)"
+
+
 @pytest.mark.parametrize(
     ("version", "act", "weight", "faults"),
     [
-        ((8, 5, 2), "k = Sigmoid(c) r = Mul(c, k)", "dw", 1),
-        ((8, 6, 1), "k = Sigmoid(c) r = Mul(c, k)", "dw", 0),
+        ((8, 5, 2), SILU, "dw", 1),
+        ((8, 6, 2), SILU, "dw", 1),
+        ((8, 4, 3), SILU, "dw", 0),
+        ((10, 3, 0), SILU, "dw", 0),
         ((8, 5, 2), "r = Relu(c)", "dw", 0),
-        ((8, 5, 2), "k = Sigmoid(c) r = Mul(c, k)", "w", 0),
-        (None, "k = Sigmoid(c) r = Mul(c, k)", "dw", 0),
+        ((8, 5, 2), SILU, "w", 0),
+        (None, SILU, "dw", 0),
     ],
 )
-def test_q019_depthwise_silu_on_8_5(version: tuple[int, int, int] | None, act: str, weight: str, faults: int) -> None:
+def test_q019_depthwise_silu_with_nothing_behind(
+    version: tuple[int, int, int] | None, act: str, weight: str, faults: int
+) -> None:
+    """NVIDIA/TensorRT issue 3385: the error comes where no node follows the pair."""
     groups = 8 if weight == "dw" else 1
     body = f"{pair('x')} {pair(weight)} c = Conv<pads=[1,1,1,1], group={groups}>(x_dq, {weight}_dq) {act}"
-    model = classifier(f"{body} {pair('r')} {conv('a', 'r_dq', 'w2')}")
-    assert len(places_of(model, "Q019", version=version and TrtVersion(*version))) == faults
+    asked = version and TrtVersion(*version)
+    last = graph(f"{body} {pair('r', to='y')}")
+    assert len(places_of(last, "Q019", version=asked)) == faults
+    followed = classifier(f"{body} {pair('r')} {conv('a', 'r_dq', 'w2')}")
+    assert places_of(followed, "Q019", version=asked) == []
+    mended = graph(f"{body} {pair('r')} y = Identity(r_dq)")
+    assert places_of(mended, "Q019", version=asked) == []
 
 
 def test_a_model_without_anything_is_let_through() -> None:

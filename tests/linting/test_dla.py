@@ -164,7 +164,7 @@ def test_the_dla_is_back_in_11_4_1() -> None:
 
 def test_what_is_refused() -> None:
     view = view_of(NET.format(1))
-    with pytest.raises(QdqError, match="supports no DLA on Jetson and DRIVE boards; 11.4.1"):
+    with pytest.raises(QdqError, match=r"supports no DLA on Jetson and DRIVE boards; 11\.4\.1"):
         dla_findings(view, TrtVersion(10, 9, 0))
     with pytest.raises(QdqError, match="knows no Orin, which came with"):
         dla_findings(view, V8_0, "orin")

@@ -29,7 +29,7 @@ def layer(name: str, output: str = "Float", **more: object) -> EngineLayer:
 def compared(text: str, *layers: EngineLayer, source: str = "json") -> tuple[Comparison, EngineInfo]:
     view = GraphView(model_of(text).graph)
     info = EngineInfo(Path("e.json"), layers, source)  # type: ignore[arg-type]
-    return compare_layers(predict_layers(view, TrtVersion(8, 6, 1)), info, node_ops(view)), info
+    return compare_layers(predict_layers(view, TrtVersion(8, 2, 1)), info, node_ops(view)), info
 
 
 def statuses(text: str, *layers: EngineLayer) -> list[tuple[str, str]]:

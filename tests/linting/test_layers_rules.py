@@ -33,19 +33,21 @@ def test_every_rule_says_why_and_its_guards_exist() -> None:
         ("conv-act-pool", (8, 4, 0), (8, 2, 1)),
         (PARALLEL, (8, 2, 3), (8, 0, 1)),
         (CONVERTS, (10, 0, 1), (8, 6, 1)),
-        ("conv-act-add", (10, 0, 1), (8, 6, 1)),
+        ("conv-act-add", (8, 5, 1), (8, 4, 3)),
     ],
 )
 def test_a_rule_holds_for_its_versions(rule: str, inside: tuple[int, ...], outside: tuple[int, ...]) -> None:
     assert rule in names(*inside) and rule not in names(*outside)
 
 
-def test_the_residual_rule_is_measured_for_two_versions_and_a_guess_elsewhere() -> None:
+def test_the_residual_rule_is_measured_for_two_versions_and_says_what_it_is_elsewhere() -> None:
     for version, status in (
         ((8, 2, 1), "guess"),
         ((8, 4, 0), "measured"),
         ((8, 5, 3), "measured"),
         ((8, 6, 1), "guess"),
+        ((9, 3, 0), "guess"),
+        ((10, 1, 0), "documented"),
     ):
         rule = load_rules("gpu_layers", TrtVersion(*version)).rule("conv")
         assert rule.status == status, version

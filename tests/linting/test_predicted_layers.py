@@ -89,7 +89,7 @@ PROJECTION = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, floa
 
 @pytest.mark.parametrize(
     ("version", "names"),
-    [(V8_5, {"c1 + r1", "c2", "p + y"}), (V8_2, {"c1 + r1", "p", "c2 + y"}), (V10, {"c1 + r1", "p", "c2 + y"})],
+    [(V8_5, {"c1 + r1", "c2", "p + y"}), (V8_2, {"c1 + r1", "p", "c2 + y"}), (V10, {"c1 + r1", "c2", "p + y"})],
 )
 def test_which_convolution_takes_the_add_is_a_matter_of_version(version: TrtVersion, names: set[str]) -> None:
     assert {layer.name for layer in layers(PROJECTION, version)} == names

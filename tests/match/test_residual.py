@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import V8_6, V10, plan_of, points_of, readers_of, view_of
+from graphs import V8_4, V8_5, V8_6, V10, plan_of, points_of, readers_of, view_of
 
 from qdqtool.match import residual
 from qdqtool.match.residual import branch_weights
@@ -83,15 +83,17 @@ def test_the_skip_of_a_float_head_has_no_pair() -> None:
 SILU = "a = Conv(x, w1) s = Sigmoid(a) m = Mul(a, s) y = Add(m, x)"
 
 
-@pytest.mark.parametrize(("version", "pairs"), [(V8_6, {"x", "m", "y"}), (V10, {"x", "y"}), (None, {"x", "y"})])
+@pytest.mark.parametrize(
+    ("version", "pairs"), [(V8_4, {"x", "m", "y"}), (V8_5, {"x", "y"}), (V10, {"x", "y"}), (None, {"x", "y"})]
+)
 def test_conv_silu_add_by_version(version: TrtVersion | None, pairs: set[str]) -> None:
     assert points_of(net(SILU), trt_version=version) == pairs
 
 
-def test_before_10_both_inputs_of_an_add_behind_a_silu_or_none() -> None:
+def test_before_8_5_1_both_inputs_of_an_add_behind_a_silu_or_none() -> None:
     body = "a = Conv(x, w1) s = Sigmoid(a) m = Mul(a, s) e = Erf(x) y = Add(m, e)"
-    assert points_of(net(body), trt_version=V8_6) == {"x", "y"}
-    assert readers_of(plan_of(net(SILU), trt_version=V8_6), "x") == {("a", 0), ("y", 1)}
+    assert points_of(net(body), trt_version=V8_4) == {"x", "y"}
+    assert readers_of(plan_of(net(SILU), trt_version=V8_4), "x") == {("a", 0), ("y", 1)}
 
 
 ACTIVATIONS = {
@@ -102,10 +104,10 @@ ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
-def test_an_add_behind_other_activations_from_10_on(activation: str) -> None:
+def test_an_add_behind_other_activations_from_8_5_1_on(activation: str) -> None:
     body = f"a = Conv(x, w1) {activation} y = Add(x, m)"
-    assert points_of(net(body), trt_version=V10) == {"x", "y"}
-    assert points_of(net(body), trt_version=V8_6) == {"x", "m", "y"}
+    assert points_of(net(body), trt_version=V8_5) == {"x", "y"}
+    assert points_of(net(body), trt_version=V8_4) == {"x", "m", "y"}
 
 
 @pytest.mark.parametrize("given", ["a", "s", "m"])
@@ -125,6 +127,15 @@ def test_a_mish_that_is_read_inside_leaves_the_add_to_the_other(inside: str) -> 
     assert [group.start.key for group in plan_of(net(body)).groups if group.residual] == ["a"]
     other = f"{body} o = Exp({inside})"
     assert [group.start.key for group in plan_of(net(other)).groups if group.residual] == ["p"]
+
+
+@pytest.mark.parametrize("first", ["a", "p"])
+def test_a_transposed_convolution_leaves_the_add_to_the_other_branch(first: str) -> None:
+    """No document or engine shows one that takes a residual Add."""
+    other = "p" if first == "a" else "a"
+    body = f"a = Conv(x, w1) p = ConvTranspose<pads=[1,1,1,1]>(x, w2) y = Add({first}, {other})"
+    (group,) = [group for group in plan_of(net(body)).groups if group.residual]
+    assert group.start.key == "a" and points_of(net(body)) == {"x", "p", "y"}
 
 
 def test_a_gate_over_another_tensor_is_no_activation() -> None:

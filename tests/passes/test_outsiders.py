@@ -26,7 +26,8 @@ def view_with(domain: str, op: str) -> GraphView:
         ("", "DynamicQuantizeLinear", "ranges that it finds while it runs"),
         ("onnx.brevitas", "Quant", "Brevitas or QONNX"),
         ("qonnx.custom_op.general", "BipolarQuant", "Brevitas or QONNX"),
-        ("trt", "TRT_FP8QuantizeLinear", "FP8.*TensorRT 8.6"),
+        ("trt", "TRT_FP8QuantizeLinear", r"to FP8.*TensorRT 9\.1 "),
+        ("trt", "TRT_MXFP8DynamicQuantize", r"to MXFP8.*TensorRT 10\.12 "),
         ("trt", "TRT_INT4DequantizeLinear", "INT4.*TensorRT 10 "),
     ],
 )
