@@ -165,7 +165,7 @@ class Subject:
         return self.constant(node.inputs[1]) if len(node.inputs) > 1 else None
 
     def range_of(self, name: str) -> np.float32 | None:
-        """The one scale of what a node reads, of the tensor's own pairs or those before what commutes; None for several."""
+        """The one scale of what a node reads: of its pairs, or of those before what commutes; None for several."""
         pairs = self.activation_pairs.get(self.view.root(name)) or self.carriers(name) or []
         scales = [scale for pair in pairs if (scale := self.scale_of(pair)) is not None and scale.size == 1]
         values = {scale.reshape(-1)[0].tobytes(): np.float32(scale.reshape(-1)[0]) for scale in scales}
