@@ -189,6 +189,13 @@ def deconvolution_stride(place: Place) -> bool:
     return _fits_deconvolution(place.numbers("strides"))
 
 
+@check
+def stride_is_kernel(place: Place) -> bool:
+    """Its stride is not as wide as its kernel."""
+    size = kernel(place)
+    return size is None or list(size) == place.numbers("strides")
+
+
 def _fits_deconvolution(pair: list[int]) -> bool:
     low, high = sorted(pair)
     return (high in _NARROW and low in _NARROW) or (high in _WIDE and low == 1)

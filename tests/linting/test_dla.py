@@ -160,6 +160,8 @@ def test_the_usual_platform() -> None:
 def test_the_dla_is_back_in_11_4_1() -> None:
     report = dla_findings(view_of(NET.format(1)), TrtVersion(11, 4, 1))
     assert report.platform == "orin" and [one.device for one in report.verdicts] == ["dla", "dla", "gpu", "gpu", "dla"]
+    with pytest.raises(QdqError, match=r"11\.4\.1 has a DLA on AGX Orin alone; choose orin"):
+        dla_findings(view_of(NET.format(1)), TrtVersion(11, 4, 1), "xavier")
 
 
 def test_what_is_refused() -> None:

@@ -228,6 +228,13 @@ def test_resize_runs_in_five_ways(mode: str, places: str, rounding: str, runs: b
     assert ("dla-resize-way-8-2" not in resized("1.0,1.0,2.0,2.0", mode, TrtVersion(8, 2, 1), **given)) is ran_in_8_2
 
 
+@pytest.mark.parametrize(("stride", "found"), [(2, set()), (1, {"dla-deconv-stride-8-2"})])
+def test_before_8_4_a_deconvolution_steps_by_its_kernel(stride: int, found: set[str]) -> None:
+    text = conv("8,8,2,2", **DECONV | {"out": "1,8,N,M"}, strides=f"[{stride},{stride}]")
+    assert rules_of(text, TrtVersion(8, 2, 1), "xavier") - {"dla-static"} == found
+    assert rules_of(text) - {"dla-static"} == set()
+
+
 def test_old_resizes_have_one_way() -> None:
     text = 'a = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>() z = Upsample<mode = "%s">(x, a)'
     assert rules_of(of_x(text % "nearest", z="1,4,16,16"), opset=9) == set()
@@ -302,6 +309,9 @@ def test_what_stays_in_fp16_needs_more_room() -> None:
         ("two = Constant<value_float = 2.0>() z = Pow(x, two)", TrtVersion(8, 6, 12), "orin", True),
         ("two = Constant<value_float = 2.0>() z = Div(x, two)", TrtVersion(8, 6, 12), "orin", True),
         ("z = Sqrt(x)", V10_3, "orin", False),
+        ("y = Abs(x) z = Sub(x, y)", V8_0, "xavier", False),
+        ("y = Abs(x) z = Sub(x, y)", TrtVersion(8, 2, 1), "xavier", True),
+        ("one = Constant<value_float = 1.0>() z = Sub(x, one)", V8_0, "xavier", True),
         ("z = Atan(x)", TrtVersion(8, 6, 12), "orin", True),
         ("z = Atanh(x)", TrtVersion(8, 6, 12), "orin", False),
     ],
