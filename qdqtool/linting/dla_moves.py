@@ -157,7 +157,7 @@ def whole_scales(place: Place) -> Numbers | None:
 
 @check
 def resize_of_8_4(place: Place) -> bool:
-    """It interpolates, finds its places or rounds them in a way that the DLA does not."""
+    """Its mode, coordinates and rounding are none of the five combinations that the DLA has."""
     mode, places, rounding = _resize_way(place)
     if mode == "linear":
         return places in ("half_pixel", "pytorch_half_pixel")
@@ -169,12 +169,12 @@ def resize_of_8_4(place: Place) -> bool:
 
 @check
 def resize_of_8_2(place: Place) -> bool:
-    """It takes no nearest neighbours at asymmetric places rounded down."""
+    """Its mode, coordinates and rounding are not nearest, asymmetric and floor."""
     return _resize_way(place) == ("nearest", "asymmetric", "floor")
 
 
 def _resize_way(place: Place) -> tuple[str, str, str]:
-    """Mode, coordinates and rounding; Upsample, and Resize of opset 10 with its two inputs, have but one of each."""
+    """Mode, coordinates and rounding; an Upsample, and a Resize of opset 10 (two inputs), chooses the mode alone."""
     node = place.node
     mode = str(attribute(node, "mode", "nearest"))
     if node.op == "Upsample" or len(node.inputs) == 2:
@@ -215,7 +215,7 @@ def static_slice(place: Place) -> bool:
 
 @check
 def steps_of_one(place: Place) -> bool:
-    """It steps over values."""
+    """One of its steps is not 1."""
     if len(place.node.inputs) <= 4 or not place.node.inputs[4]:
         return True
     steps = place.view.array(place.node.inputs[4])

@@ -10,7 +10,7 @@ _AS_PAIRS = "export or quantise the model in the QDQ format"
 _INTEGER = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
 _DYNAMIC = ("DynamicQuantize",)
 _BREVITAS = ("Quant", "BipolarQuant")
-# TensorRT's plugin operators of these types, and from which version on the type can be quantised to: NvInfer.h at these
+# TensorRT's plugin operators of these types, and the first version that has the type: NvInfer.h at these
 # tags of NVIDIA/TensorRT (8.6.1 has FP8 as "not supported yet"; 10.12 is the first with the scales of MXFP8, kE8M0).
 _PLUGINS = {
     "TRT_FP8": ("FP8", "9.1"),

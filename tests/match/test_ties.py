@@ -162,6 +162,25 @@ def test_a_product_is_left_alone_on_the_dla() -> None:
     assert not taken and all(tied[name].same_bits(scale) for name, scale in scales.items())
 
 
+@pytest.mark.parametrize(
+    ("op", "version", "tied"),
+    [
+        ("Greater", TrtVersion(8, 5, 2), True),
+        ("Greater", TrtVersion(8, 5, 1), False),
+        ("Div", TrtVersion(10, 3, 0), False),
+    ],
+)
+def test_the_rule_of_elementwise_layers_holds_for_comparisons(op: str, version: TrtVersion, *, tied: bool) -> None:
+    """NvInfer.h, IElementWiseLayer: one range for both inputs. A quotient is left alone as a product is."""
+    out = "bool" if op == "Greater" else "float"
+    view = view_of(f"g (float[1,4] x, float[1,4] y) => ({out}[1,4] z) {{ z = {op}(x, y) }}")
+    rules = load_rules("dla", version)
+    _, taken = tie_scales(view, rules, {"x": Scale.of(0.5), "y": Scale.of(0.25)})
+    assert taken == ({"y": "x"} if tied else {})
+    apart = {"x": np.float32(0.5), "y": np.float32(0.25)}
+    assert unequal_inputs(view, rules, apart) == (["z"] if op == "Div" else [])
+
+
 def test_a_product_of_two_ranges_is_named_and_one_of_equal_ranges_is_not() -> None:
     view = view_of("g (float[1,4] x) => (float[1,4] y) { s = Sigmoid(x) y = Mul(x, s) }")
     dla, gpu = (load_rules(target, TrtVersion(8, 5, 2)) for target in ("dla", "gpu"))
