@@ -160,6 +160,8 @@ def _child(task: Task, folder: Path, limits: Limits) -> int:
     _redirect(folder)
     os.environ["TMPDIR"] = str(folder / "tmp")
     plan = task.prepare(folder)
+    os.ftruncate(2, 0)  # what preparing said is not the command's
+    os.lseek(2, 0, os.SEEK_SET)
     os.chdir(folder / "run")
     _limit(limits)
     if plan.arm:

@@ -14,31 +14,37 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a process
 import argparse
 import importlib
 import json
+import pkgutil
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(PROJECT), str(PROJECT / "tests")]
 
-from fork_server import Limits, Task, run_all
+from fork_server import Ended, Limits, Task, run_all
 from fuzz_commands import COMMANDS
 from fuzz_report import Report
 from fuzz_seeds import families
-from heavy_models import heavy_tasks
+from heavy_models import CASES, heavy_faults, heavy_tasks
 from mutants import Source, digest, tasks
 from save_faults import save_faults
-from verdict import faults_of
+from verdict import Fault, faults_of
 
+import qdqtool
+
+_LEFT_OUT = ("qdqtool.__main__", "qdqtool.testing", "qdqtool.polygraphy", "qdqtool.calibration.dask_cluster")
 PARTS = ("mutants", "saving", "heavy")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run what was asked for; 0 where nothing was found."""
     arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     _import_all()
     shared = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared"))
     # No TemporaryDirectory: children run the functions that are called at exit, and it is one of them.
@@ -79,10 +85,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _import_all() -> None:
     """Import what runs import, so that a child need not."""
-    from qdqtool.cli.main import VERBS
-
-    for verb in VERBS:
-        importlib.import_module(f"qdqtool.cli.{verb}")
+    for module in pkgutil.walk_packages(qdqtool.__path__, "qdqtool."):
+        if not module.name.startswith(_LEFT_OUT):
+            importlib.import_module(module.name)
     for name in ("onnxruntime", "onnx.shape_inference", "onnx.version_converter", "PIL.Image", "pycocotools.cocoeval"):
         try:
             importlib.import_module(name)
@@ -96,16 +101,24 @@ def _part(part: str, source: Source, arguments: argparse.Namespace, place: Path)
     if part == "saving":
         return save_faults(source.families, place, limits, arguments.only, keep)
     if part == "heavy":
-        return _run(heavy_tasks(), 3, place, limits, 1, Report(keep))
+        return _run(heavy_tasks(), len(CASES), place, limits, 1, Report(keep), heavy_faults)
     wanted = tasks(source, arguments.count, arguments.only)
     return _run(wanted, arguments.count, place, limits, arguments.jobs, Report(keep))
 
 
-def _run(wanted: Iterable[Task], count: int, place: Path, limits: Limits, jobs: int, report: Report) -> Report:
+def _run(
+    wanted: Iterable[Task],
+    count: int,
+    place: Path,
+    limits: Limits,
+    jobs: int,
+    report: Report,
+    judge: Callable[[Ended], list[Fault]] = faults_of,
+) -> Report:
     start = shown = time.monotonic()
     try:
         for ended in run_all(wanted, place, limits, jobs):
-            report.add(ended, faults_of(ended))
+            report.add(ended, judge(ended))
             if sys.stderr.isatty() and time.monotonic() > shown + 0.5:
                 shown = time.monotonic()
                 rate = report.runs / (shown - start)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import onnx
 from detector_model import write_detector
-from fork_server import Plan, Task
+from fork_server import Ended, Plan, Task
 from mutants import write_job
 from onnx import TensorProto, helper
+from verdict import Fault, faults_of
 
 CPU_SECONDS, PEAK_MB = 1.0, 500.0  # what each may take; not asserted where time depends on the machine
 
@@ -28,7 +29,7 @@ def folding_bomb() -> onnx.ModelProto:
 
 def nested_functions(levels: int = 7, calls: int = 10) -> onnx.ModelProto:
     """Functions that call the next one ten times: ten million nodes from 2 kB."""
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    opsets = [helper.make_opsetid("", 12), helper.make_opsetid("own", 1)]  # below 13 the graph is lifted, with its types
     functions = []
     for level in range(levels):
         kind, domain = ("Relu", "") if level + 1 == levels else (f"f{level + 1}", "own")
@@ -36,7 +37,9 @@ def nested_functions(levels: int = 7, calls: int = 10) -> onnx.ModelProto:
         steps = [helper.make_node(kind, [names[i]], [names[i + 1]], domain=domain) for i in range(calls)]
         functions.append(helper.make_function("own", f"f{level}", ["u"], ["v"], steps, opsets))
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 8, 8]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("f0", ["x"], ["y"], domain="own")], "g", [x], [y])
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 3, 1, 1], [0.5, -0.5, 0.25] * 3)
+    nodes = [helper.make_node("f0", ["x"], ["t"], domain="own"), helper.make_node("Conv", ["t", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], [weight])
     return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8)
 
 
@@ -57,9 +60,9 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "folding-insert": (functools.partial(_write, folding_bomb), "insert model.onnx -o out.onnx"),
     "folding-lint": (functools.partial(_write, folding_bomb), "lint model.onnx"),
     "functions-insert": (functools.partial(_write, nested_functions), "insert model.onnx -o out.onnx"),
-    "functions-lint": (functools.partial(_write, nested_functions), "lint model.onnx"),
-    "thin-infer": (thin_picture, "infer model.onnx --data images -o pictures"),
-    "thin-compare": (thin_picture, "compare model.onnx model.onnx --data images --draw pictures"),
+    "functions-lint": (functools.partial(_write, nested_functions), "lint model.onnx --target dla --trt-version 8502"),
+    "thin-infer": (thin_picture, "infer model.onnx --data images --preprocess yolox -o pictures"),
+    "thin-compare": (thin_picture, "compare model.onnx model.onnx --data images --preprocess yolox --draw pictures"),
 }
 
 
@@ -67,6 +70,16 @@ def heavy_tasks() -> Iterator[Task]:
     """A run of each case."""
     for name in CASES:
         yield Task(f"{name}:0", functools.partial(_prepare, name))
+
+
+def heavy_faults(ended: Ended) -> list[Fault]:
+    """What any run may not do, and more time or memory than these cases may take."""
+    found = faults_of(ended)
+    if ended.cpu_seconds > CPU_SECONDS:
+        found.append(Fault("slow", f"{ended.cpu_seconds:.1f} CPU s where {CPU_SECONDS:g} are allowed"))
+    if ended.peak_mb > PEAK_MB:
+        found.append(Fault("large", f"{ended.peak_mb:.0f} MB where {PEAK_MB:g} are allowed"))
+    return found
 
 
 def _prepare(name: str, folder: Path) -> Plan:

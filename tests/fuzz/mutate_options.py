@@ -23,14 +23,15 @@ def mutate_words(random_: random.Random, words: Sequence[str]) -> tuple[list[str
     """Change a command line; the new words, and what was done."""
     changed, done = list(words), []
     for _ in range(random_.choice((1, 1, 2))):
-        change = random_.choice((_another_value, _another_value, _another_value, _one_less, _one_word))
-        done.append(change(random_, changed))
+        has_options = bool(_actions_of(changed[0], "".join(changed[1:2]) if changed[0] == "cache" else ""))
+        changes = [_another_value] * 3 * has_options + [_one_less] * (len(changed) > 1) + [_one_word]
+        done.append(random_.choice(changes)(random_, changed))
     return changed, ", ".join(done)
 
 
 def _another_value(random_: random.Random, words: list[str]) -> str:
     """Give an option an odd value, whether it was there or not."""
-    actions = _actions_of(words[0], words[1] if words[0] == "cache" else "")
+    actions = _actions_of(words[0], "".join(words[1:2]) if words[0] == "cache" else "")
     given = [action for action in actions if set(action.option_strings) & set(words)]
     action = random_.choice(given) if given and random_.random() < 0.5 else random_.choice(actions)
     name = next((one for one in action.option_strings if one in words), action.option_strings[-1])

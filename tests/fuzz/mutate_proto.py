@@ -38,7 +38,7 @@ def _applied(mutator: Callable[[random.Random, onnx.ModelProto], str | None], ra
     """Apply one mutator; where the graph has nothing for it, change any field instead."""
     try:
         words = mutator(random_, model)
-    except (IndexError, ValueError, TypeError):  # nothing to choose from, or a value that the field does not take
+    except Exception:  # nothing to choose from, or what a change before has made unreadable
         return f"{mutator.__name__} not possible"
     return f"{mutator.__name__} {words or ''}".strip()
 

@@ -19,6 +19,7 @@ GOOD_CODES = (0, 1, 2, 3)
 LONGEST_LINE = 4000
 STRAY = ".qdqtool-"
 KEPT_ON_ERROR = (".ckpt", ".jsonl")  # a checkpoint and a log are there for runs that fail
+_NOT_OURS = (".ses",)  # onnxruntime writes it to TMPDIR when it is imported
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _FRAME = re.compile(r'File "[^"]*?(qdqtool/[^"]+)", line (\d+),? in (\S+)')
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Fault|Fail|Exit|Iteration|Bomb\w*|\w*))(?::|$)")
@@ -26,7 +27,7 @@ _ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Faul
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """One fault: its kind (bug, hang, signal, code, left, torn, changed, message, harness) and what it shows."""
+    """One fault: its kind (bug, hang, signal, code, left, torn, changed, message, partial, second, stray, harness) and what it shows."""
 
     kind: str
     what: str
@@ -48,10 +49,11 @@ def faults_of(ended: Ended) -> list[Fault]:
     """All faults of a run, none where it behaved."""
     if ended.code == HARNESS or not (ended.folder / "job.json").exists():
         return [Fault("harness", ended.text("err.txt").strip().rpartition("\n")[2])]
-    return [*_of_code(ended), *_of_files(ended), *_of_messages(ended)]
+    return [*code_faults(ended), *_of_files(ended), *message_faults(ended)]
 
 
-def _of_code(ended: Ended) -> list[Fault]:
+def code_faults(ended: Ended) -> list[Fault]:
+    """Whether it ended with an exit code that means something, and in time."""
     code, text = ended.code, ended.text("err.txt")
     if ended.late or code == -signal.SIGXCPU or (code == -signal.SIGKILL and ended.cpu_seconds > 1):
         return [Fault("hang", f"{'wall' if ended.late else 'CPU'} time, {_stack_place(text)}")]
@@ -82,12 +84,14 @@ def _stack_place(text: str) -> str:
 def _of_files(ended: Ended) -> list[Fault]:
     before = json.loads((ended.folder / "job.json").read_text())["inputs"]
     after = snapshot(ended.folder / "run")
-    found = [Fault("changed", _kind_of(name)) for name in before if after.get(name) != before[name]]
+    changed = [name for name in before if after.get(name) != before[name] and not name.endswith(KEPT_ON_ERROR)]
+    found = [Fault("changed", _kind_of(name)) for name in changed]
     new = [name for name in after if name not in before]
     if ended.code < 0:  # a run that was killed may leave its temporary files
         return found
     found += [Fault("left", "temporary file") for name in new if STRAY in name]
-    found += [Fault("left", f"in TMPDIR: {_kind_of(path.name)}") for path in (ended.folder / "tmp").iterdir()]
+    strange = [path.name for path in (ended.folder / "tmp").iterdir() if path.name not in _NOT_OURS]
+    found += [Fault("left", f"in TMPDIR: {_kind_of(name)}") for name in strange]
     if ended.code not in (0, 1):
         left = [name for name in new if STRAY not in name and not name.endswith(KEPT_ON_ERROR)]
         found += [Fault("left", f"exit code {ended.code}, but wrote {_kind_of(name)}") for name in left]
@@ -115,7 +119,8 @@ def readable(path: Path) -> bool:
         return False
 
 
-def _of_messages(ended: Ended) -> list[Fault]:
+def message_faults(ended: Ended) -> list[Fault]:
+    """What a terminal should not get, or a user cannot read."""
     if ended.code not in GOOD_CODES:
         return []
     out, err = ended.text("out.txt"), ended.text("err.txt")
