@@ -7,6 +7,7 @@ The parent has imported everything and starts no thread, so that a run costs mil
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import gc
 import io
@@ -127,10 +128,8 @@ def _end_late(running: dict[int, _Child], limits: Limits) -> None:
 
 def _end_group(pid: int) -> None:
     """End a child and whatever it started."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _fork(task: Task, folder: Path, limits: Limits) -> int:

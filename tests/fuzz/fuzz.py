@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks the command line with damaged inputs, and its saving with errors and kills. A script, not a test: `make fuzz`.
+# ruff: noqa: E402 - threads are turned off, and the tests' folder is found, before anything else is imported
+"""Attacks the command line with damaged inputs, and its saving with errors and kills. A script: `make fuzz`.
 
 Exits with 1 if any run ended with exit code 70, a signal or no end, left or changed files that it should not, or wrote
 messages that a terminal should not get.

@@ -97,7 +97,9 @@ def _peeling() -> list[Command]:
     emit = "--emit trtexec,polygraphy-script,deepstream,triton,json"
     return [
         Command("peel", f"{_PEEL} {_GPU} --allow-estimated", 6, peeled),
-        Command("peel-wide", f"{_PEEL} {_GPU} --allow-estimated --on-asymmetric widen --on-conflict max --bake-weights", 4),
+        Command(
+            "peel-wide", f"{_PEEL} {_GPU} --allow-estimated --on-asymmetric widen --on-conflict max --bake-weights", 4
+        ),
         Command("peel-dla", f"{_PEEL} {_DLA} --allow-estimated", 3, peeled),
         Command("peel-dla-data", f"{_PEEL} {_DLA} {_DATA} --force-ptq", 2),
         Command("peel-emit", f"{_PEEL} {_GPU} --allow-estimated {emit}", 3, (*peeled, *jobs)),
@@ -123,7 +125,9 @@ def _judging() -> list[Command]:
         Command("evaluate", "evaluate {classifier} --data {labelled}", 3),
         Command("evaluate-csv", "evaluate {classifier} --data {images} --preprocess scale=255 --labels {csv}", 3),
         *(
-            Command(f"evaluate-{kind}", f"evaluate {{detector}} --data {{images}} --labels {{{kind}}} --names {{names}}", 3)
+            Command(
+                f"evaluate-{kind}", f"evaluate {{detector}} --data {{images}} --labels {{{kind}}} --names {{names}}", 3
+            )
             for kind in ("coco", "voc", "yolo")
         ),
         Command("evaluate-agreement", f"evaluate {{model}} --baseline {{model}} {_DATA}", 2),

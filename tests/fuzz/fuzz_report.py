@@ -118,7 +118,13 @@ class Report:
             for name, codes in sorted(self.codes.items())
         }
         groups = [
-            {"kind": fault.kind, "what": fault.what, "count": g.count, "example": g.example, "commands": dict(g.commands)}
+            {
+                "kind": fault.kind,
+                "what": fault.what,
+                "count": g.count,
+                "example": g.example,
+                "commands": dict(g.commands),
+            }
             for fault, g in sorted(self.groups.items())
         ]
         return {"runs": self.runs, "faulty": self.faulty, "commands": commands, "groups": groups}

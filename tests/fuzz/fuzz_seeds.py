@@ -28,7 +28,7 @@ _WEIGHTLESS = "light_"  # models whose weights are computed at load time: hundre
 
 @dataclass(frozen=True)
 class Family:
-    """Files that belong together: role -> file or folder. What lies beside a file under its name (sidecars) comes too."""
+    """Files that belong together: role -> file or folder. A sidecar beside a file comes with it."""
 
     name: str
     files: Mapping[str, Path]
@@ -39,6 +39,7 @@ def families(place: Path, shared: Path | None) -> list[Family]:
     small = _small(place / "small", model_of(SMALL_NET, 13))
     made = [small, _classifier(place / "classifier"), _detector(place / "detector")]
     made += [_small(place / name, model, name) for name, model in small_graphs()]
+    made.append(_external(place / "external"))
     if shared:
         made += list(_corpus(place / "corpus", shared / "corpus"))
         made += list(_caches(small, shared / "trt" / "caches"))
@@ -96,6 +97,18 @@ def _small(folder: Path, model: onnx.ModelProto, name: str = "small") -> Family:
         _command(folder, words, _keep_checkpoint(folder / f"{role}.ckpt"))
     files |= {role: path for role in runs if (path := folder / f"{role}.ckpt").exists()}
     return Family(name, {**files, **_texts(folder)})
+
+
+def _external(folder: Path) -> Family:
+    """The small network with its weights in a file of their own, which keeps its name."""
+    family = _small(folder, model_of(SMALL_NET, 13), "external")
+    for role in ("model", "qdq"):
+        model = onnx.load(family.files[role])
+        onnx.save(
+            model, folder / f"out-{role}.onnx", save_as_external_data=True, location=f"{role}.bin", size_threshold=0
+        )
+        (folder / f"out-{role}.onnx").replace(family.files[role])
+    return family
 
 
 def _inputs(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:

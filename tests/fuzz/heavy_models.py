@@ -29,7 +29,10 @@ def folding_bomb() -> onnx.ModelProto:
 
 def nested_functions(levels: int = 7, calls: int = 10) -> onnx.ModelProto:
     """Functions that call the next one ten times: ten million nodes from 2 kB."""
-    opsets = [helper.make_opsetid("", 12), helper.make_opsetid("own", 1)]  # below 13 the graph is lifted, with its types
+    opsets = [
+        helper.make_opsetid("", 12),
+        helper.make_opsetid("own", 1),
+    ]  # below 13 the graph is lifted, with its types
     functions = []
     for level in range(levels):
         kind, domain = ("Relu", "") if level + 1 == levels else (f"f{level + 1}", "own")

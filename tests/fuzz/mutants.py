@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One mutant from its number: which command, which family, which file is changed and how. The same number, the same bytes."""
+"""One mutant from its number: which command on which files, what is changed and how. Same number, same bytes."""
 
 from __future__ import annotations
 
@@ -74,6 +74,8 @@ def lay_out(command: Command, family: Family, run: Path) -> list[str]:
         _copy(path, target)
         if (beside := path.with_name(f"{path.name}.json")).exists():
             _copy(beside, run / f"{target.name}.json")
+        if (weights := path.with_name(f"{role}.bin")).exists():
+            _copy(weights, run / weights.name)
         places[role] = target.name
     return [word.format(**places) for word in command.words.split()]
 
@@ -89,7 +91,11 @@ def digest(families: Sequence[Family]) -> str:
     whole = hashlib.sha256()
     for family in families:
         for role, path in sorted(family.files.items()):
-            content = b"".join(p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()) if path.is_dir() else path.read_bytes()
+            content = (
+                b"".join(p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file())
+                if path.is_dir()
+                else path.read_bytes()
+            )
             whole.update(f"{family.name} {role} {hashlib.sha256(content).hexdigest()}\n".encode())
     return whole.hexdigest()[:12]
 
@@ -106,7 +112,9 @@ def _copy(path: Path, target: Path) -> None:
 
 def _mutate(random_: random.Random, run: Path, role: str) -> str:
     """Change a role's file, one file of its folder, or what lies beside it."""
-    found = sorted(path for path in run.rglob("*") if path.is_file() and path.relative_to(run).parts[0].split(".")[0] == role)
+    found = sorted(
+        path for path in run.rglob("*") if path.is_file() and path.relative_to(run).parts[0].split(".")[0] == role
+    )
     path = random_.choice(found[:1] * 3 + found)
     content, said = mutate_file(random_, path.suffix, path.read_bytes())
     path.write_bytes(content)

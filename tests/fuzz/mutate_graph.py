@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph under attack: operators, edges, weights, types, computed constants, attributes. Nesting is mutate_nested.py's."""
+"""A graph under attack: operators, edges, weights, types, constants, attributes. Nesting is mutate_nested.py's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import onnx
 from mutate_nested import NESTED_MUTATORS
 from onnx import TensorProto, helper, numpy_helper
 
-_ATTRIBUTES = (
-    "axis axes perm kernel_shape pads strides group dilations auto_pad mode to allowzero keepdims alpha epsilon split "
-    "transA transB value shape ceil_mode num_outputs blocksize coordinate_transformation_mode output_padding starts"
-).split()
+_ATTRIBUTES = tuple(
+    name
+    for operators in ("Conv", "Resize", "Reshape", "Gemm", "Transpose", "Split", "Cast", "ReduceMean", "DepthToSpace")
+    for name in sorted(onnx.defs.get_schema(operators).attributes)
+)
 _FOREIGN = (
     ("com.microsoft", "FusedConv"),
     ("com.microsoft", "QLinearAdd"),
@@ -71,7 +72,15 @@ def stored(random_: random.Random, model: onnx.ModelProto) -> str:
     """A constant of another shape, type or content that is whole in itself."""
     tensor = random_.choice(model.graph.initializer)
     array = numpy_helper.to_array(tensor)
-    shapes = [array.shape[::-1], array.shape[:-1], (*array.shape, 1), (1, *array.shape), (-1,), (), (0, *array.shape[1:])]
+    shapes = [
+        array.shape[::-1],
+        array.shape[:-1],
+        (*array.shape, 1),
+        (1, *array.shape),
+        (-1,),
+        (),
+        (0, *array.shape[1:]),
+    ]
     shape = random_.choice(shapes)
     size = int(np.prod(shape)) if -1 not in shape else array.size
     with np.errstate(all="ignore"):
@@ -154,7 +163,16 @@ def attribute(random_: random.Random, model: onnx.ModelProto) -> str:
         name = random_.choice(_ATTRIBUTES)
     integers = [odd_values.integer(random_) for _ in range(random_.choice((1, 2, 4, 5, 1000)))]
     small = [random_.randint(-3, 5) for _ in range(random_.choice((1, 2, 4)))]
-    values = (integers[0], small[0], integers, small, small, odd_values.real(random_), odd_values.name(random_), b"\xff\xfe")
+    values = (
+        integers[0],
+        small[0],
+        integers,
+        small,
+        small,
+        odd_values.real(random_),
+        odd_values.name(random_),
+        b"\xff\xfe",
+    )
     node.attribute.append(helper.make_attribute(name, random_.choice(values)))
     return f"{node.op_type}.{name}"
 
@@ -197,5 +215,17 @@ def version(random_: random.Random, model: onnx.ModelProto) -> str:
 
 
 GRAPH_MUTATORS = (
-    operator, edge, arity, stored, declared, external, computed, computed, attribute, attribute, boundary, version, *NESTED_MUTATORS
+    operator,
+    edge,
+    arity,
+    stored,
+    declared,
+    external,
+    computed,
+    computed,
+    attribute,
+    attribute,
+    boundary,
+    version,
+    *NESTED_MUTATORS,
 )

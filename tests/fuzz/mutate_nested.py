@@ -37,7 +37,9 @@ def own_function(random_: random.Random, model: onnx.ModelProto) -> str:
     steps = [helper.make_node("Identity", [f"u{min(index, count)}"], [f"v{index}"]) for index in range(2)]
     opsets = [helper.make_opsetid("", 17)] * random_.choice((0, 1, 2))
     names = [f"u{index}" for index in range(count)]
-    own = helper.make_function(node.domain, node.op_type, names, ["v0", "v1"][: random_.choice((0, 1, 2))], steps, opsets)
+    own = helper.make_function(
+        node.domain, node.op_type, names, ["v0", "v1"][: random_.choice((0, 1, 2))], steps, opsets
+    )
     model.functions.extend([own] * random_.choice((1, 1, 2)))
     return f"{node.op_type}, {count} inputs"
 
@@ -54,7 +56,9 @@ def subgraphs(random_: random.Random, model: onnx.ModelProto) -> str:
         graph = helper.make_graph([node], f"g{level}", [], inner)
         name = output if level + 1 == depth else f"fuzz_{level}"
         if kind == "If":
-            node = helper.make_node("If", ["fuzz_true"], [name], then_branch=graph, else_branch=graph if level < 8 else None)
+            node = helper.make_node(
+                "If", ["fuzz_true"], [name], then_branch=graph, else_branch=graph if level < 8 else None
+            )
         else:
             node = helper.make_node(kind, ["", "fuzz_true"], [name], body=graph)
     model.graph.node[at].CopyFrom(node)
@@ -66,7 +70,9 @@ def records(random_: random.Random, model: onnx.ModelProto) -> str:
     holders = [model, *model.graph.node]
     entries = [entry for holder in holders for entry in holder.metadata_props]
     if not entries or random_.random() < 0.2:
-        key = random_.choice(("qdqtool.scales", "qdqtool.rule", "qdqtool.origin", "qdqtool.condition", "qdqtool.source"))
+        key = random_.choice(
+            ("qdqtool.scales", "qdqtool.rule", "qdqtool.origin", "qdqtool.condition", "qdqtool.source")
+        )
         entry = random_.choice(holders).metadata_props.add(key=key, value=random_.choice(("", "{}", "[]", "null", "1")))
         return entry.key
     entry = random_.choice(entries)

@@ -13,9 +13,75 @@ import odd_values
 
 # What would make a run long by being asked for, start a cluster, or put files outside the run's folder.
 _LEFT_ALONE = {"--steps", "--max-minutes", "--accumulate", "--dask", "--dask-shards", "--dask-ship", "--help", "-h"}
-_VERSIONS = ("8502", "7100", "8.5.2", "8.5", "10.3", "11.4", "11", "5.1.3", "jp4.6", "jp5.1.2", "drive6.0.9", "rtx1.0", "jp99", "0", "-1", "9" * 400)
-_OUTPUTS = ("o" * 256, "o" * 250 + ".onnx", "a\nb.onnx", "no/such/folder.onnx", ".", "..", "/dev/full", "/dev/null", "\x1b[31m.onnx", "\udcff.onnx", "", "x.cache.json", "a b=c;d.onnx", "-x.onnx")
-_WORDS = ("", " ", "auto", "none", "all", "a=b", "a:b", "1:2:3", "0.5", "-0.5", "100", "101", "1/2", "0/0", "3/2", "(", "[", "*", "x" * 300, "\x1b[2J", "\u00e9", "\udcff", "run.py:main", "model.onnx", ".", "/dev/null", "1G", "-1G", "nan:inf", "size=0x0", "size=99999x99999", "Q001", "Q999")
+_VERSIONS = (
+    "8502",
+    "7100",
+    "8.5.2",
+    "8.5",
+    "10.3",
+    "11.4",
+    "11",
+    "5.1.3",
+    "jp4.6",
+    "jp5.1.2",
+    "drive6.0.9",
+    "rtx1.0",
+    "jp99",
+    "0",
+    "-1",
+    "9" * 400,
+)
+_OUTPUTS = (
+    "o" * 256,
+    "o" * 250 + ".onnx",
+    "a\nb.onnx",
+    "no/such/folder.onnx",
+    ".",
+    "..",
+    "/dev/full",
+    "/dev/null",
+    "\x1b[31m.onnx",
+    "\udcff.onnx",
+    "",
+    "x.cache.json",
+    "a b=c;d.onnx",
+    "-x.onnx",
+)
+_WORDS = (
+    "",
+    " ",
+    "auto",
+    "none",
+    "all",
+    "a=b",
+    "a:b",
+    "1:2:3",
+    "0.5",
+    "-0.5",
+    "100",
+    "101",
+    "1/2",
+    "0/0",
+    "3/2",
+    "(",
+    "[",
+    "*",
+    "x" * 300,
+    "\x1b[2J",
+    "\u00e9",
+    "\udcff",
+    "run.py:main",
+    "model.onnx",
+    ".",
+    "/dev/null",
+    "1G",
+    "-1G",
+    "nan:inf",
+    "size=0x0",
+    "size=99999x99999",
+    "Q001",
+    "Q999",
+)
 _OWN = {"--trt-version": _VERSIONS, "-o": _OUTPUTS, "--output": _OUTPUTS, "--cache": _OUTPUTS, "--emit-dir": _OUTPUTS}
 
 

@@ -26,7 +26,9 @@ def mutate_model(random_: random.Random, content: bytes) -> tuple[bytes, str]:
     model = onnx.ModelProto.FromString(content)
     done = []
     for _ in range(random_.choice((1, 1, 1, 2, 3))):
-        mutator = random_.choices((any_field, random_.choice(GRAPH_MUTATORS), random_.choice(QDQ_MUTATORS)), (5, 6, 3))[0]
+        mutator = random_.choices((any_field, random_.choice(GRAPH_MUTATORS), random_.choice(QDQ_MUTATORS)), (5, 6, 3))[
+            0
+        ]
         done.append(_applied(mutator, random_, model))
     content = model.SerializeToString(deterministic=True)
     if random_.random() < 0.04:
@@ -34,7 +36,9 @@ def mutate_model(random_: random.Random, content: bytes) -> tuple[bytes, str]:
     return content, ", ".join(done)
 
 
-def _applied(mutator: Callable[[random.Random, onnx.ModelProto], str | None], random_: random.Random, model: Any) -> str:
+def _applied(
+    mutator: Callable[[random.Random, onnx.ModelProto], str | None], random_: random.Random, model: Any
+) -> str:
     """Apply one mutator; where the graph has nothing for it, change any field instead."""
     try:
         words = mutator(random_, model)
@@ -104,7 +108,9 @@ def _scalar(random_: random.Random, field: FieldDescriptor, old: Any) -> Any:
         return random_.choice([value.number for value in field.enum_type.values])
     if kind in _BITS:
         near = [old + step for step in (-1, 1)] if isinstance(old, int) and abs(old) < 2**30 else []
-        return random_.choice([odd_values.integer(random_, _BITS[kind]), odd_values.integer(random_, _BITS[kind]), *near])
+        return random_.choice(
+            [odd_values.integer(random_, _BITS[kind]), odd_values.integer(random_, _BITS[kind]), *near]
+        )
     if kind in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return odd_values.real(random_)
     if kind == FieldDescriptor.CPPTYPE_UINT64:

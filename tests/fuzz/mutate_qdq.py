@@ -126,7 +126,10 @@ def stored_integers(random_: random.Random, model: onnx.ModelProto) -> str:
     """Weights as integers of some type and shape before a DQ."""
     graph = model.graph
     node = random_.choice([node for node in graph.node if len(node.input) > 1 and node.op_type not in _KINDS])
-    mark, shape = f"fuzz_w{random_.randrange(10**6)}", random_.choice(([4, 4, 3, 3], [4], [0, 4], [2, 2], [4, 4, 3, 3, 1]))
+    mark, shape = (
+        f"fuzz_w{random_.randrange(10**6)}",
+        random_.choice(([4, 4, 3, 3], [4], [0, 4], [2, 2], [4, 4, 3, 3, 1])),
+    )
     kind = random_.choice(_INTEGER_TYPES)
     size = int(np.prod(shape))
     graph.initializer.append(helper.make_tensor(mark, kind, shape, [index % 7 for index in range(size)]))

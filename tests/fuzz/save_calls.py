@@ -73,7 +73,7 @@ class Calls:
             self.tick(event, os.fspath(arguments[0]))
 
     def _below(self, path: Any) -> bool:
-        return isinstance(path, (str, os.PathLike)) and Path(os.path.abspath(path)).is_relative_to(self.root)
+        return isinstance(path, (str, os.PathLike)) and Path.cwd().joinpath(path).is_relative_to(self.root)
 
 
 class _File:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each verb that writes, with an error or a kill at each of its calls to the file system: files are whole, all or none."""
+"""Each verb that writes, with an error or a kill at each of its calls to the file system: all is written, or none."""
 
 from __future__ import annotations
 

@@ -22,12 +22,20 @@ KEPT_ON_ERROR = (".ckpt", ".jsonl")  # a checkpoint and a log are there for runs
 _NOT_OURS = (".ses",)  # onnxruntime writes it to TMPDIR when it is imported
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _FRAME = re.compile(r'File "[^"]*?(qdqtool/[^"]+)", line (\d+),? in (\S+)')
-_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Fault|Fail|Exit|Iteration|Bomb\w*|\w*))(?::|$)")
+_ERROR = re.compile(
+    r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Fault|Fail|Exit|Iteration|Bomb\w*|\w*))(?::|$)"
+)
 
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """One fault: its kind (bug, hang, signal, code, left, torn, changed, message, partial, second, stray, harness) and what it shows."""
+    """One fault.
+
+    Attributes:
+        kind: bug, hang, signal, code, left, torn, changed or message; of saving also partial, second and stray; of the
+            heavy inputs slow and large; harness where this program failed.
+        what: what shows it, the same for faults that are alike.
+    """
 
     kind: str
     what: str
