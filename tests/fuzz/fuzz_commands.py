@@ -126,17 +126,23 @@ def _judging() -> list[Command]:
         Command("evaluate-csv", "evaluate {classifier} --data {images} --preprocess scale=255 --labels {csv}", 3),
         *(
             Command(
-                f"evaluate-{kind}", f"evaluate {{detector}} --data {{images}} --labels {{{kind}}} --names {{names}}", 3
+                f"evaluate-{kind}",
+                f"evaluate {{detector}} --data {{images}} --preprocess yolox --labels {{{kind}}} --names {{names}}",
+                3,
             )
             for kind in ("coco", "voc", "yolo")
         ),
         Command("evaluate-agreement", f"evaluate {{model}} --baseline {{model}} {_DATA}", 2),
         Command("compare", f"compare {{model}} {{qdq}} {_DATA}", 4),
-        Command("compare-draw", "compare {detector} {detector} --data {images} --draw pictures --names {names}", 1),
+        Command(
+            "compare-draw",
+            "compare {detector} {detector} --data {images} --preprocess yolox --draw pictures --names {names}",
+            1,
+        ),
         Command("sensitivity", f"sensitivity {{model}} {_DATA}", 2),
         Command("simulate", f"simulate {{qdq}} {_DATA} -o out.npz", 4, ("out.npz",)),
         Command("simulate-dla", f"simulate {{model}} --cache {{dla_cache}} --target dla {_DATA} -o out.npz", 2),
-        Command("infer", "infer {detector} --data {images} -o pictures", 4, pictures),
+        Command("infer", "infer {detector} --data {images} --preprocess yolox -o pictures", 4, pictures),
         Command("infer-classes", "infer {classifier} --data {images} --preprocess scale=255 -o pictures", 2),
         Command("finetune", f"{finetune} --limit 2", 4, ("out.onnx",)),
         Command("finetune-teacher", f"{finetune} --limit 2 --teacher {{model}} --ranges learn --log out.jsonl", 2),

@@ -17,6 +17,7 @@ from fork_server import HARNESS, Ended
 
 GOOD_CODES = (0, 1, 2, 3)
 LONGEST_LINE = 4000
+MOST_MB = 1500  # resident; the seeds need 100
 STRAY = ".qdqtool-"
 KEPT_ON_ERROR = (".ckpt", ".jsonl")  # a checkpoint and a log are there for runs that fail
 _NOT_OURS = (".ses",)  # onnxruntime writes it to TMPDIR when it is imported
@@ -32,8 +33,8 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: bug, hang, signal, code, left, torn, changed or message; of saving also partial, second and stray; of the
-            heavy inputs slow and large; harness where this program failed.
+        kind: bug, hang, signal, code, large, left, torn, changed or message; of saving also partial, second and stray;
+            of the heavy inputs slow; harness where this program failed.
         what: what shows it, the same for faults that are alike.
     """
 
@@ -57,7 +58,8 @@ def faults_of(ended: Ended) -> list[Fault]:
     """All faults of a run, none where it behaved."""
     if ended.code == HARNESS or not (ended.folder / "job.json").exists():
         return [Fault("harness", ended.text("err.txt").strip().rpartition("\n")[2])]
-    return [*code_faults(ended), *_of_files(ended), *message_faults(ended)]
+    large = [Fault("large", f"more than {MOST_MB} MB")] if ended.peak_mb > MOST_MB else []
+    return [*code_faults(ended), *large, *_of_files(ended), *message_faults(ended)]
 
 
 def code_faults(ended: Ended) -> list[Fault]:
