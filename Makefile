@@ -8,7 +8,9 @@ SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
 TRAIN ?= out/train
 TRAIN_PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10)
 
-.PHONY: setup demo test slow examples bench rig train-env train check format clean
+COUNT ?= 20000
+
+.PHONY: setup demo test slow examples fuzz bench rig train-env train check format clean
 
 setup: $(VENV)/installed
 
@@ -36,6 +38,10 @@ slow: setup
 # Ten times the examples of what is tried on random caches, values and small graphs.
 examples: setup
 	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache calibration graph match)
+
+# Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about an hour.
+fuzz: setup
+	nice -n 10 $(BIN)/python tests/fuzz/fuzz.py --count $(COUNT) --jobs $(JOBS) --keep out/fuzz $(if $(SEED),--seed $(SEED))
 
 # NVIDIA's Python bindings with stubs below them, for QDQTOOL_TRT_RIG (docs/testing.md). Needs a network and gcc.
 rig:

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that are attacked: every verb, with the files it reads by their role. Not the files themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_DATA = "--data {data} --limit 2"
+_DLA = "--target dla --trt-version 8502"
+_GPU = "--target gpu --trt-version 8502"
+_PEEL = "peel {qdq} -o out.onnx --cache out.cache"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: words in which {role} stands for a file, and how often it is drawn beside the others.
+
+    `saves` names what it writes, for the faults while saving; empty where it writes nothing.
+    """
+
+    name: str
+    words: str
+    weight: int = 2
+    saves: tuple[str, ...] = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The files it needs, in order."""
+        return tuple(dict.fromkeys(re.findall(r"{(\w+)}", self.words)))
+
+
+def _inserting() -> list[Command]:
+    insert, keep = "insert {model} -o out.onnx", "--keep-float 0"
+    return [
+        Command("insert", insert, 8, ("out.onnx",)),
+        Command("insert-dla", f"{insert} {_DLA}", 2),
+        Command("insert-scales", f"{insert} --scales {{scales}}", 4),
+        Command("insert-data", f"{insert} {_DATA} {keep}", 6, ("out.onnx",)),
+        Command("insert-keep", f"{insert} {_DATA} --budget 0.01", 2),
+        Command("insert-fold", f"{insert} {_DATA} {keep} --fold-bn --method entropy", 2),
+        Command("insert-condition", f"{insert} {_DATA} {keep} --condition auto", 3, ("out.onnx",)),
+        Command("insert-rules", f"{insert} --rules {{rules}}", 3),
+        Command("insert-again", f"insert {{qdq}} -o out.onnx {_DATA} --requantize {keep}", 2),
+        Command("insert-explain", "insert {model} --explain x --json", 1),
+    ]
+
+
+def _calibrating() -> list[Command]:
+    calibrate = "calibrate {model} -o out.scales.json"
+    saved = ("out.scales.json",)
+    return [
+        Command("calibrate", f"{calibrate} {_DATA} --method mse", 5, saved),
+        Command("calibrate-auto", f"{calibrate} {_DATA}", 2),
+        Command("calibrate-npy", f"{calibrate} --data {{npy}} --method max", 3),
+        Command("calibrate-json", f"{calibrate} --load-inputs {{inputs}} --method percentile=99.9", 3),
+        Command("calibrate-images", f"{calibrate} --data {{images}} --preprocess scale=255 --method max", 4),
+        Command("calibrate-resume", f"{calibrate} --data {{data}} --method mse --checkpoint {{kept}} --resume", 4),
+        Command("calibrate-shard", f"calibrate {{model}} {_DATA} --shard 1/2 -o out.state", 2, ("out.state",)),
+        Command("calibrate-merge", "calibrate --merge {one} {two} -o out.scales.json", 5, saved),
+        Command("condition", f"condition {{model}} -o out.onnx {_DATA}", 4, ("out.onnx",)),
+        Command("ptq", f"ptq {{model}} --cache out.cache {_DATA} {_GPU}", 4, ("out.cache", "out.cache.json")),
+        Command("ptq-dla", f"ptq {{model}} --cache out.cache {_DATA} {_DLA}", 2),
+    ]
+
+
+def _caches() -> list[Command]:
+    cached = ("out.cache", "out.cache.json")
+    merge = "cache merge {cache} {other_cache} -o out.cache --on-conflict max"
+    rename = "--sanitize-names --model {model} --model-output out.onnx"
+    formats = ("ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json")
+    convert = [
+        Command(f"cache-to-{kind}", f"cache convert {{cache}} --to {kind} -o out.table", 1, ("out.table",))
+        for kind in formats
+    ]
+    back = [
+        Command(f"cache-from-{kind}", f"cache convert {{{kind.replace('-', '_')}}} --to trt -o out.cache {version}", 2)
+        for kind, version in [(kind, "--trt-version 8502") for kind in formats if kind != "polygraphy-script"]
+    ]
+    return [
+        Command("cache-show", "cache show {cache}", 3),
+        Command("cache-check", "cache check {cache} {model}", 3),
+        Command("cache-diff", "cache diff {cache} {other_cache}", 2),
+        Command("cache-retarget", "cache retarget {cache} --trt-version 7103 -o out.cache", 2, cached),
+        Command("cache-merge", merge, 2, cached),
+        Command("cache-sanitize", f"cache convert {{cache}} --to trt -o out.cache {rename}", 1, (*cached, "out.onnx")),
+        *convert,
+        *back,
+        Command("graft", "graft {model} --cache {cache} -o out.onnx", 4, ("out.onnx",)),
+        Command("graft-everywhere", "graft {model} --cache {dla_cache} --everywhere -o out.onnx", 2),
+    ]
+
+
+def _peeling() -> list[Command]:
+    peeled = ("out.onnx", "out.cache", "out.cache.json")
+    jobs = tuple(f"out.{end}" for end in ("trtexec.sh", "polygraphy.py", "precision.json"))
+    emit = "--emit trtexec,polygraphy-script,deepstream,triton,json"
+    return [
+        Command("peel", f"{_PEEL} {_GPU} --allow-estimated", 6, peeled),
+        Command(
+            "peel-wide", f"{_PEEL} {_GPU} --allow-estimated --on-asymmetric widen --on-conflict max --bake-weights", 4
+        ),
+        Command("peel-dla", f"{_PEEL} {_DLA} --allow-estimated", 3, peeled),
+        Command("peel-dla-data", f"{_PEEL} {_DLA} {_DATA} --force-ptq", 2),
+        Command("peel-emit", f"{_PEEL} {_GPU} --allow-estimated {emit}", 3, (*peeled, *jobs)),
+        Command("peel-source", f"{_PEEL} {_GPU} --source {{model}}", 3),
+    ]
+
+
+def _linting() -> list[Command]:
+    return [
+        Command("lint", "lint {model}", 6),
+        Command("lint-qdq", "lint {qdq} --all --json", 4),
+        Command("lint-fix", "lint {qdq} --fix -o out.onnx", 4, ("out.onnx",)),
+        Command("lint-layers", "lint {qdq} --layers", 3),
+        Command("lint-layer-info", "lint {model} --layer-info {layer_info} --trt-version 8.5.2", 5),
+        Command("lint-dla", f"lint {{model}} {_DLA} --format sarif", 3),
+    ]
+
+
+def _judging() -> list[Command]:
+    finetune = "finetune {qdq} -o out.onnx --data {data} --steps 1"
+    pictures = ("pictures/a.png", "pictures/b.png", "pictures/detections.json")
+    return [
+        Command("evaluate", "evaluate {classifier} --data {labelled}", 3),
+        Command("evaluate-csv", "evaluate {classifier} --data {images} --preprocess scale=255 --labels {csv}", 3),
+        *(
+            Command(
+                f"evaluate-{kind}",
+                f"evaluate {{detector}} --data {{images}} --preprocess yolox --labels {{{kind}}} --names {{names}}",
+                3,
+            )
+            for kind in ("coco", "voc", "yolo")
+        ),
+        Command("evaluate-agreement", f"evaluate {{model}} --baseline {{model}} {_DATA}", 2),
+        Command("compare", f"compare {{model}} {{qdq}} {_DATA}", 4),
+        Command(
+            "compare-draw",
+            "compare {detector} {detector} --data {images} --preprocess yolox --draw pictures --names {names}",
+            1,
+        ),
+        Command("sensitivity", f"sensitivity {{model}} {_DATA}", 2),
+        Command("simulate", f"simulate {{qdq}} {_DATA} -o out.npz", 4, ("out.npz",)),
+        Command("simulate-dla", f"simulate {{model}} --cache {{dla_cache}} --target dla {_DATA} -o out.npz", 2),
+        Command("infer", "infer {detector} --data {images} --preprocess yolox -o pictures", 4, pictures),
+        Command("infer-classes", "infer {classifier} --data {images} --preprocess scale=255 -o pictures", 2),
+        Command("finetune", f"{finetune} --limit 2", 4, ("out.onnx",)),
+        Command("finetune-teacher", f"{finetune} --limit 2 --teacher {{model}} --ranges learn --log out.jsonl", 2),
+        Command("finetune-resume", f"{finetune} --checkpoint {{tuned}} --resume", 3),
+        Command("doctor", "doctor", 1),
+    ]
+
+
+COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_judging())

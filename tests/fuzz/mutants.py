@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One mutant from its number: which command on which files, what is changed and how. Same number, same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork_server import Plan, Task
+from fuzz_commands import COMMANDS, Command
+from fuzz_seeds import Family
+from mutate_files import mutate_file
+from mutate_options import mutate_words
+from verdict import snapshot
+
+_OPTIONS = 0.12  # part of the mutants whose command line is changed, not a file
+_TWO_FILES = 0.1
+
+
+@dataclass(frozen=True)
+class Source:
+    """What mutants are drawn from."""
+
+    families: Sequence[Family]
+    seed: int
+
+    def task(self, command: Command, index: int) -> Task:
+        """One mutant; its name is enough to make it again from the same seeds."""
+        return Task(f"{command.name}:{index}", lambda folder: self._prepare(command, index, folder))
+
+    def family_of(self, command: Command, random_: random.Random) -> Family:
+        """A family with all files that the command needs; the small ones of our own are drawn more often."""
+        fit = [one for one in self.families if set(command.roles) <= set(one.files)]
+        return random_.choice([*fit, *fit[:8], *fit[:8], fit[0], fit[0]])
+
+    def _prepare(self, command: Command, index: int, folder: Path) -> Plan:
+        random_ = random.Random(f"{self.seed}:{command.name}:{index}")
+        family = self.family_of(command, random_)
+        words = lay_out(command, family, folder / "run")
+        done = [family.name]
+        if random_.random() < _OPTIONS or not command.roles:
+            words, said = mutate_words(random_, words)
+            done.append(said)
+        else:
+            roles = random_.sample(command.roles, min(len(command.roles), 2 if random_.random() < _TWO_FILES else 1))
+            done += [_mutate(random_, folder / "run", role) for role in roles]
+        write_job(folder, words, "; ".join(done))
+        return Plan(words)
+
+
+def tasks(source: Source, count: int, only: str | None) -> Iterator[Task]:
+    """`count` mutants over all commands by their weight, or over those whose name begins with `only`."""
+    chosen = [command for command in COMMANDS if only is None or command.name.startswith(only)]
+    chosen = [c for c in chosen if any(set(c.roles) <= set(one.files) for one in source.families)]
+    order = [command for command in chosen for _ in range(command.weight)]
+    random.Random(source.seed).shuffle(order)
+    seen = dict.fromkeys((command.name for command in chosen), 0)
+    for number in range(count):
+        command = order[number % len(order)]
+        yield source.task(command, seen[command.name])
+        seen[command.name] += 1
+
+
+def lay_out(command: Command, family: Family, run: Path) -> list[str]:
+    """Copy a command's files to the folder that it runs in; the words with their names."""
+    places = {}
+    for role in command.roles:
+        path = family.files[role]
+        target = run / f"{role}{path.suffix}"
+        _copy(path, target)
+        if (beside := path.with_name(f"{path.name}.json")).exists():
+            _copy(beside, run / f"{target.name}.json")
+        if (weights := path.with_name(f"{role}.bin")).exists():
+            _copy(weights, run / weights.name)
+        places[role] = target.name
+    return [word.format(**places) for word in command.words.split()]
+
+
+def write_job(folder: Path, words: Sequence[str], done: str) -> None:
+    """Note beside the run what is run and what its files were."""
+    job = {"argv": list(words), "done": done, "inputs": snapshot(folder / "run")}
+    (folder / "job.json").write_text(json.dumps(job))
+
+
+def digest(families: Sequence[Family]) -> str:
+    """Short name of all seeds together: mutants are the same only where it is."""
+    whole = hashlib.sha256()
+    for family in families:
+        for role, path in sorted(family.files.items()):
+            content = (
+                b"".join(p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file())
+                if path.is_dir()
+                else path.read_bytes()
+            )
+            whole.update(f"{family.name} {role} {hashlib.sha256(content).hexdigest()}\n".encode())
+    return whole.hexdigest()[:12]
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy content alone: the shared folder is read-only."""
+    if path.is_dir():
+        target.mkdir()
+        for one in path.iterdir():
+            _copy(one, target / one.name)
+    else:
+        target.write_bytes(path.read_bytes())
+
+
+def _mutate(random_: random.Random, run: Path, role: str) -> str:
+    """Change a role's file, one file of its folder, or what lies beside it."""
+    found = sorted(
+        path for path in run.rglob("*") if path.is_file() and path.relative_to(run).parts[0].split(".")[0] == role
+    )
+    path = random_.choice(found[:1] * 3 + found)
+    content, said = mutate_file(random_, path.suffix, path.read_bytes())
+    path.write_bytes(content)
+    return f"{path.relative_to(run)}: {said}"

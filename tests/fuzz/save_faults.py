@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each verb that writes, with an error or a kill at each of its calls to the file system: all is written, or none."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fork_server import Ended, Limits, Plan, Task, run_all
+from fuzz_commands import COMMANDS, Command
+from fuzz_report import Report
+from fuzz_seeds import Family
+from mutants import lay_out, write_job
+from save_calls import Calls
+from verdict import STRAY, Fault, code_faults, message_faults, snapshot
+
+_OLD = b"what was here before\n"
+_CLEANING = ("os.remove", "os.rmdir")  # where this fails, a temporary file cannot but stay
+Way = Literal["error", "kill"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A command that writes, what it writes when nothing is in its way, and the calls that it makes for it."""
+
+    command: Command
+    family: Family
+    outputs: Mapping[str, str]
+    calls: Sequence[str]
+
+    def lay(self, folder: Path, old: bool) -> list[str]:
+        """Write the inputs, and with `old` something under the name of every output."""
+        words = lay_out(self.command, self.family, folder / "run")
+        write_job(folder, words, "")
+        for name in self.outputs if old else ():
+            (folder / "run" / name).parent.mkdir(exist_ok=True)
+            (folder / "run" / name).write_bytes(_OLD)
+        return words
+
+    def task(self, way: Way, at: int, old: bool) -> Task:
+        """The command with an error or a kill at its call number `at`."""
+
+        def prepare(folder: Path) -> Plan:
+            return Plan(self.lay(folder, old), Calls(folder / "run", way, at).arm)
+
+        return Task(f"{self.command.name}:{way}-{at}-{self.calls[at]}{'-over' if old else ''}", prepare)
+
+
+def save_faults(families: Sequence[Family], place: Path, limits: Limits, only: str | None, keep: Path | None) -> Report:
+    """Every command that writes files, on the first family that it runs on."""
+    report = Report(keep)
+    for command in COMMANDS:
+        if command.saves and command.name.startswith(only or ""):
+            subject = _subject(command, families, place, limits)
+            for ended, faults in _attacked(subject, place, limits):
+                report.add(ended, faults)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{command.name}: {report.runs} runs, {report.faulty} faulty ")
+    return report
+
+
+def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> Subject:
+    """Run the command undisturbed on one family after the other, until it writes all that it should."""
+    for family in families:
+        if set(command.roles) <= set(family.files):
+            bare = Subject(command, family, {}, ())
+            (found,) = (_seen(ended) for ended in run_all([_counting(bare)], place, limits))
+            if found and set(command.saves) <= set(found[0]):
+                return Subject(command, family, *found)
+    raise RuntimeError(f"{command.name} writes {command.saves} on none of the seeds")
+
+
+def _counting(subject: Subject) -> Task:
+    def prepare(folder: Path) -> Plan:
+        calls = Calls(folder / "run")
+        atexit.register(lambda: (folder / "calls.json").write_text(json.dumps(calls.names)))
+        return Plan(subject.lay(folder, old=False), calls.arm)
+
+    return Task(subject.command.name, prepare)
+
+
+def _seen(ended: Ended) -> tuple[dict[str, str], list[str]] | None:
+    if ended.code != 0:
+        return None
+    before = json.loads(ended.text("job.json"))["inputs"]
+    after = snapshot(ended.folder / "run")
+    return {name: digest for name, digest in after.items() if name not in before}, json.loads(ended.text("calls.json"))
+
+
+def _attacked(subject: Subject, place: Path, limits: Limits) -> Iterator[tuple[Ended, list[Fault]]]:
+    for at, old in itertools.product(_chosen(subject.calls), (False, True)):
+        over = old and not any("/" in name for name in subject.outputs)  # a folder of pictures must be new
+        for ended in run_all([subject.task("error", at, over)], place, limits):
+            yield ended, _after_error(subject, ended, subject.calls[at], over)
+        for ended in run_all([subject.task("kill", at, over)], place, limits):
+            faults = _after_kill(subject, ended, over)
+            for again in run_all([Task(ended.task.id, functools.partial(_again, ended))], place / "again", limits):
+                faults += _after_second(subject, again)
+            yield ended, faults
+
+
+def _chosen(calls: Sequence[str]) -> list[int]:
+    """The calls that are attacked: all, but of writes in a row the first two and the last one."""
+    chosen, at = [], 0
+    for name, row in itertools.groupby(calls):
+        numbers = range(at, at := at + len(list(row)))
+        chosen += numbers if name != "write" else sorted({*numbers[:2], numbers[-1]})
+    return chosen
+
+
+def _again(killed: Ended, folder: Path) -> Plan:
+    """The same command in the folder as the kill has left it."""
+    shutil.copytree(killed.folder / "run", folder / "run", dirs_exist_ok=True)
+    return Plan(json.loads(killed.text("job.json"))["argv"])
+
+
+def _states(subject: Subject, ended: Ended, old: bool) -> tuple[dict[str, str], list[Fault]]:
+    """Output -> old, new or torn; and the inputs that are not as they were."""
+    before, after = json.loads(ended.text("job.json"))["inputs"], snapshot(ended.folder / "run")
+    faults = [Fault("changed", name) for name in before if after.get(name) != before[name]]
+    states = {}
+    for name, digest in subject.outputs.items():
+        path = ended.folder / "run" / name
+        is_old = path.is_file() and path.read_bytes() == _OLD if old else not path.exists()
+        states[name] = "old" if is_old else "new" if after.get(name) == digest else "torn"
+    return states, faults + [Fault("torn", name) for name, state in states.items() if state == "torn"]
+
+
+def _strays(ended: Ended) -> list[str]:
+    return [path.name for path in (ended.folder / "run").rglob("*") if STRAY in path.name]
+
+
+def _after_error(subject: Subject, ended: Ended, call: str, old: bool) -> list[Fault]:
+    states, faults = _states(subject, ended, old)
+    faults += [*code_faults(ended), *message_faults(ended)]
+    kinds = set(states.values())
+    if ended.code == 0 and kinds != {"new"}:
+        faults.append(Fault("partial", f"exit code 0 after a failing {call}, but not all is written"))
+    elif ended.code != 0 and kinds != {"old"}:
+        new = ", ".join(name for name, state in states.items() if state == "new")
+        faults.append(Fault("partial", f"exit code {ended.code} after a failing {call}, but wrote {new}"))
+    if _strays(ended) and call not in _CLEANING:
+        faults.append(Fault("left", f"temporary file after a failing {call}"))
+    return faults
+
+
+def _after_kill(subject: Subject, ended: Ended, old: bool) -> list[Fault]:
+    """Inputs and whole outputs; sets may be half renamed, since no system renames two files at once."""
+    return _states(subject, ended, old)[1]
+
+
+def _after_second(subject: Subject, again: Ended) -> list[Fault]:
+    """The run after a kill: it does its work and sweeps what the killed one has left."""
+    after = snapshot(again.folder / "run")
+    wrong = [name for name, digest in subject.outputs.items() if after.get(name) != digest]
+    faults = [Fault("second", f"exit code {again.code} after a kill")] if again.code else []
+    faults += [Fault("second", f"other bytes after a kill: {', '.join(wrong)}")] if wrong and not again.code else []
+    return faults + ([Fault("stray", "temporary file of a killed run after the next run")] if _strays(again) else [])
