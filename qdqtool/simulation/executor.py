@@ -69,8 +69,7 @@ class Executor:
         runtime = load_onnxruntime()
         providers = provider_names(runtime, provider)
         view = GraphView(model.graph, folder)
-        functions = frozenset((function.domain, function.name) for function in model.functions)
-        part = runnable_part(view, functions, runtime)
+        part = runnable_part(model, view, runtime, providers)
         self.names = tuple(dict.fromkeys(view.outputs if outputs is None else outputs))
         if not self.names:
             raise QdqError(where, "has no output to compute", "is it a whole model?")
