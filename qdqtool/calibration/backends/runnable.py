@@ -59,9 +59,10 @@ def runnable_part(
 class _Operators:
     """Which operators of one model onnxruntime can run.
 
-    Operators that ONNX defines are looked up in onnxruntime's list of kernels; builds without that list (those of
-    onnxruntime-training) are taken to have them all. Any other operator has to start in a session of its own: the list
-    names no opsets, it holds operators that newer opsets have lost (Affine, Crop), and gradients are on no list.
+    onnxruntime's own list of kernels decides, where the build tells it. Builds without it (onnxruntime-training) are
+    taken to have what ONNX defines, and what they make themselves: gradients. Any other operator has to start in a
+    session of its own. So has, in any build, one of the default domain that ONNX does not define: the list names no
+    opsets, and holds operators that newer opsets have lost (Affine, Crop).
     """
 
     def __init__(self, model: onnx.ModelProto, runtime: Any, providers: tuple[str, ...]) -> None:
@@ -88,10 +89,12 @@ class _Operators:
     def _has(self, key: tuple[str, str], node: onnx.NodeProto) -> bool:
         defined, composed = _defined_operators()
         kernels = _listed_kernels(self._runtime)
-        if key in composed or (key in defined and (kernels is None or key in kernels)):
+        if key in composed:
             return True
-        if key in defined or (kernels is not None and key not in kernels):
-            return False
+        if kernels is not None and (key not in kernels or key in defined or key[0]):
+            return key in kernels
+        if kernels is None and (key in defined or _is_gradient(key, self._runtime)):
+            return True
         return _starts(self._runtime, _alone(node, self._model, self._types), self._providers, not key[0])
 
     @functools.cached_property
@@ -108,6 +111,12 @@ def _listed_kernels(runtime: Any) -> frozenset[tuple[str, str]] | None:
     """Domain and name of every operator with a kernel; None where this build of onnxruntime does not tell."""
     tell = getattr(runtime.capi.onnxruntime_pybind11_state, "get_all_opkernel_def", None)
     return None if tell is None else frozenset((_domain(kernel.domain), kernel.op_name) for kernel in tell())
+
+
+def _is_gradient(key: tuple[str, str], runtime: Any) -> bool:
+    """Whether a build that makes gradients made this one. Alone it might not start: MaxPoolGrad needs known shapes."""
+    ours = key[0] in ("", "com.microsoft") and key[1].endswith("Grad")
+    return ours and hasattr(runtime.capi.onnxruntime_pybind11_state, "GradientGraphBuilder")
 
 
 @functools.cache
