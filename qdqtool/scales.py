@@ -19,6 +19,16 @@ Float32 = npt.NDArray[np.float32]
 
 SCHEMA = 1
 _ORIGINS = get_args(Origin)
+# Facts that verbs read back: what they are, and what each part of them is.
+_FACTS: dict[str, tuple[type, type | None]] = {
+    "cuts": (list, str),
+    "behind": (list, str),
+    "kept": (dict, str),
+    "method": (str, None),
+    "samples": (int, None),
+    "data": (dict, None),
+}
+_WORDS: dict[type, str] = {list: "a list of words", dict: "an object", str: "a word", int: "an integer"}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -74,7 +84,7 @@ class Scale:
         """The scale that `to_json` wrote; QdqError names the tensor of a malformed entry."""
         try:
             words = entry["scale"]
-            numbers = [int(word, 16) for word in words] if isinstance(words, list) else int(words, 16)
+            numbers = [_bits(word) for word in words] if isinstance(words, list) else _bits(words)
             origin = entry.get("origin", "ptq")
             if origin not in _ORIGINS:
                 raise ValueError(f"origin {origin!r}")
@@ -91,6 +101,34 @@ class Scale:
             raise QdqError(name, error.reason, "repair this entry of the scale table") from None
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise QdqError(name, f"not an entry of a scale table ({error})", "see docs/calibrate.md") from None
+
+
+def checked_facts(facts: object) -> dict[str, Any]:
+    """Facts of a run as a file has them, where those that other verbs read are of the kind that they read.
+
+    Raises:
+        ValueError: no object, or a fact of another kind.
+    """
+    if not isinstance(facts, dict):
+        raise ValueError("facts must be an object")  # noqa: TRY004 - callers know one kind of error
+    for name, (kind, parts) in _FACTS.items():
+        value = facts.get(name)
+        inner = [*value, *value.values()] if name == "kept" and isinstance(value, dict) else value
+        fine = isinstance(value, kind) and not isinstance(value, bool)
+        if name in facts and not (fine and (parts is None or all(isinstance(one, parts) for one in inner))):
+            raise ValueError(f"fact {name} must be {_WORDS[kind]}")
+    left_out = facts.get("data", {}).get("left_out", [])
+    if not isinstance(left_out, list) or not all(isinstance(one, str) for one in left_out):
+        raise ValueError("fact data.left_out must be a list of words")
+    return facts
+
+
+def _bits(word: str) -> int:
+    """A float32 pattern: NumPy 1 would wrap what does not fit."""
+    number = int(word, 16)
+    if not 0 <= number < 1 << 32:
+        raise ValueError(f"{word!r} is not eight hexadecimal digits")
+    return number
 
 
 def _usable(bits: Float32) -> bool:
@@ -150,5 +188,9 @@ class ScaleTable:
             raise QdqError(
                 where, "tensors, unscaled and facts must be objects", "give the file that calibrate -o wrote"
             )
+        try:
+            facts = checked_facts(facts)
+        except ValueError as error:
+            raise QdqError(where, str(error), "repair the scale table, or calibrate again") from None
         scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
         return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, facts)
