@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -19,16 +19,6 @@ Float32 = npt.NDArray[np.float32]
 
 SCHEMA = 1
 _ORIGINS = get_args(Origin)
-# Facts that verbs read back: what they are, and what each part of them is.
-_FACTS: dict[str, tuple[type, type | None]] = {
-    "cuts": (list, str),
-    "behind": (list, str),
-    "kept": (dict, str),
-    "method": (str, None),
-    "samples": (int, None),
-    "data": (dict, None),
-}
-_WORDS: dict[type, str] = {list: "a list of words", dict: "an object", str: "a word", int: "an integer"}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -111,16 +101,33 @@ def checked_facts(facts: object) -> dict[str, Any]:
     """
     if not isinstance(facts, dict):
         raise ValueError("facts must be an object")  # noqa: TRY004 - callers know one kind of error
-    for name, (kind, parts) in _FACTS.items():
-        value = facts.get(name)
-        inner = [*value, *value.values()] if name == "kept" and isinstance(value, dict) else value
-        fine = isinstance(value, kind) and not isinstance(value, bool)
-        if name in facts and not (fine and (parts is None or all(isinstance(one, parts) for one in inner))):
-            raise ValueError(f"fact {name} must be {_WORDS[kind]}")
-    left_out = facts.get("data", {}).get("left_out", [])
-    if not isinstance(left_out, list) or not all(isinstance(one, str) for one in left_out):
-        raise ValueError("fact data.left_out must be a list of words")
+    for name, (is_fine, kind) in _FACTS.items():
+        if name in facts and not is_fine(facts[name]):
+            raise ValueError(f"fact {name} must be {kind}")
     return facts
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_reasons(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _is_data(value: object) -> bool:
+    return isinstance(value, dict) and _is_words(value.get("left_out", []))
+
+
+# Facts that verbs read back, and what they have to be.
+_FACTS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "cuts": (_is_words, "a list of words"),
+    "behind": (_is_words, "a list of words"),
+    "kept": (_is_reasons, "an object of words"),
+    "method": (lambda value: isinstance(value, str), "a word"),
+    "samples": (lambda value: type(value) is int, "an integer"),
+    "data": (_is_data, "an object whose left_out is a list of words"),
+}
 
 
 def _bits(word: str) -> int:

@@ -143,7 +143,8 @@ def _alone(node: onnx.NodeProto, model: onnx.ModelProto, types: dict[str, int]) 
         kind = types.get(name) or onnx.TensorProto.FLOAT
         alone.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
     alone.graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
-    return alone.SerializeToString()
+    serialized: bytes = alone.SerializeToString()
+    return serialized
 
 
 @functools.lru_cache(maxsize=256)
