@@ -12,8 +12,10 @@ first_python = $(firstword $(foreach name,$(1),$(shell $(name) -c 'print("$(name
 TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
 OLDEST_PYTHON ?= $(call first_python,python3.10 python3.11 python3.12 python3.13)
 # What most depends on onnxruntime, onnx and NumPy, in about two minutes of CPU time.
-CORE := graph match cache passes
-CORE_FILES := PLACEHOLDER
+CORE := graph match cache passes \
+	$(patsubst %,calibration/test_%.py,arrays auto backend_ort counting derive engine histogram keep kernel loss runnable state) \
+	$(patsubst %,verbs/test_%.py,compare condition evaluate finetune insert_defaults ptq sensitivity simulate) \
+	$(patsubst %,cli/test_cli_%.py,calibrate evaluate finetune insert)
 
 .PHONY: setup demo test slow examples bench rig train-env train oldest-env oldest check format clean
 
@@ -82,7 +84,7 @@ $(OLDEST)/installed: pyproject.toml setup.py tests/oldest.py
 
 # The suite's core with them.
 oldest: oldest-env
-	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) $(addprefix tests/,$(CORE) $(CORE_FILES))
+	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) $(addprefix tests/,$(CORE))
 
 # PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
 bench: setup
