@@ -6,11 +6,20 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RIG ?= out/rig
 SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
 TRAIN ?= out/train
-TRAIN_PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10)
+OLDEST ?= out/oldest
+# The first that runs: a name may be there for a version that is not installed.
+first_python = $(firstword $(foreach name,$(1),$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
+TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
+OLDEST_PYTHON ?= $(call first_python,python3.10 python3.11 python3.12 python3.13)
+# What most depends on onnxruntime, onnx and NumPy, in about two minutes of CPU time.
+CORE := graph match cache passes \
+	$(patsubst %,calibration/test_%.py,arrays auto backend_ort counting derive engine histogram keep kernel loss runnable state) \
+	$(patsubst %,verbs/test_%.py,compare condition evaluate finetune insert_defaults ptq sensitivity simulate) \
+	$(patsubst %,cli/test_cli_%.py,calibrate evaluate finetune insert)
 
 COUNT ?= 20000
 
-.PHONY: setup demo test slow examples fuzz bench rig train-env train check format clean
+.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest check format clean
 
 setup: $(VENV)/installed
 
@@ -62,9 +71,26 @@ $(TRAIN)/installed: pyproject.toml setup.py
 	@$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[train]" hypothesis pytest pytest-randomly
 	@touch $@
 
-# Both gradient back ends side by side.
+# Both gradient back ends side by side, and the verbs that read data as commands.
 train: train-env
-	$(TRAIN)/bin/python -m pytest -q -m train tests/training
+	$(TRAIN)/bin/python -m pytest -q -m train tests/training tests/cli/test_cli_train_environment.py
+
+# The oldest onnxruntime, onnx and NumPy that pyproject.toml allows, on the oldest Python at hand.
+oldest-env: $(OLDEST)/installed
+
+$(OLDEST)/installed: pyproject.toml setup.py tests/oldest.py
+	@test -n "$(OLDEST_PYTHON)" || { echo "needs Python 3.10 to 3.13: make OLDEST_PYTHON=path" >&2; exit 1; }
+	@test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
+	@echo "installing qdqtool and the oldest packages that it allows into $(OLDEST)"
+	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check tomli
+	@PYTHONPATH=. $(OLDEST)/bin/python tests/oldest.py > $(OLDEST)/pins.txt
+	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(OLDEST)/pins.txt \
+		-e ".[cpu]" hypothesis pytest pytest-randomly pytest-xdist
+	@touch $@
+
+# The suite's core with them.
+oldest: oldest-env
+	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) $(addprefix tests/,$(CORE))
 
 # PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
 bench: setup

@@ -23,6 +23,7 @@ State = Literal["ok", "missing", "note", "wrong"]
 # A distribution's module, where the name is another.
 _MODULES = {"onnx-graphsurgeon": "onnx_graphsurgeon"}
 _TENSORRT_WHEELS = ("tensorrt", "tensorrt-cu11", "tensorrt-cu12", "tensorrt-cu13")
+_TRIAL = "qdqtool.doctor:try_runtime"
 _GPU_PROVIDERS = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider"})
 
 
@@ -110,12 +111,18 @@ class _Seen:
 def diagnose() -> Diagnosis:
     """Look at this Python, qdqtool, the packages it needs or can use, and the machine.
 
-    Packages are imported in a process of their own, so that a broken one is told and not met. Takes about a second.
+    Packages are imported in a process of their own, so that a broken one is told and not met; there onnxruntime runs a
+    small model, too. Takes about two seconds.
     """
     requirements = own_requirements()
     base = [one for one in requirements if not one.extra and one.applies]
     modules = [_module_of(one.name) for one in base]
-    modules += ["onnxruntime", *(one.module for one in OPTIONAL if one.module and _wanted(one)), DRIVER]
+    modules += [
+        "onnxruntime",
+        *([_TRIAL] if _has_runtime() else []),
+        *(one.module for one in OPTIONAL if one.module and _wanted(one)),
+        DRIVER,
+    ]
     seen = _Seen(requirements, load_apart(modules))
     items = (
         *_program(requirements),
@@ -189,16 +196,71 @@ def _runtime(seen: _Seen) -> Item:
     if recorded and loaded.version and recorded != loaded.version:
         text = f"pip has recorded {recorded}, the files are of {loaded.version}: another flavour was written over it"
         return Item("optional", name, "wrong", loaded.version, text, again)
+    tried = seen.loaded.get(_TRIAL, Loaded())
+    if fault := _cannot_run(name, tried):
+        todo = f'pip install --force-reinstall "{requirement.spelled if requirement else name}"'
+        return Item("optional", name, "wrong", item.version, fault, todo)
     providers = [str(provider) for provider in facts["providers"]]
     text = f"for {RUNTIME_SERVES}; {', '.join(providers)}"
+    if tried.facts and tried.facts.get("gradients"):
+        text += "; builds gradients for finetune --backend ort-training"
     if _GPU_PROVIDERS.intersection(providers) and seen.loaded[DRIVER].missing:
         return Item("optional", name, "note", item.version, text, "no CUDA driver is seen: only --provider cpu starts")
     return Item("optional", name, "ok", item.version, text)
 
 
+def try_runtime() -> dict[str, object]:
+    """Run a small model as the verbs do: weights lent, an operator that onnxruntime lacks, one tensor observed.
+
+    Returns:
+        `gradients`: whether this onnxruntime builds gradients.
+
+    Raises:
+        Exception: whatever is wrong with the onnxruntime that is installed.
+    """
+    import numpy as np
+    import onnx
+
+    from qdqtool.calibration.backends.ort import OrtActivations
+    from qdqtool.training.environment import has_gradient_builder
+
+    weight = np.full((2, 300), 3.0, np.float32)  # too large to stay in the model
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),
+        onnx.helper.make_node("EfficientNMS_TRT", ["y", "y"], ["count", "boxes", "scores", "classes"]),
+    ]
+    kind = onnx.TensorProto.FLOAT
+    ends = [onnx.helper.make_tensor_value_info(name, kind, shape) for name, shape in (("x", [1, 2]), ("y", [1, 300]))]
+    graph = onnx.helper.make_graph(nodes, "trial", ends[:1], ends[1:], [onnx.numpy_helper.from_array(weight, "w")])
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)])
+    found = dict(OrtActivations(model, None, where="a trial").run({"x": np.ones((1, 2), np.float32)}))
+    if sorted(found) != ["x", "y"] or not (found["y"] == 6).all():
+        raise RuntimeError("a product of two matrices is wrong")
+    return {"gradients": has_gradient_builder()}
+
+
+def _cannot_run(name: str, tried: Loaded) -> str:
+    """What of the verbs' work this onnxruntime cannot do, though it loads; "" where all is well."""
+    if tried.error:
+        return f"loads, but does not run a model as the verbs do ({tried.error})"
+    if _is_training(name) and tried.facts and not tried.facts.get("gradients"):
+        return "builds no gradients, which finetune --backend ort-training needs: another flavour was written over it"
+    return ""
+
+
+def _is_training(name: str) -> bool:
+    return "training" in name
+
+
+def _has_runtime() -> bool:
+    from qdqtool.calibration.backends.runtime import installed_flavours
+
+    return bool(installed_flavours())
+
+
 def _requirement_for_flavour(name: str, requirements: Sequence[Requirement]) -> Requirement | None:
     """What is asked of a flavour; of one that no extra names, what is asked of the plain one."""
-    plain = "onnxruntime-training-cpu" if "training" in name else "onnxruntime"
+    plain = "onnxruntime-training-cpu" if _is_training(name) else "onnxruntime"
     table = {one.name: one for one in requirements}
     found = table.get(name) or table.get(plain)
     return Requirement(name, found.clauses, found.extra, found.python) if found else None

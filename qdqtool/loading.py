@@ -50,7 +50,8 @@ def load_apart(modules: Sequence[str], seconds: float = SECONDS) -> dict[str, Lo
     """Import each module, in a child process; after one that ends the process the next go on in another.
 
     Args:
-        modules: names as `import` takes them; `DRIVER` is NVIDIA's driver library.
+        modules: names as `import` takes them; with `:function` behind, that is called, too, and gives the facts;
+            `DRIVER` is NVIDIA's driver library.
         seconds: how long one child may take in all.
     """
     found: dict[str, Loaded] = {}
@@ -82,9 +83,12 @@ def look_at(name: str) -> dict[str, Any]:
 
 
 def _module(name: str) -> dict[str, Any]:
-    importlib.import_module(name)
-    top = sys.modules[name.partition(".")[0]]
+    module, _, function = name.partition(":")
+    found = importlib.import_module(module)
+    top = sys.modules[module.partition(".")[0]]
     told: dict[str, Any] = {"version": str(getattr(top, "__version__", ""))}
+    if function:
+        told["facts"] = getattr(found, function)()
     if name == "onnxruntime":
         whole = hasattr(top, "InferenceSession")
         told["facts"] = {"whole": whole, "providers": list(top.get_available_providers()) if whole else []}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -74,7 +74,7 @@ class Scale:
         """The scale that `to_json` wrote; QdqError names the tensor of a malformed entry."""
         try:
             words = entry["scale"]
-            numbers = [int(word, 16) for word in words] if isinstance(words, list) else int(words, 16)
+            numbers = [_bits(word) for word in words] if isinstance(words, list) else _bits(words)
             origin = entry.get("origin", "ptq")
             if origin not in _ORIGINS:
                 raise ValueError(f"origin {origin!r}")
@@ -91,6 +91,51 @@ class Scale:
             raise QdqError(name, error.reason, "repair this entry of the scale table") from None
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise QdqError(name, f"not an entry of a scale table ({error})", "see docs/calibrate.md") from None
+
+
+def checked_facts(facts: object) -> dict[str, Any]:
+    """Facts of a run as a file has them, where those that other verbs read are of the kind that they read.
+
+    Raises:
+        ValueError: no object, or a fact of another kind.
+    """
+    if not isinstance(facts, dict):
+        raise ValueError("facts must be an object")  # noqa: TRY004 - callers know one kind of error
+    for name, (is_fine, kind) in _FACTS.items():
+        if name in facts and not is_fine(facts[name]):
+            raise ValueError(f"fact {name} must be {kind}")
+    return facts
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_reasons(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _is_data(value: object) -> bool:
+    return isinstance(value, dict) and _is_words(value.get("left_out", []))
+
+
+# Facts that verbs read back, and what they have to be.
+_FACTS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "cuts": (_is_words, "a list of words"),
+    "behind": (_is_words, "a list of words"),
+    "kept": (_is_reasons, "an object of words"),
+    "method": (lambda value: isinstance(value, str), "a word"),
+    "samples": (lambda value: type(value) is int, "an integer"),
+    "data": (_is_data, "an object whose left_out is a list of words"),
+}
+
+
+def _bits(word: str) -> int:
+    """A float32 pattern: NumPy 1 would wrap what does not fit."""
+    number = int(word, 16)
+    if not 0 <= number < 1 << 32:
+        raise ValueError(f"{word!r} is not eight hexadecimal digits")
+    return number
 
 
 def _usable(bits: Float32) -> bool:
@@ -150,5 +195,9 @@ class ScaleTable:
             raise QdqError(
                 where, "tensors, unscaled and facts must be objects", "give the file that calibrate -o wrote"
             )
+        try:
+            facts = checked_facts(facts)
+        except ValueError as error:
+            raise QdqError(where, str(error), "repair the scale table, or calibrate again") from None
         scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
         return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, facts)

@@ -27,6 +27,7 @@ WITH_CUDA = Loaded(
     version="1.31.1", facts={"whole": True, "providers": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 )
 HERE = Loaded(version="12.4")
+TRIAL = "qdqtool.doctor:try_runtime"
 
 
 class World:
@@ -34,7 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.recorded = {**BASE, "tomli": "2.0.1", "onnxruntime": "1.31.1"}
-        self.loaded: dict[str, Loaded] = {"onnxruntime": RUNTIME}
+        self.loaded: dict[str, Loaded] = {"onnxruntime": RUNTIME, TRIAL: Loaded(facts={"gradients": False})}
         self.gpus: list[str] = []
         self.asked: list[str] = []
 
@@ -135,6 +136,51 @@ def test_needed_package_without_pip_s_record(world: World) -> None:
 # ------------------------------------------------------------------ onnxruntime
 
 
+def test_a_runtime_that_lacks_what_the_verbs_need(world: World) -> None:
+    error = "AttributeError: module 'onnxruntime' has no attribute 'OrtValue'"
+    world.loaded[TRIAL] = Loaded(error=error)
+    item = runtime_of(world)
+    assert item.state == "wrong" and item.text == f"loads, but does not run a model as the verbs do ({error})"
+    assert item.todo == 'pip install --force-reinstall "onnxruntime>=1.20"'
+    assert TRIAL in world.asked
+
+
+def test_a_runtime_that_ends_python(world: World) -> None:
+    world.loaded[TRIAL] = Loaded(error="ends Python with signal 11")
+    assert runtime_of(world).state == "wrong" and not diagnose().ok
+
+
+@pytest.mark.parametrize(("gradients", "state"), [(True, "ok"), (False, "wrong")])
+def test_the_training_wheel_builds_gradients(world: World, gradients: bool, state: str) -> None:
+    del world.recorded["onnxruntime"]
+    world.add("onnxruntime-training-cpu", "1.19.2")
+    world.loaded["onnxruntime"] = Loaded(version="1.19.2", facts=RUNTIME.facts)
+    world.loaded[TRIAL] = Loaded(facts={"gradients": gradients})
+    item = runtime_of(world)
+    assert (item.name, item.state) == ("onnxruntime-training-cpu", state)
+    assert "builds gradients for finetune" in item.text if gradients else "builds no gradients" in item.text
+
+
+def test_nothing_is_tried_where_no_runtime_is(world: World) -> None:
+    del world.recorded["onnxruntime"]
+    world.loaded["onnxruntime"] = Loaded(missing=True)
+    assert runtime_of(world).state == "missing" and TRIAL not in world.asked
+
+
+def test_the_trial_runs_here() -> None:
+    pytest.importorskip("onnxruntime", reason="it is what is tried")
+    from qdqtool.training.environment import has_gradient_builder
+
+    assert doctor.try_runtime() == {"gradients": has_gradient_builder()}
+
+
+def test_the_trial_tells_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="it is what is tried")
+    monkeypatch.delattr(runtime, "OrtValue")
+    with pytest.raises(QdqError, match="OrtValue"):
+        doctor.try_runtime()
+
+
 def runtime_of(world: World) -> Item:
     found = [item for item in diagnose().items if item.name.startswith("onnxruntime")]
     assert len(found) == 1
@@ -206,6 +252,7 @@ def test_each_flavour_has_its_floor(world: World, name: str, version: str, state
     del world.recorded["onnxruntime"]
     world.recorded[name] = version
     world.loaded["onnxruntime"] = Loaded(version=version, facts=RUNTIME.facts)
+    world.loaded[TRIAL] = Loaded(facts={"gradients": "training" in name})
     item = runtime_of(world)
     assert (item.name, item.state, item.version) == (name, state, version)
     assert state == "ok" or f'"{name}' in item.todo

@@ -120,3 +120,12 @@ def test_driver_says_which_cuda(monkeypatch: pytest.MonkeyPatch, number: int, co
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_DRIVER_FILES", ("libno_such_driver_at_all.so",))
     assert look_at(DRIVER) == {"missing": True}
+
+
+def test_a_function_is_called_and_gives_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tried_by_us.py").write_text("def fine():\n    return {'a': 1}\ndef bad():\n    raise KeyError('b')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = load_apart(["tried_by_us:fine", "tried_by_us:bad", "tried_by_us:none"])
+    assert found["tried_by_us:fine"].facts == {"a": 1}
+    assert found["tried_by_us:bad"].error == "KeyError: 'b'"
+    assert found["tried_by_us:none"].error.startswith("AttributeError")

@@ -119,3 +119,31 @@ def test_a_malformed_entry_is_refused_by_the_tensors_name(entry: str) -> None:
     with pytest.raises(QdqError, match=r"^conv1_out: ") as error:
         ScaleTable.from_json(f'{{"schema": 1, "tensors": {{"conv1_out": {entry}}}}}')
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ('{"cuts": 3}', "cuts"),
+        ('{"cuts": "abc"}', "cuts"),
+        ('{"cuts": [3]}', "cuts"),
+        ('{"behind": {}}', "behind"),
+        ('{"kept": ["a"]}', "kept"),
+        ('{"kept": {"a": 3}}', "kept"),
+        ('{"method": []}', "method"),
+        ('{"samples": "many"}', "samples"),
+        ('{"samples": true}', "samples"),
+        ('{"data": [1]}', "data"),
+        ('{"data": {"left_out": 3}}', "data"),
+    ],
+)
+def test_a_fact_of_another_kind_is_refused_by_its_name(facts: str, name: str) -> None:
+    with pytest.raises(QdqError, match=f"^s.json: fact {name} must be ") as error:
+        ScaleTable.from_json(f'{{"schema": 1, "tensors": {{}}, "facts": {facts}}}', "s.json")
+    assert error.value.exit_code == 2
+
+
+def test_facts_of_the_right_kinds_and_unknown_ones_pass() -> None:
+    facts = {"cuts": ["a"], "behind": [], "kept": {"a": "why"}, "method": "mse", "samples": 3, "other": [1, {}]}
+    table = ScaleTable(facts={**facts, "data": {"left_out": ["x"], "preprocess": None}})
+    assert ScaleTable.from_json(table.to_json()).facts == table.facts

@@ -20,6 +20,10 @@
  *   - Activations come out of a run cold. Step 1 would wait for the memory and step 4 for the adders, one after the
  *     other: AHEAD lets them overlap.
  *
+ * Another thread may change an array while it is counted. What its histogram holds is then undefined, but nothing is
+ * written outside of it, and no other histogram sees it: step 3 cuts every bin off at the last one, `flush` notices
+ * bins beyond what step 1 promised, and `keep_finite` looks at a value once.
+ *
  * Arrays come through numpy's array interface (`__array_struct__`, a capsule that keeps the array alive and tells its
  * type and layout), so that neither numpy's headers nor an unchecked address is needed. The limited API of 3.10 has
  * no buffer protocol. No flag may let the compiler reassociate or approximate (-ffast-math): the states would differ.
@@ -75,8 +79,8 @@ typedef struct {
 typedef struct {
     const char *name;
     Range (*range)(Values x, size_t n);
-    /* Bins of n finite values, `up` and `down` the factors of the signs: trunc(|x| * factor), negative ones + BINS.
-     * A zero falls into bin 0, or, where `squeeze` says so, out. Returns how many bins there are, in any order. */
+    /* Bins of n finite values, `up` and `down` the factors of the signs: trunc(|x| * factor), negative ones + BINS;
+     * below SIDES * BINS whatever the values have become since their range was taken. A zero falls into bin 0, or, where `squeeze` says so, out. Returns how many bins there are, in any order. */
     size_t (*bins)(Values x, size_t n, float up, float down, int squeeze, uint16_t *out);
     /* The same for EntropyHistogram: min(trunc(|x| / width), 2047) with the quotient in float64. */
     size_t (*quotients)(Values x, size_t n, double width, int squeeze, uint16_t *out);
@@ -167,7 +171,8 @@ static size_t bins_baseline(Values x, size_t n, float up, float down, int squeez
 {
     for (size_t i = 0; i < n; i++) {
         float value = value_at(x, i), scaled = value * (value < 0 ? -down : up);
-        out[i] = (uint16_t)((int32_t)scaled + (value < 0 ? BINS : 0));
+        scaled = scaled < BINS - 1 ? scaled : BINS - 1; /* a NaN, too */
+        out[i] = (uint16_t)(((int32_t)scaled & (BINS - 1)) + (value < 0 ? BINS : 0));
     }
     return squeeze ? drop_zeros(x, n, out) : n;
 }
@@ -281,7 +286,9 @@ AVX2 static inline size_t put(__m256i a, __m256i b, __m256i zero_a, __m256i zero
 AVX2 static inline __m256i bins8(__m256 x, __m256 up, __m256 down)
 {
     __m256 negative = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ); /* which -0 is not */
-    __m256i bin = _mm256_cvttps_epi32(_mm256_mul_ps(x, _mm256_blendv_ps(up, down, negative)));
+    __m256 scaled = _mm256_mul_ps(x, _mm256_blendv_ps(up, down, negative));
+    /* Of a NaN the minimum is its second operand; what is below 0 becomes 0 in `put`. */
+    __m256i bin = _mm256_cvttps_epi32(_mm256_min_ps(scaled, _mm256_set1_ps(BINS - 1)));
     return _mm256_or_si256(bin, _mm256_and_si256(_mm256_castps_si256(negative), _mm256_set1_epi32(BINS)));
 }
 
@@ -387,14 +394,22 @@ static Counter counter_of(const Variant *variant, Workspace *work, int64_t *coun
 
 static void flush(Counter *counter)
 {
+    int64_t found = 0;
     for (int side = 0; side < SIDES && counter->pending > 0; side++) {
         size_t reach = counter->reach[side];
         uint32_t *first = counter->work->first + side * BINS, *second = counter->work->second + side * BINS;
         int64_t *counts = counter->counts + side * BINS;
-        for (size_t i = 0; i < reach; i++)
-            counts[i] += (int64_t)first[i] + second[i];
+        for (size_t i = 0; i < reach; i++) {
+            int64_t both = (int64_t)first[i] + second[i];
+            counts[i] += both;
+            found += both;
+        }
         memset(first, 0, reach * sizeof *first);
         memset(second, 0, reach * sizeof *second);
+    }
+    if (counter->pending > 0 && found != counter->pending) { /* values have changed meanwhile; the next array's may not */
+        memset(counter->work->first, 0, sizeof counter->work->first);
+        memset(counter->work->second, 0, sizeof counter->work->second);
     }
     counter->pending = counter->pending < 0 ? -1 : 0;
     counter->reach[0] = counter->reach[1] = 0;
@@ -472,7 +487,7 @@ static Values keep_finite(Values x, size_t *n, float *packed, int64_t words[3])
     size_t kept = 0;
     for (size_t i = 0; i < *n; i++) {
         uint32_t bits = bits_at(x, i), magnitude = bits & 0x7fffffffu;
-        packed[kept] = value_at(x, i);
+        memcpy(packed + kept, &bits, sizeof bits);
         kept += magnitude < 0x7f800000u;
         words[0] += magnitude > 0x7f800000u;
         words[1] += bits == 0x7f800000u;
@@ -551,6 +566,13 @@ static void reach(Counter *counter, int side, size_t bins)
         counter->reach[side] = bins;
 }
 
+/* How many bins from 0 on magnitudes up to this one fall into; 0 of none. */
+static size_t bins_up_to(float magnitude, float factor)
+{
+    float scaled = magnitude * factor;
+    return scaled < BINS ? scaled > 0 ? (size_t)scaled + 1 : 0 : BINS;
+}
+
 static void add_piece(Counter *counter, int64_t *block, Values x, size_t n, Next next)
 {
     const Variant *variant = counter->variant;
@@ -573,8 +595,9 @@ static void add_piece(Counter *counter, int64_t *block, Values x, size_t n, Next
     grow(counter, block, NEGATIVE, exponent_above(-range.low));
     float up = (float)ldexp(1.0, (int)(BINS_LOG2 - block[POSITIVE]));
     float down = (float)ldexp(1.0, (int)(BINS_LOG2 - block[NEGATIVE]));
-    reach(counter, POSITIVE, range.high > 0 ? (size_t)(range.high * up) + 1 : 1); /* bin 0 is that of zeros, too */
-    reach(counter, NEGATIVE, range.low < 0 ? (size_t)(-range.low * down) + 1 : 0);
+    reach(counter, POSITIVE, 1); /* bin 0 is that of zeros, too */
+    reach(counter, POSITIVE, bins_up_to(range.high, up));
+    reach(counter, NEGATIVE, bins_up_to(-range.low, down));
     int squeeze = worth_squeezing(range.zeros, n);
     tally(counter, variant->bins(x, n, up, down, squeeze, counter->work->bins), next);
     if (!squeeze)
@@ -634,7 +657,7 @@ static void add_entropy(Counter *counter, int64_t *block, Values x, size_t n, Ne
         block[ENTROPY_ZEROS] += (int64_t)range.zeros;
         return;
     }
-    width = width != 0 ? width : largest / ENTROPY_BINS;
+    width = width > 0 ? width : largest / ENTROPY_BINS; /* 0: of no batch yet; below, it would never be wide enough */
     for (; largest > width * ENTROPY_BINS; width *= 2)
         fold(counter->counts, ENTROPY_BINS, 1);
     set_real(block + ENTROPY_WIDTH, width);

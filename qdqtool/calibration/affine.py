@@ -61,7 +61,11 @@ class Affine:
             TypeError, ValueError: it is not that.
         """
         source, factor, shift, cut = told
-        return cls(str(source), tuple(map(float, factor)), tuple(map(float, shift)), bool(cut))
+        found = cls(str(source), tuple(map(float, factor)), tuple(map(float, shift)), bool(cut))
+        numbers = (*found.factor, *found.shift)
+        if len(found.factor) != len(found.shift) or not all(map(math.isfinite, numbers)) or 0.0 in found.factor:
+            raise ValueError("factors of a range")
+        return found
 
 
 def before_norms(

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import io
+import lzma
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,16 +21,26 @@ import numpy.typing as npt
 
 from qdqtool.errors import QdqError
 
-_FAULTS = (
+# What numpy and zipfile raise over damaged files. A header is a Python literal, which numpy takes apart itself.
+FAULTS = (
     OSError,
     EOFError,
     ValueError,
-    RuntimeError,
-    NotImplementedError,
+    TypeError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,  # NotImplementedError and RecursionError among them
     SyntaxError,
+    tokenize.TokenError,
+    struct.error,
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
 )
+
+
+_KINDS = "biufcVSU"  # numpy's letters; void is what it makes of bfloat16
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,9 @@ def _stored(path: Path, name: str, start: Callable[[], IO[bytes]], size: int) ->
         raise QdqError(
             path, f"{label} holds {'objects' if dtype.hasobject else 'records'}, not numbers", "save plain arrays"
         )
-    if header + math.prod(shape) * dtype.itemsize != size:
+    if dtype.kind not in _KINDS or not dtype.itemsize:
+        raise QdqError(path, f"{label} holds {dtype}, not numbers", "save plain arrays")
+    if header + math.prod(shape) * dtype.itemsize != size or max(shape, default=0) > size:
         raise QdqError(path, f"{label} claims shape {list(shape)}, which its {size} bytes do not hold", "write it anew")
     return StoredArray(path, name, shape, dtype, fortran and len(shape) > 1, start)
 
@@ -163,7 +178,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except QdqError:
         raise
-    except _FAULTS as error:
+    except FAULTS as error:
         text = str(error).splitlines() or [type(error).__name__]
         raise QdqError(
             path, f"cannot be read as arrays ({text[0]})", "write it anew with np.savez or np.save"

@@ -30,6 +30,7 @@ WORDS = 8  # in front of the counts
 _TALLY = slice(2, 6)
 
 _COUNTED = ("counts", "tally")  # saved arrays that hold no negative number
+_MOST = 1 << 53  # of one of them: more than anyone counts, and sums of them do not overflow
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -288,12 +289,15 @@ class Histogram:
         check_arrays(arrays, form | {"range": ((2,), np.float32)}, where)
         exponents = arrays["exponents"]
         if exponents.min() < SMALLEST_EXPONENT or exponents.max() > LARGEST_EXPONENT:
-            raise QdqError(where, "not a saved histogram (exponents out of range)", "start the calibration again")
+            raise malformed(where, "exponents out of range")
         made = cls()
         made.counts[:] = arrays["counts"]
         made.exponents = [int(e) for e in exponents]
         made.block[_TALLY] = arrays["tally"]
         made.low, made.high = (float(v) for v in arrays["range"])
+        bounded = -math.inf < made.low <= made.high < math.inf
+        if not (bounded if made.finite else (made.low, made.high) == (math.inf, -math.inf)):
+            raise malformed(where, f"range {made.low} to {made.high} of {made.finite} values")
         return made
 
     def state(self) -> bytes:
@@ -353,7 +357,11 @@ def check_arrays(
     """Hold saved arrays against the expected shapes and dtypes; QdqError names the first that differs."""
     for name, (shape, dtype) in form.items():
         array = arrays.get(name)
-        if array is None or array.shape != shape or array.dtype != dtype or (name in _COUNTED and (array < 0).any()):
-            raise QdqError(
-                where, f"not a saved histogram ({name} is missing or malformed)", "start the calibration again"
-            )
+        fine = array is not None and array.shape == shape and array.dtype == dtype
+        if array is None or not fine or (name in _COUNTED and not ((array >= 0) & (array <= _MOST)).all()):
+            raise malformed(where, f"{name} is missing or malformed")
+
+
+def malformed(where: object, reason: str) -> QdqError:
+    """What is wrong with a saved histogram."""
+    return QdqError(where, f"not a saved histogram ({reason})", "start the calibration again")

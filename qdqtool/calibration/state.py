@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.calibration.affine import AffineRange
-from qdqtool.calibration.arrays import open_npz
+from qdqtool.calibration.arrays import FAULTS, open_npz
 from qdqtool.calibration.observation import Done, Observation
 from qdqtool.calibration.survey import KINDS, AnyHistogram, Survey
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
+from qdqtool.scales import checked_facts
 
 SCHEMA = 1
 _MOST = 64 << 30  # bytes that a state may unpack to: 100,000 tensors of both kinds
+_MOST_SAMPLES = 1 << 53
+_MOST_SHARDS = 1 << 20
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 _HINT = "start the calibration again"
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -150,8 +153,8 @@ def state_from_bytes(data: bytes) -> State:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = dict(stored)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise QdqError(where, f"cannot be read ({error})", "do all machines have the same qdqtool?") from error
+    except FAULTS as error:
+        raise QdqError(where, f"cannot be read ({_told(error)})", "do all machines have the same qdqtool?") from error
     return _parsed(arrays, where)
 
 
@@ -160,18 +163,34 @@ def _parsed(arrays: Arrays, where: object) -> State:
         meta = json.loads(arrays["meta"].astype(np.uint8, casting="equiv").tobytes())
         if meta["schema"] != SCHEMA:
             raise QdqError(where, f"is a state of schema {meta['schema']}, this reads {SCHEMA}", _HINT)
-        identity = Identity(**{**meta["identity"], "passes": tuple(meta["identity"]["passes"])})
+        identity = _identity(meta["identity"])
         survey = Survey.from_json(meta["survey"])
         observation = Observation(survey)
-        observation.samples, observation.passed = int(meta["samples"]), int(meta["passed"])
+        observation.samples, observation.passed = _count(meta["samples"]), _count(meta["passed"])
         observation.done = Done(arrays["done"].tobytes())
         for kind, found in observation.histograms.items():
             observation.histograms[kind] = _unpacked(arrays, kind, list(found), where)
         _fill_ranges(list(observation.ranges.values()), arrays.get("ranges", np.zeros((2, 0), np.float32)))
-        number, total = meta["shard"]
-        return State(identity, survey, observation, (number, total), bool(meta["complete"]), meta["facts"])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        number, total = map(_count, meta["shard"])
+        if not number < total <= _MOST_SHARDS:
+            raise ValueError(f"shard {number} of {total}")
+        facts = checked_facts(meta["facts"])
+        return State(identity, survey, observation, (number, total), bool(meta["complete"]), facts)
+    except _MALFORMED as error:
         raise QdqError(where, f"is no calibration state ({_told(error)})", _HINT) from error
+
+
+def _identity(told: Mapping[str, Any]) -> Identity:
+    words = {name: told[name] for name in ("model", "data", "provider")}
+    if not all(isinstance(word, str) for word in words.values()):
+        raise TypeError("identity")
+    return Identity(**words, passes=tuple(map(_count, told["passes"])))
+
+
+def _count(told: object) -> int:
+    if not isinstance(told, int) or not 0 <= told <= _MOST_SAMPLES:
+        raise ValueError(f"{told!r} is no count")
+    return told
 
 
 def _unpacked(arrays: Arrays, kind: str, names: Sequence[str], where: object) -> dict[str, AnyHistogram]:

@@ -129,7 +129,33 @@ class Survey:
             derivations[kind] = Derivation(observed, recipes, counted)
         if not derivations:
             raise ValueError("no kind")
+        _check_sources(names, derivations, affine, follows)
         return cls(names, derivations, affine, follows, {str(k): str(v) for k, v in facts["behind"].items()})
+
+
+def _check_sources(
+    names: tuple[str, ...],
+    derivations: Mapping[str, Derivation],
+    affine: Mapping[str, Affine],
+    follows: Mapping[str, str],
+) -> None:
+    """Hold what follows against what it follows from, which must be there, and be there first.
+
+    Raises:
+        ValueError: a name comes twice, or a source is not known.
+    """
+    if len(set(names)) != len(names):
+        raise ValueError("a tensor comes twice")
+    for one in derivations.values():
+        known = {*one.observed}
+        for name, recipe in one.recipes.items():
+            if not recipe.sources or not known.issuperset(recipe.sources):
+                raise ValueError(f"{name} follows from what is not there")
+            known.add(name)
+    counted = {name for one in derivations.values() for name in one.names}
+    for name, source in (*((name, one.source) for name, one in affine.items()), *follows.items()):
+        if name not in names or source not in counted:
+            raise ValueError(f"{name} follows from what is not there")
 
 
 def _without(one: Derivation, dropped: set[str]) -> Derivation:

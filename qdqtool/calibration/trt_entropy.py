@@ -25,6 +25,7 @@ from qdqtool.calibration.histogram import (
     Word,
     check_arrays,
     finite_part,
+    malformed,
 )
 
 BINS = 2048
@@ -35,6 +36,9 @@ NEAR = 1e-11
 EQUAL = 1e-13
 _BLOCK = 128
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+# Widths that float32 values lead to: that of the smallest, and doubled until the largest fits.
+_NARROWEST = 2.0**-149 / BINS
+_WIDEST = 2 * _FLOAT32_MAX / BINS
 
 Float64 = npt.NDArray[np.float64]
 
@@ -88,7 +92,7 @@ class EntropyHistogram:
         if largest == 0.0:
             self.zeros += values.size
             return
-        self.width = self.width or largest / BINS
+        self.width = self.width if self.width > 0 else largest / BINS
         counts = self.counts
         while largest > self.width * BINS:
             counts[: BINS // 2] = counts[0::2] + counts[1::2]
@@ -161,6 +165,8 @@ class EntropyHistogram:
         made = cls()
         made.counts[:] = arrays["counts"]
         made.width = float(arrays["width"][0])
+        if not (_NARROWEST <= made.width <= _WIDEST if made.counts.any() else made.width == 0):
+            raise malformed(where, f"bins {made.width} wide")
         made.block[:3] = arrays["tally"]
         return made
 

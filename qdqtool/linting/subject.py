@@ -23,6 +23,7 @@ from qdqtool.match.groups import Group
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.spread import nodes_of
 from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.scales import checked_facts
 from qdqtool.trtversion import RELEASES, TrtVersion
 
 if TYPE_CHECKING:
@@ -121,10 +122,9 @@ class Subject:
         """The facts beside the table that `insert --data` left in the model; empty where there is none."""
         text = get_metadata(self.proto, "scales")
         try:
-            facts = json.loads(text).get("facts", {}) if text else {}
-        except (ValueError, AttributeError):
+            return checked_facts(json.loads(text).get("facts", {})) if text else {}
+        except (ValueError, AttributeError, RecursionError):
             return {}
-        return facts if isinstance(facts, dict) else {}
 
     @property
     def kept(self) -> frozenset[str]:

@@ -69,8 +69,7 @@ class Executor:
         runtime = load_onnxruntime()
         providers = provider_names(runtime, provider)
         view = GraphView(model.graph, folder)
-        functions = frozenset((function.domain, function.name) for function in model.functions)
-        part = runnable_part(view, functions, runtime)
+        part = runnable_part(model, view, runtime, providers)
         self.names = tuple(dict.fromkeys(view.outputs if outputs is None else outputs))
         if not self.names:
             raise QdqError(where, "has no output to compute", "is it a whole model?")
@@ -117,8 +116,7 @@ def out_of_reach(model: onnx.ModelProto, folder: Path | None = None) -> dict[str
     Raises:
         QdqError: a weighted operator lies behind one that is lacking.
     """
-    functions = frozenset((function.domain, function.name) for function in model.functions)
-    return runnable_part(GraphView(model.graph, folder), functions, load_onnxruntime()).behind
+    return runnable_part(model, GraphView(model.graph, folder), load_onnxruntime()).behind
 
 
 def _check_can_be_had(view: GraphView, name: str, behind: Mapping[str, str], where: object) -> None:

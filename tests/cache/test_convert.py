@@ -161,6 +161,8 @@ def test_a_negative_range_of_that_bug_is_refused(tmp_path: Path, ending: str) ->
 
 def test_onnxruntime_reads_our_json(tmp_path: Path) -> None:
     calibrate = pytest.importorskip("onnxruntime.quantization.calibrate")
+    if not hasattr(calibrate, "load_tensors_data"):
+        pytest.skip("this onnxruntime reads no JSON of tensors")
     (tmp_path / "c.json").write_bytes(render(SMALL, "ort-json"))
     read = calibrate.load_tensors_data(tmp_path / "c.json")
     for name, scale in SMALL.entries.items():

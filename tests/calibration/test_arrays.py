@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 from pathlib import Path
 
@@ -98,3 +99,52 @@ def test_bytes_of_an_array(tmp_path: Path) -> None:
     assert array_of_bytes(tmp_path, (tmp_path / "x.npy").read_bytes()).tolist() == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(QdqError):
         array_of_bytes(tmp_path, b"\x93NUMPY")
+
+
+def headed(header: bytes, data: bytes = b"") -> bytes:
+    """The bytes of a .npy with any header."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), \n",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (1L,) \x00}",
+        b"'''",
+        b"(" * 5000,
+        b"{'descr': [1, 2], 'fortran_order': False, 'shape': (1,)}",
+        b"{'descr': ('<f4', (-1,)), 'fortran_order': False, 'shape': (1,)}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 0)}",
+        b"{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,)}",
+        b"{'descr': '<M8[s]', 'fortran_order': False, 'shape': ()}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+        b"{'descr': {}, 'fortran_order': False, 'shape': (1,)}",
+        b"{[]: 1}",
+    ],
+)
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_damaged_header_is_one_line(tmp_path: Path, header: bytes, end: bytes) -> None:
+    path = tmp_path / "d.npy"
+    path.write_bytes(headed(header + end))
+    with pytest.raises(QdqError) as caught:
+        open_npy(path).whole()
+    assert caught.value.exit_code == 2 and "\n" not in caught.value.line()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
+def test_damaged_compression_is_one_line(tmp_path: Path, method: int) -> None:
+    path, plain = tmp_path / "d.npz", tmp_path / "x.npy"
+    np.save(plain, np.arange(4096, dtype=np.float32))
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.write(plain, "x.npy")
+    data = path.read_bytes()
+    assert open_npz(path, BIG)["x"].whole()[9] == 9
+    refused = 0
+    for place in range(35, len(data) - 100, 97):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x5A]) + data[place + 1 :])
+        with contextlib.suppress(QdqError):
+            open_npz(path, BIG)["x"].whole()
+            continue
+        refused += 1
+    assert refused > 5

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,85 @@ def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
         read_state(tmp_path / "none")
     with pytest.raises(QdqError, match="cannot be read"):
         state_from_bytes(b"PK\x03\x04 and no more")
+
+
+def forged(kinds: tuple[str, ...] = ("mergeable",), *, meta: dict[str, Any] | None = None, **arrays: Any) -> bytes:
+    """A state with other arrays, or other entries of its description."""
+    parts = parts_of(state_of(ranges=kinds == ("mergeable",), kinds=kinds))
+    told = {**json.loads(parts["meta"].tobytes()), **(meta or {})}
+    parts["meta"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    return bytes_of({**parts, **{name.replace("__", "."): array for name, array in arrays.items()}})
+
+
+@pytest.mark.parametrize("width", [-1.0, -0.5, 0.0, 1e-60, 1e40, np.inf, -np.inf, np.nan])
+def test_a_width_that_no_data_gives_is_refused(width: float) -> None:
+    assert state_from_bytes(forged(("entropy",))).observation.histograms["entropy"]["a"].counts.any()
+    with pytest.raises(QdqError, match=r"not a saved histogram .*wide"):
+        state_from_bytes(forged(("entropy",), entropy__width=np.full((4, 1), width)))
+
+
+@pytest.mark.parametrize("ends", [(-np.inf, np.inf), (np.inf, -np.inf), (2.0, -2.0), (np.nan, 1.0), (-1.0, np.nan)])
+def test_a_range_that_no_data_gives_is_refused(ends: tuple[float, float]) -> None:
+    with pytest.raises(QdqError, match=r"not a saved histogram .*range"):
+        state_from_bytes(forged(mergeable__range=np.tile(np.array(ends, np.float32), (4, 1))))
+
+
+@pytest.mark.parametrize("tally", [-1, 1 << 62])
+def test_counts_that_nobody_counted_are_refused(tally: int) -> None:
+    with pytest.raises(QdqError, match="tally is missing or malformed"):
+        state_from_bytes(forged(mergeable__tally=np.full((4, 4), tally)))
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"shard": [0, 10**18]},
+        {"shard": [3, 2]},
+        {"shard": [-1, 2]},
+        {"shard": ["a", 2]},
+        {"shard": [0.5, 2]},
+        {"shard": 3},
+        {"samples": -1},
+        {"samples": 1e400},
+        {"samples": "many"},
+        {"passed": [1]},
+        {"facts": 3},
+        {"facts": {"data": 3}},
+        {"facts": {"kept": ["a"]}},
+        {"identity": 3},
+        {"identity": {"model": 3, "data": "", "provider": "", "passes": []}},
+        {"identity": {"model": "m", "data": "d", "provider": "cpu", "passes": 3}},
+        {"survey": []},
+        {"survey": {"names": ["a"], "kinds": {}, "affine": {}, "follows": {}, "behind": {}}},
+        {"survey": {"names": ["a"], "kinds": {"other": {}}, "affine": {}, "follows": {}, "behind": {}}},
+        {"schema": 99},
+    ],
+)
+def test_a_damaged_description_is_one_line(meta: dict[str, Any]) -> None:
+    with pytest.raises(QdqError) as caught:
+        state_from_bytes(forged(meta=meta))
+    assert caught.value.exit_code == 2 and "\n" not in caught.value.line()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"names": ["a", "a", "y", "z"]},
+        {"follows": {"z": "nobody"}},
+        {"affine": {"z": ["nobody", [1.0], [0.0], False]}},
+        {"affine": {"z": ["a", [0.0], [0.0], False]}},
+        {"affine": {"z": ["a", [1.0, 2.0], [0.0], False]}},
+        {"affine": {"z": ["a", [float("inf")], [0.0], False]}},
+        {"kinds": {"mergeable": {"y": ["same", "nobody"]}}},
+        {"kinds": {"mergeable": {"y": ["same", "z"], "z": ["same", "y"]}}},
+        {"kinds": {"mergeable": {"y": ["same"]}}},
+        {"kinds": {"mergeable": {"y": ["doubled", "a"]}}},
+    ],
+)
+def test_a_survey_whose_sources_are_not_there_is_refused(changed: dict[str, Any]) -> None:
+    told = state_of(ranges=False).survey.to_json()
+    assert Survey.from_json(told).to_json() == told
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Survey.from_json({**told, **changed})
+    with pytest.raises(QdqError, match="is no calibration state"):
+        state_from_bytes(forged(meta={"survey": {**told, **changed}}))

@@ -54,8 +54,7 @@ class ObservableModel:
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
         self.view = GraphView(proto.graph, folder)
-        functions = frozenset((function.domain, function.name) for function in proto.functions)
-        part = runnable_part(self.view, functions, self.runtime)
+        part = runnable_part(proto, self.view, self.runtime, self.providers)
         self.behind = part.behind
         others = _other_types(proto)
         made = [name for node in part.nodes for name in node.outputs if name and not self.view.is_constant(name)]
