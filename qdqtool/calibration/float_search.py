@@ -84,10 +84,10 @@ class FloatStep:
     @property
     def reason(self) -> str:
         """A sentence for the plan."""
-        together = f" together with {self.label}" if self.label else ""
+        who = f"{self.label}, all in float, take" if self.label else "in float it takes"
         return (
-            f"in float{together} it takes the loss at the outputs from {self.before:.4g} to {self.after:.4g} on "
-            f"calibration images, for {self.share:.2%} of the multiply-adds"
+            f"{who} the loss at the outputs from {self.before:.4g} to {self.after:.4g} on calibration images, "
+            f"for {self.share:.2%} of the multiply-adds"
         )
 
     def told(self) -> str:
@@ -149,7 +149,7 @@ class SearchResult:
         if self.reaching is not None:
             one = self.reaching
             also = f" as well ({one.share:.0%} of the multiply-adds)"
-            phrases.append(f"{one.label}, in float{also} would bring it to {one.after:.4g}")
+            phrases.append(f"{one.label} in float{also} would bring it to {one.after:.4g}")
         return phrases
 
     def to_json(self) -> dict[str, object]:

@@ -39,8 +39,8 @@ AUTO_GAIN = 0.2
 # kept costs conversions around it.
 AUTO_FLOOR = 0.005
 # Where `auto` found no single operator and the loss is large (`loss.LARGE_LOSS`), a group may cost more, since without
-# it there is no INT8 model worth having; it must then take half of the loss away.
-AUTO_GROUP_MACS = 0.25
+# it there is no INT8 model worth having; two thirds stay in INT8, and the group must take half of the loss away.
+AUTO_GROUP_MACS = 1 / 3
 AUTO_GROUP_GAIN = 0.5
 # A loss that was asked for may cost up to half of the multiply-adds in groups: with more in float, a float model with
 # few INT8 operators is left, which is for the user to decide.

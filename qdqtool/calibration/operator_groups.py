@@ -35,21 +35,26 @@ class Blocks:
 
     Attributes:
         blocks: of first outputs; of one operator each where the network has fewer than two residual Adds.
-        unit: what to call a block.
+        unit: what to call the blocks.
+        names: first output -> what to call the operator.
     """
 
     blocks: tuple[tuple[str, ...], ...]
     unit: str
+    names: Mapping[str, str]
 
     def first(self, count: int) -> OperatorGroup:
         """The blocks next to the input."""
         nodes = tuple(node for block in self.blocks[:count] for node in block)
-        return OperatorGroup(f"the first {count} of {len(self.blocks)} {self.unit}, up to {nodes[-1]}", nodes)
+        return OperatorGroup(f"{self._some('first', count)} (up to {self.names[nodes[-1]]})", nodes)
 
     def last(self, count: int) -> OperatorGroup:
         """The blocks next to the outputs."""
         nodes = tuple(node for block in self.blocks[-count:] for node in block)
-        return OperatorGroup(f"the last {count} of {len(self.blocks)} {self.unit}, from {nodes[0]} on", nodes)
+        return OperatorGroup(f"{self._some('last', count)} (from {self.names[nodes[0]]} on)", nodes)
+
+    def _some(self, where: str, count: int) -> str:
+        return f"the {where} {f'{count} ' if count > 1 else ''}of {len(self.blocks)} {self.unit}"
 
 
 def operator_groups(
@@ -87,9 +92,10 @@ def blocks_of(view: GraphView, operators: Collection[str]) -> Blocks:
     blocks: dict[int, list[str]] = {}
     for key in ordered:
         blocks.setdefault(bisect_left(sums, view.level_of(key)), []).append(key)
+    names = {key: view.producer[key].name for key in ordered}
     if len(sums) < 2 or len(blocks) < 2:
-        return Blocks(tuple((key,) for key in ordered), "operators")
-    return Blocks(tuple(tuple(blocks[index]) for index in sorted(blocks)), "residual blocks")
+        return Blocks(tuple((key,) for key in ordered), "operators", names)
+    return Blocks(tuple(tuple(blocks[index]) for index in sorted(blocks)), "residual blocks", names)
 
 
 def in_order(view: GraphView, operators: Iterable[str]) -> list[str]:
@@ -108,7 +114,7 @@ def _joins(view: GraphView, node: Node) -> bool:
 def _heads(heads: Sequence[Head], ordered: Sequence[str]) -> OperatorGroup:
     keys = {head.key for head in heads}
     nodes = tuple(key for key in ordered if key in keys)
-    return OperatorGroup(f"all {len(nodes)} heads in INT8", nodes)
+    return OperatorGroup(f"all {len(nodes)} heads", nodes)
 
 
 def _levels(

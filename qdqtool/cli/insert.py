@@ -134,20 +134,30 @@ def run(args: argparse.Namespace) -> int:
 
 def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     """Say where the model loses much, or more than was asked for, and what to try next; the exit code."""
-    from qdqtool.cli.next_try import conditioned_insert, ranked_operators
-
     if not result.misses and not (result.output_loss and result.output_loss.large):
         return 0
-    if result.inserted.kept:
-        todo = "try: qdqtool insert with --condition auto on the model without Q/DQ"
-    else:
-        todo = f"try: {ranked_operators(args) if result.conditioned else conditioned_insert(args)}"
+    todo = _to_try(result, args)
     if not result.misses:
         warn(f"{result.model}: {result.told_loss()}; {todo}", args)
         return 0
     told = f"is not met: {result.told_loss()}; {result.model} is written all the same"
     sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; {todo}\n")
     return 1
+
+
+def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
+    """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
+    from qdqtool.calibration.loss import LARGE_LOSS
+    from qdqtool.cli.next_try import conditioned_insert, insert_with_more_float, ranked_operators
+
+    if result.inserted.kept:
+        return "its Q/DQ were there before: try insert --condition auto on the model without them"
+    if not result.conditioned:
+        instead = "" if result.max_output_loss is not None else f", or --max-output-loss {LARGE_LOSS} in its place"
+        return f"try: {conditioned_insert(args)}{instead}"
+    if result.max_output_loss is None:
+        return f"try: {insert_with_more_float(args, LARGE_LOSS)}"
+    return f"try: {ranked_operators(args)}"
 
 
 def _loss_facts(result: InsertResult) -> dict[str, object]:

@@ -41,6 +41,11 @@ def conditioned_insert(args: argparse.Namespace) -> str:
     return _command("insert", args, _INSERT, condition="auto")
 
 
+def insert_with_more_float(args: argparse.Namespace, most: float) -> str:
+    """The same `insert`, with as much in float as a loss at the outputs of `most` takes."""
+    return _command("insert", args, _INSERT, keep_float=None, max_output_loss=most)
+
+
 def ranked_operators(args: argparse.Namespace) -> str:
     """`sensitivity` on the same model and data."""
     return _command("sensitivity", args, _SENSITIVITY)

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from qdqtool.calibration.feed import Data, Feed, FeedOptions
     from qdqtool.calibration.float_search import SearchResult
 
+_NAMED = 6  # operators of a group that a note names
+
 
 @dataclass(frozen=True)
 class InsertOptions:
@@ -205,7 +207,7 @@ def insert(
     lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
     if data is not None:
         store_table(proto, table)
-    notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule == "keep-float"]
+    notes += _told_kept(decided)
     if options.condition or data is not None:
         from qdqtool.verbs.conditioned import shifted_biases
 
@@ -216,6 +218,19 @@ def insert(
     return InsertResult(
         model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned
     )
+
+
+def _told_kept(decided: Plan) -> list[str]:
+    """A sentence for each reason that operators stay in float for accuracy; the members of a group share one."""
+    sites: dict[str, list[str]] = {}
+    for one in decided.refusals:
+        if one.rule == "keep-float":
+            sites.setdefault(one.reason, []).append(one.site)
+    told = []
+    for reason, names in sites.items():
+        few = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
+        told.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
+    return told
 
 
 @dataclass(frozen=True)
