@@ -112,6 +112,7 @@ class SearchResult:
         groups: how many groups were tried.
         runs: of the model with pairs, in all.
         untried: what was not tried, a phrase each.
+        missed: whether a goal that was asked for is not reached.
         reaching: operators that would reach the goal beside `steps`, though they cost more than a group may; None where
             it was reached, or only every operator in float would do.
     """
@@ -123,6 +124,7 @@ class SearchResult:
     groups: int = 0
     runs: int = 0
     untried: tuple[str, ...] = ()
+    missed: bool = False
     reaching: FloatStep | None = None
 
     @property
@@ -150,6 +152,8 @@ class SearchResult:
             one = self.reaching
             also = f" as well ({one.share:.0%} of the multiply-adds)"
             phrases.append(f"{one.label} in float{also} would bring it to {one.after:.4g}")
+        elif self.missed:
+            phrases.append("no run of blocks in float would reach it, short of every operator")
         return phrases
 
     def to_json(self) -> dict[str, object]:
@@ -211,7 +215,7 @@ class _Search:
         reaching = self._reaching() if missed else None
         if reaching is not None and reaching.share + self._kept_share() <= self.policy.group.share:
             self.steps.append(reaching)
-            reaching = None
+            reaching, missed = None, False
         return SearchResult(
             tuple(self.steps),
             self.before,
@@ -220,6 +224,7 @@ class _Search:
             len(self.tried_groups),
             self.runner.runs,
             self._untried(),
+            missed,
             reaching,
         )
 
@@ -324,20 +329,17 @@ class _Search:
         By bisection, as if each further block took some of the loss away; what is found was measured.
         """
         blocks = blocks_of(self.runner.view, self.runner.operators)
-        found = []
+        steps = []
         for take in (blocks.last, blocks.first):
             low, high = 0, len(blocks.blocks)  # `high` of them reach it: then all are in float
             while high - low > 1:
                 middle = (low + high) // 2
                 loss = self.runner.loss({*self.kept, *take(middle).nodes})
                 low, high = (low, middle) if loss is not None and loss <= self.policy.goal else (middle, high)
-            if high < len(blocks.blocks):
-                found.append(take(high))
-        steps = []
-        for group in found:
-            after = self.runner.loss({*self.kept, *group.nodes})
-            nodes = [node for node in group.nodes if node not in self.kept]
-            if after is not None:
+            group, kept = take(high), self.kept
+            nodes = [node for node in group.nodes if node not in kept]
+            after = self.runner.loss({*kept, *nodes})
+            if after is not None and after <= self.policy.goal and len(nodes) + len(kept) < len(self.findings):
                 findings = tuple(self.findings[node] for node in nodes)
                 steps.append(FloatStep(findings, self.loss, after, group.label))
         return min(steps, key=lambda one: (one.share, one.nodes), default=None)

@@ -93,7 +93,10 @@ def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], 
     [
         (["--keep-float", "few"], "argument --keep-float: 'few' is neither auto nor a number of operators"),
         (["--keep-float", "auto"], "--keep-float: is decided by a measurement, and there is no data; give --data"),
-        (["--budget", "0.1"], "--keep-float: is decided by a measurement, and there is no data; give --data"),
+        (
+            ["--max-output-loss", "0.1"],
+            "--max-output-loss: is decided by a measurement, and there is no data; give --data",
+        ),
     ],
 )
 def test_insert_refuses(capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], message: str) -> None:
@@ -104,6 +107,6 @@ def test_insert_refuses(capsys: pytest.CaptureFixture[str], folder: Path, words:
 
 @pytest.mark.slow
 def test_a_budget_that_is_met_keeps_nothing(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--budget", "0.9", "--json"]
+    words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--max-output-loss", "0.9", "--json"]
     code, out, _ = run(capsys, *words, "-o", folder / "q.onnx")
     assert code == 0 and not [one for one in json.loads(out)["refusals"] if one["rule"] == "keep-float"]
