@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdqtool.calibration.operator_groups import OperatorGroup, blocks_of, operator_groups
 from qdqtool.calibration.roofline import Device
@@ -187,6 +187,25 @@ def shortlist(findings: Sequence[Finding], plan: Plan, least_head: float = 0.0) 
     return [one for n, one in enumerate(findings) if n < count or (one.node in heads and one.local >= least_head)]
 
 
+def measure_groups(runner: SensitivityRunner, findings: Sequence[Finding]) -> list[FloatStep]:
+    """The loss with each group in float and all else in INT8, the least first; the `_GROUPS` cheapest groups only.
+
+    Args:
+        runner: the model.
+        findings: every operator of it.
+    """
+    by_node = {one.node: one for one in findings}
+    before = runner.base_loss()
+    groups = operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
+    steps = [FloatStep(tuple(by_node[node] for node in group.nodes), before, before, group.label) for group in groups]
+    found = []
+    for step in sorted(steps, key=lambda one: (one.share, one.nodes))[:_GROUPS]:
+        after = runner.loss(step.nodes)
+        if after is not None:
+            found.append(replace(step, after=after))
+    return sorted(found, key=lambda one: (one.after, one.share, one.nodes))
+
+
 class _Search:
     """One search: what is kept so far."""
 
@@ -294,7 +313,7 @@ class _Search:
             if one.label:
                 self.tried_groups.add(one.label)
             if after < self.loss and self.loss - after >= limits.gain * self.loss:
-                found.append(FloatStep(one.findings, self.loss, after, one.label))
+                found.append(replace(one, before=self.loss, after=after))
         return found
 
     def _best(self, steps: Sequence[FloatStep], worth: Callable[[FloatStep], float] | None = None) -> FloatStep | None:

@@ -13,9 +13,11 @@ from qdqtool.calibration.float_search import (
     SearchPolicy,
     SearchResult,
     StepLimits,
+    measure_groups,
     search,
     shortlist,
 )
+from qdqtool.calibration.loss import LARGE_LOSS
 from qdqtool.calibration.roofline import Device, load_device
 from qdqtool.calibration.sensitivity_runner import Finding, Quantised, SensitivityRunner
 
@@ -51,10 +53,17 @@ _SILENT = 0.001
 
 @dataclass(frozen=True)
 class Survey:
-    """Every operator, those that lose most first, and the loss at the outputs with all of them in INT8."""
+    """What a model loses in INT8, and by what.
+
+    Attributes:
+        findings: every operator, those that lose most first.
+        loss: at the outputs, with all of them in INT8.
+        groups: where that is large, groups of operators, `after` with all but the group in INT8, the least first.
+    """
 
     findings: tuple[Finding, ...]
     loss: float
+    groups: tuple[FloatStep, ...] = ()
 
 
 def survey(quantised: Quantised, *, ends: bool = True) -> Survey:
@@ -62,7 +71,7 @@ def survey(quantised: Quantised, *, ends: bool = True) -> Survey:
 
     Args:
         quantised: the model and what was decided about it.
-        ends: whether those that lose most are also run end to end.
+        ends: whether those that lose most are also run end to end, and groups where the loss is large.
 
     Raises:
         QdqError: the model has no float32 output; what `shadow_pass` and `OrtActivations` refuse.
@@ -72,7 +81,9 @@ def survey(quantised: Quantised, *, ends: bool = True) -> Survey:
     if ends:
         chosen = {one.node for one in shortlist(findings, runner.plan)}
         findings = [runner.ends(one) if one.node in chosen else one for one in findings]
-    return Survey(tuple(findings), runner.base_loss())
+    loss = runner.base_loss()
+    groups = measure_groups(runner, findings) if ends and loss >= LARGE_LOSS else []
+    return Survey(tuple(findings), loss, tuple(groups))
 
 
 def keep_most_harmful(quantised: Quantised, count: int) -> SearchResult:
@@ -89,8 +100,6 @@ def keep_where_concentrated(quantised: Quantised, device: Device | None = None) 
 
     Where no single one gains enough and the loss is large, one group that takes half of it away.
     """
-    from qdqtool.calibration.loss import LARGE_LOSS
-
     policy = SearchPolicy(
         goal=AUTO_FLOOR,
         device=device or load_device(),

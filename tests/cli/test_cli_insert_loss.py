@@ -12,6 +12,7 @@ import onnx
 import pytest
 from collapsing_nets import headed_net, residual_net, samples
 from command import Said, run, write_net
+from graphs import model_of
 
 from qdqtool.calibration.loss import LARGE_LOSS
 
@@ -157,3 +158,28 @@ def test_an_output_that_is_no_float_tells_no_loss(tmp_path: Path, capsys: Capsys
     said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz")
     assert said.code == 0
     assert "loss at the outputs: not measured, no output is float32 and made by a node\n" in said.out
+
+
+# The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else behind it.
+POOLED = """g (float[N,8,12,12] x) => (float[N,8,6,6] y)
+  <float[8,8,3,3] w0, float[8,1,3,3] w1, float[8,8,1,1] w2, float[8,8,1,1] w3> {
+  a = Conv<pads=[1,1,1,1]>(x, w0) r = Relu(a) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)
+  b = Conv<pads=[1,1,1,1],strides=[2,2],group=8>(r, w1) c = Conv(b, w2) d = Add(c, p) e = Relu(d) y = Conv(e, w3) }"""
+
+
+@pytest.mark.parametrize("words", [("--points-only", "--keep-float", "4"), ("--condition", "correct")])
+def test_a_point_that_moves_to_a_tensor_without_a_scale_is_no_error(
+    capsys: Capsys, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: `p: no scale for this point; calibrate it, or give a table that has it`, exit 2."""
+    from qdqtool.calibration import keep
+
+    monkeypatch.setattr(keep, "AUTO_FLOOR", 0.0)
+    monkeypatch.setattr(keep, "AUTO_MACS", 1.0)
+    monkeypatch.setattr(keep, "AUTO_GAIN", 0.0)
+    onnx.save(model_of(POOLED), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    said = insert(capsys, tmp_path, *words, "-o", tmp_path / "q.onnx")
+    assert said.code == 0 and "left in float: " in said.out
+    again = run(capsys, "insert", tmp_path / "q.onnx", "-o", tmp_path / "again.onnx")
+    assert again.code == 0
