@@ -207,11 +207,7 @@ def insert(
     lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
     if data is not None:
         store_table(proto, table)
-    notes += _told_kept(decided)
-    if options.condition or data is not None:
-        from qdqtool.verbs.conditioned import shifted_biases
-
-        notes += shifted_biases(proto, [one.site for one in decided.refusals if one.rule == "keep-float"])
+    notes += _told_kept(proto, decided, chosen_now=bool(options.condition) or data is not None)
     notes += advised
     model = give_back(proto, opened, target)
     conditioned = bool(options.condition) or bool(edits_of(proto))
@@ -220,8 +216,10 @@ def insert(
     )
 
 
-def _told_kept(decided: Plan) -> list[str]:
+def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
     """A sentence for each reason that operators stay in float for accuracy; the members of a group share one."""
+    from qdqtool.verbs.conditioned import shifted_biases
+
     sites: dict[str, list[str]] = {}
     for one in decided.refusals:
         if one.rule == "keep-float":
@@ -230,7 +228,8 @@ def _told_kept(decided: Plan) -> list[str]:
     for reason, names in sites.items():
         few = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
         told.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
-    return told
+    kept = [name for names in sites.values() for name in names]
+    return told + (shifted_biases(proto, kept) if chosen_now else [])
 
 
 @dataclass(frozen=True)
@@ -354,8 +353,9 @@ def _calibrated(
     keeping = options.keeping(by_default=_may_keep(plain, proto, feed, decided, first))
     search = first.search
     if keeping and source is not None:
-        search = search or choose_kept(keeping, source, table, options.plan)
-        table = replace(table, facts={**table.facts, "kept": search.reasons})
+        if search is None and decided.weights:
+            search = choose_kept(keeping, source, table, options.plan)
+        table = replace(table, facts={**table.facts, "kept": search.reasons if search is not None else {}})
     wants_advice = options.advise and not options.condition
     advised = advice_for(plain, opened.folder, feed, options.plan) if wants_advice else []
     return table, _Measured(tuple(advised), search, reference)

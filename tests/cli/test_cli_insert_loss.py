@@ -160,6 +160,16 @@ def test_an_output_that_is_no_float_tells_no_loss(tmp_path: Path, capsys: Capsys
     assert "loss at the outputs: not measured, no output is float32 and made by a node\n" in said.out
 
 
+@pytest.mark.parametrize("words", [("--keep-float", "1"), ("--condition", "auto"), ("--max-output-loss", "0.1")])
+def test_nothing_in_int8_is_nothing_to_search(capsys: Capsys, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Before: `has no float32 activation that can be observed`, exit 2."""
+    model = model_of("g (float[N,3] x) => (float[N,4] y) <float[3,4] w> { y = MatMul(x, w) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *words)
+    assert said.code == 0 and "loss at the outputs: 0 (0 none" in said.out
+
+
 # The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else behind it.
 POOLED = """g (float[N,8,12,12] x) => (float[N,8,6,6] y)
   <float[8,8,3,3] w0, float[8,1,3,3] w1, float[8,8,1,1] w2, float[8,8,1,1] w3> {
