@@ -48,12 +48,14 @@ class Work:
         read: elements of its input.
         written: elements of its output.
         weights: elements of its weight.
+        grid: sizes of its output without the batch and the channels: height and width of a convolution's.
     """
 
     macs: int
     read: int
     written: int
     weights: int
+    grid: tuple[int, ...] = ()
 
     def extra_microseconds(self, device: Device) -> float:
         """What FP16 costs more than INT8: multiplication or traffic, whichever is longer, and one cast of the input."""
@@ -120,7 +122,8 @@ def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> Wo
         macs = written * weights // max(dims[0], 1)
     else:
         macs = written * _summed_over(node, index, dims)
-    return Work(macs, read, written, weights)
+    grid = output[2:] if node.op in ("Conv", "ConvTranspose") else output[1:-1]
+    return Work(macs, read, written, weights, grid)
 
 
 def _summed_over(node: Node, index: int | None, dims: list[int]) -> int:

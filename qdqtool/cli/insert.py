@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -73,10 +74,11 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         " where data place pairs for the GPU, else 0)",
     )
     parser.add_argument(
-        "--budget",
+        "--max-output-loss",
         metavar="L",
         type=float,
-        help="keep the cheapest operators in float that bring the loss at the outputs, from 0 to 1, down to L",
+        help="keep the cheapest operators in float that bring the loss at the outputs, from 0 to 1, down to L; exit 1"
+        " where they do not",
     )
     parser.add_argument(
         "--points-only",
@@ -92,7 +94,11 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Insert, or only say what would be; faults are raised as QdqError."""
+    """Insert, or only say what would be; faults are raised as QdqError.
+
+    Returns:
+        1 where the loss at the outputs is more than --max-output-loss, else 0.
+    """
     from qdqtool import verbs
     from qdqtool.match.plan import explain
 
@@ -118,11 +124,59 @@ def run(args: argparse.Namespace) -> int:
                 **_facts(result.plan),
                 "added": len(result.inserted.added),
                 "kept": len(result.inserted.kept),
+                **_loss_facts(result),
             }
         )
     else:
         print_lines(_summary(result, args.target), args)
-    return 0
+    return _judge_loss(result, args)
+
+
+def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
+    """Say where the model loses much, or more than was asked for, and what to try next; the exit code."""
+    if not result.misses and not (result.output_loss and result.output_loss.large):
+        return 0
+    todo = _to_try(result, args)
+    if not result.misses:
+        warn(f"{result.model}: {result.told_loss()}; {todo}", args)
+        return 0
+    told = f"is not met: {result.told_loss()}; {result.model} is written all the same"
+    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; {todo}\n")
+    return 1
+
+
+def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
+    """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
+    from qdqtool.calibration.loss import LARGE_LOSS
+    from qdqtool.cli.next_try import conditioned_insert, insert_with_more_float, ranked_operators
+
+    if result.inserted.kept:
+        return "its Q/DQ were there before: try insert --condition auto on the model without them"
+    if not result.conditioned:
+        instead = "" if result.max_output_loss is not None else f", or --max-output-loss {LARGE_LOSS} in its place"
+        return f"try: {conditioned_insert(args)}{instead}"
+    if result.max_output_loss is None:
+        return f"try: {insert_with_more_float(args, LARGE_LOSS)}"
+    return f"try: {ranked_operators(args)}"
+
+
+def _loss_facts(result: InsertResult) -> dict[str, object]:
+    """What JSON tells of the loss at the outputs, where there was data."""
+    lost, search = result.output_loss, result.search
+    if lost is None:
+        return {}
+    facts: dict[str, object] = {
+        "output_loss": lost.value,
+        "output_loss_samples": lost.samples,
+        "output_loss_large": lost.large,
+    }
+    if lost.value is None:
+        facts["output_loss_reason"] = lost.reason
+    if result.max_output_loss is not None:
+        facts.update(max_output_loss=result.max_output_loss, max_output_loss_met=not result.misses)
+    if search is not None:
+        facts["search"] = search.to_json()
+    return facts
 
 
 def _check_method(args: argparse.Namespace) -> None:
@@ -147,7 +201,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         requantize=args.requantize,
         input_range=_range(args.input_range),
         keep_float=args.keep_float,
-        budget=args.budget,
+        max_output_loss=args.max_output_loss,
         condition=args.condition,
         advise=not args.quiet,
         whole_table=not args.points_only,
@@ -248,6 +302,8 @@ def _summary(result: InsertResult, target: str) -> list[str]:
         lines.append(f"kept {counted(len(result.inserted.kept), 'pair')} that stood there")
     if not result.plan.points:
         lines.append("nothing to quantise: no weighted operator that runs in INT8")
+    if result.output_loss is not None:
+        lines.append(result.output_loss.told())
     lines.append(f"wrote {result.model}")
     lines.append(f"next: qdqtool peel {result.model} --target {target} --trt-version 8502")
     return lines

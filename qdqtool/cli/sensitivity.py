@@ -77,6 +77,11 @@ def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
             for one in result.survey.findings[:top]
         ],
     }
+    if result.survey.groups:
+        facts["groups"] = [
+            {"group": one.label, "nodes": list(one.nodes), "without": one.after, "share": one.share}
+            for one in result.survey.groups[:top]
+        ]
     if "candidates" in result.table.facts:
         facts["candidates"] = result.table.facts["candidates"]
     return facts
@@ -88,6 +93,7 @@ def _lines(result: SensitivityResult, top: int) -> list[str]:
     lines += [_row(one) for one in found[:top]]
     if found[top:]:
         lines.append(f"and {len(found) - top} more")
+    lines += _groups(result, top)
     told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {result.survey.loss:.4g}"
     return [*lines, f"{told} (0 none, 1 all; method {result.table.facts['method']}, calibration images)"]
 
@@ -95,6 +101,14 @@ def _lines(result: SensitivityResult, top: int) -> list[str]:
 def _row(one: Finding) -> str:
     ends = [f"{value:.4g}" if value is not None else "-" for value in (one.without, one.only)]
     return f"{one.name + ' ' + one.op:<40} {one.local:>9.3g} {ends[0]:>9} {ends[1]:>9} {one.share:>7.2%}"
+
+
+def _groups(result: SensitivityResult, top: int) -> list[str]:
+    groups = result.survey.groups[:top]
+    if not groups:
+        return []
+    rows = [f"{one.label:<60} {one.after:>9.4g} {one.share:>7.2%}" for one in groups]
+    return [f"{'all in float':<60} {'without':>9} {'MACs':>7}", *rows]
 
 
 def _candidates(result: SensitivityResult) -> list[str]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +32,14 @@ from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
+from qdqtool.match.spread import borrowed_scales
 from qdqtool.passes.condition.clip import clip_weights
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.correct import correct_biases
 from qdqtool.passes.condition.equalise import Division, divide
 from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.passes.relu6 import cut_at_six, find_relus
+from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 
 ScalesFor = Callable[[Subject, Iterable[Batch]], ScaleTable]
@@ -211,6 +213,7 @@ class _Run:
         kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
         if cuts or kept:
             subject = look(self.lifted, self.folder, self.settings.plan, cuts, kept)
+            table = self._with_moved_points(subject, table)
         losses = measure_losses(subject, table, self.samples)
         additions, left = find_additions(subject, losses)
         self.left.update(left)
@@ -222,6 +225,14 @@ class _Run:
         for one in additions:
             added = "bias" if one.key in fresh else ""
             self.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantisation error", added))
+
+    def _with_moved_points(self, subject: Subject, table: ScaleTable) -> ScaleTable:
+        """What stays in float moves points across pools and Pads to tensors that were not calibrated."""
+        plan = self.settings.plan
+        wanted = [point.tensor for point in subject.plan.activations]
+        rules = load_rules(plan.target, plan.trt_version, plan.rules)
+        found = borrowed_scales(subject.view, rules, table.scales, wanted)
+        return replace(table, scales={**table.scales, **found}) if found else table
 
     def _scales(self, subject: Subject, points: list[str]) -> ScaleTable:
         """The scales that the correction reckons with."""

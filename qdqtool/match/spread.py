@@ -71,6 +71,27 @@ def spread_scales(
     return Coverage({name: scales[name] for name in order}, {n: source[n] for n in order if n in source})
 
 
+def borrowed_scales(
+    view: GraphView, rules: RuleBook, scales: Mapping[str, Scale], wanted: Iterable[str]
+) -> dict[str, Scale]:
+    """Scales for the activations of `wanted` that have none, each from a tensor that holds the same values.
+
+    Once an operator stays in float, a point can move across a pool or a Pad to a tensor that was not calibrated.
+
+    Args:
+        view: a plain graph.
+        rules: of the target and version.
+        scales: what was calibrated; weights are passed over.
+        wanted: names of activations; those that no tensor of the same values reaches are left out.
+    """
+    missing = sorted(name for name in wanted if name not in scales)
+    if not missing:
+        return {}
+    known = {name: one for name, one in scales.items() if one.bits.size == 1 and not view.is_constant(name)}
+    found = spread_scales(view, rules, known).scales
+    return {name: found[name] for name in missing if name in found}
+
+
 def same_values(view: GraphView, rules: RuleBook, *, across_joins: bool = True) -> dict[str, list[str]]:
     """Tensors on either side of the operators that commute, those of a Concat where asked for: -> its neighbours."""
     table: dict[str, list[str]] = {}

@@ -20,6 +20,7 @@ from qdqtool.verbs.keeping import Keeping, choose_kept
 
 if TYPE_CHECKING:
     from qdqtool.calibration.feed import Feed, FeedOptions
+    from qdqtool.calibration.float_search import SearchResult
     from qdqtool.calibration.options import CalibrationOptions
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.scales import ScaleTable
@@ -30,7 +31,7 @@ _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is w
 
 def condition_first(
     opened: Opened, feed: Feed, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
-) -> tuple[list[str], dict[str, str] | None]:
+) -> tuple[list[str], SearchResult | None]:
     """Edit the weights of an opened model before pairs are placed.
 
     What stays in float is chosen before biases are corrected, and is left out of that: a correction makes up for an
@@ -45,25 +46,27 @@ def condition_first(
         keeping: what may stay in float.
 
     Returns:
-        A sentence that tells what was done; what stays in float and why, None where no step had to know.
+        A sentence that tells what was done; the search for what stays in float, None where no step had to know.
 
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
     """
+    from qdqtool.calibration.auto import source_of
     from qdqtool.conditioning.run import Settings, condition_model
 
     if GraphView(opened.proto.graph, opened.folder).pairs:
         raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
-    chosen: dict[str, str] = {}
+    found: list[SearchResult] = []
     asked = parse_steps(steps)
 
     def keep(proto: onnx.ModelProto, table: ScaleTable) -> dict[str, str]:
-        chosen.update(choose_kept(keeping, proto, opened.folder, table, feed, how, plan))
-        return chosen
+        source = source_of(proto, opened.folder, feed, {}, how)
+        found.append(choose_kept(keeping, source, table, plan))
+        return found[-1].reasons
 
     settings = Settings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
     done = condition_model(opened.proto, opened.folder, feed, settings)
-    return [_told(done)], chosen if keeping and "correct" in asked else None
+    return [_told(done)], found[-1] if found else None
 
 
 def _told(done: Conditioned) -> str:

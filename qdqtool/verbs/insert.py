@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import clear_metadata
+from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import opset_of
@@ -21,7 +21,15 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.verbs.keeping import Keeping, choose_kept, is_measurable
+from qdqtool.verbs.keeping import (
+    Keeping,
+    OutputLoss,
+    OutputReference,
+    choose_kept,
+    is_measurable,
+    samples_of,
+    with_borrowed_scales,
+)
 from qdqtool.verbs.opening import (
     check_target,
     files_of,
@@ -37,6 +45,9 @@ from qdqtool.verbs.placing import points_everywhere, rounds_everywhere, with_fix
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.calibration.float_search import SearchResult
+
+_NAMED = 6  # operators of a group that a note names
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,9 @@ class InsertOptions:
         keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
             is "auto" where pairs are placed in a plain model for the GPU by data, else 0; also 0 where `condition`
             has corrected biases already, which would be off in float.
-        budget: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it there are
-            kept in float. Goes with no `keep_float` of its own.
+        max_output_loss: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it
+            there are kept in float. Goes with no `keep_float` of its own. The model is written where it is missed, too:
+            see `InsertResult.misses`.
         condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
         whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
             alone, in about half the time, and `peel --target dla` then wants data.
@@ -69,7 +81,7 @@ class InsertOptions:
     requantize: bool = False
     input_range: tuple[float, float] | None = None
     keep_float: int | Literal["auto"] | None = None
-    budget: float | None = None
+    max_output_loss: float | None = None
     condition: str = ""
     advise: bool = False
     whole_table: bool = True
@@ -77,9 +89,9 @@ class InsertOptions:
     def keeping(self, *, by_default: bool) -> Keeping:
         """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
         if self.keep_float is None:
-            allowed = by_default and self.budget is None and self.plan.target == "gpu"
-            return Keeping("auto" if allowed else 0, self.budget)
-        return Keeping(self.keep_float, self.budget)
+            allowed = by_default and self.max_output_loss is None and self.plan.target == "gpu"
+            return Keeping("auto" if allowed else 0, self.max_output_loss)
+        return Keeping(self.keep_float, self.max_output_loss)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,10 @@ class InsertResult:
         inserted: what was added, what was there.
         table: the scales that were calibrated, given or estimated.
         notes: sentences on what was lifted, folded or guessed.
+        output_loss: of the model as it is written, against the float model as it was given; None without data.
+        search: what was tried in float for accuracy; None where nothing was to be.
+        max_output_loss: what the loss at the outputs was to be at most.
+        conditioned: whether `condition` edited the weights, now or before.
     """
 
     model: Any
@@ -99,6 +115,26 @@ class InsertResult:
     inserted: Inserted
     table: ScaleTable
     notes: tuple[str, ...]
+    output_loss: OutputLoss | None = None
+    search: SearchResult | None = None
+    max_output_loss: float | None = None
+    conditioned: bool = False
+
+    def told_loss(self) -> str:
+        """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
+        if self.output_loss is None or self.output_loss.value is None:
+            return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
+        phrases = ["loses much in INT8"] if self.output_loss.large else []
+        phrases.append(self.output_loss.told())
+        return "; ".join([*phrases, *(self.search.told() if self.search is not None else ())])
+
+    @property
+    def misses(self) -> bool:
+        """Whether the loss at the outputs is larger than was asked for, or was not measured though it was asked for."""
+        if self.max_output_loss is None:
+            return False
+        loss = self.output_loss.value if self.output_loss is not None else None
+        return loss is None or loss > self.max_output_loss
 
     @property
     def estimated(self) -> int:
@@ -148,10 +184,8 @@ def insert(
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [opened.path, *files_of(data), path_of(scales), options.plan.rules])
     notes: list[str] = []
-    kept: Mapping[str, str] | None = None
-    if options.condition:
-        told, kept = _conditioned(opened, data, options)
-        notes += told
+    measured = _conditioned(opened, data, options) if options.condition else _Measured()
+    notes += measured.notes
     proto, view = _prepare(opened, options, notes)
     stored = stored_table(proto)
     table = _known(proto, view, data, scales, options)
@@ -159,23 +193,62 @@ def insert(
         view, folded = fold_batch_norms(view)
         notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
     decided = _decide(proto, view, options.plan, stored, table)
-    advised: list[str] = []
+    advised: tuple[str, ...] = ()
     if data is not None:
-        table, advised = _calibrated(proto, opened, decided, data, options, kept)
+        table, measured = _calibrated(proto, opened, decided, data, options, measured)
+        advised = measured.notes
         decided = _decide(proto, view, options.plan, stored, table)
+        if measured.kept:
+            table = with_borrowed_scales(table, view, options.plan, decided)
     chosen: Mapping[str, Scale] = table.scales
     if scales is None and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)
     done = insert_pairs(view, decided, chosen, given=scales is not None)
+    lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
     if data is not None:
         store_table(proto, table)
-    notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule == "keep-float"]
-    if options.condition or data is not None:
-        from qdqtool.verbs.conditioned import shifted_biases
-
-        notes += shifted_biases(proto, [one.site for one in decided.refusals if one.rule == "keep-float"])
+    notes += _told_kept(proto, decided, chosen_now=bool(options.condition) or data is not None)
     notes += advised
-    return InsertResult(give_back(proto, opened, target), decided, done, table, tuple(notes))
+    model = give_back(proto, opened, target)
+    conditioned = bool(options.condition) or bool(edits_of(proto))
+    return InsertResult(
+        model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned
+    )
+
+
+def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
+    """A sentence for each reason that operators stay in float for accuracy; the members of a group share one."""
+    from qdqtool.verbs.conditioned import shifted_biases
+
+    sites: dict[str, list[str]] = {}
+    for one in decided.refusals:
+        if one.rule == "keep-float":
+            sites.setdefault(one.reason, []).append(one.site)
+    told = []
+    for reason, names in sites.items():
+        few = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
+        told.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
+    kept = [name for names in sites.values() for name in names]
+    return told + (shifted_biases(proto, kept) if chosen_now else [])
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What was found out about a model by running data: by conditioning first, then by calibrating.
+
+    Attributes:
+        notes: sentences.
+        search: what was tried in float; None where that was not asked for.
+        reference: the outputs of the float model as it was given.
+    """
+
+    notes: tuple[str, ...] = ()
+    search: SearchResult | None = None
+    reference: OutputReference | None = None
+
+    @property
+    def kept(self) -> dict[str, str]:
+        return self.search.reasons if self.search is not None else {}
 
 
 def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:
@@ -226,9 +299,7 @@ def _decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None
     return points_everywhere(proto, view, decided, options, tables)
 
 
-def _conditioned(
-    opened: Opened, data: Data | Feed | None, options: InsertOptions
-) -> tuple[list[str], dict[str, str] | None]:
+def _conditioned(opened: Opened, data: Data | Feed | None, options: InsertOptions) -> _Measured:
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
     from qdqtool.calibration.options import with_method
     from qdqtool.verbs.conditioned import condition_first
@@ -236,8 +307,13 @@ def _conditioned(
     if data is None:
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    how = replace(with_method(options.calibration), where=opened.name)
     keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto))
-    return condition_first(opened, feed, options.condition, options.plan, with_method(options.calibration), keeping)
+    reference = None
+    if is_plain(opened.proto):
+        reference = OutputReference.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, feed, how))
+    notes, search = condition_first(opened, feed, options.condition, options.plan, how, keeping)
+    return _Measured(tuple(notes), search, reference)
 
 
 def _calibrated(
@@ -246,47 +322,49 @@ def _calibrated(
     decided: Plan,
     data: Data | Feed,
     options: InsertOptions,
-    kept: Mapping[str, str] | None,
-) -> tuple[ScaleTable, list[str]]:
+    first: _Measured,
+) -> tuple[ScaleTable, _Measured]:
     """Scales of every float tensor of the plain model, in its facts what is to be kept in float; and advice.
 
-    `kept` was chosen by conditioning, where that had to know.
+    `first` is what conditioning found out; what it chose stays in float.
     """
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
     from qdqtool.calibration.options import default_method, with_method
+    from qdqtool.verbs.conditioned import advice_for
 
     plain = proto
     if not is_plain(proto):
-        if options.keeping(by_default=False):
-            raise QdqError(opened.name, "has Q/DQ, which --keep-float would have to undo", "add --requantize")
+        asked = options.keeping(by_default=False)
+        if asked:
+            raise QdqError(opened.name, f"has Q/DQ, which {asked.option} would have to undo", "add --requantize")
         plain = onnx.ModelProto()
         plain.CopyFrom(proto)
         peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(plain.graph), options.feed)
+    options.keeping(by_default=False).check_data(feed)
     method = "mse" if options.condition else default_method(plain, once=feed.once)
     how = replace(with_method(options.calibration, method), where=opened.name)
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
-    keeping = options.keeping(by_default=_may_keep(plain, proto, feed, decided, kept))
-    if keeping:
-        if kept is None:
-            kept = choose_kept(keeping, plain, opened.folder, table, feed, how, options.plan)
-        table = replace(table, facts={**table.facts, "kept": dict(kept)})
-    if not options.advise or options.condition:
-        return table, []
-    from qdqtool.verbs.conditioned import advice_for
+    source = samples_of(plain, opened.folder, feed, how)
+    reference = first.reference or OutputReference.of(plain, opened.folder, source)
+    keeping = options.keeping(by_default=_may_keep(plain, proto, feed, decided, first))
+    search = first.search
+    if keeping and source is not None:
+        if search is None and decided.weights:
+            search = choose_kept(keeping, source, table, options.plan)
+        table = replace(table, facts={**table.facts, "kept": search.reasons if search is not None else {}})
+    wants_advice = options.advise and not options.condition
+    advised = advice_for(plain, opened.folder, feed, options.plan) if wants_advice else []
+    return table, _Measured(tuple(advised), search, reference)
 
-    return table, advice_for(plain, opened.folder, feed, options.plan)
 
-
-def _may_keep(
-    plain: onnx.ModelProto, proto: onnx.ModelProto, feed: Feed, decided: Plan, kept: Mapping[str, str] | None
-) -> bool:
+def _may_keep(plain: onnx.ModelProto, proto: onnx.ModelProto, feed: Feed, decided: Plan, first: _Measured) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
     from qdqtool.verbs.conditioned import corrected
 
     if plain is not proto or feed.once or not is_measurable(plain, decided):
         return False
-    return kept is not None or not corrected(plain)
+    return first.search is not None or not corrected(plain)

@@ -17,7 +17,7 @@ from qdqtool.calibration.keep import (
     Quantised,
     keep_most_harmful,
     keep_where_concentrated,
-    keep_within_budget,
+    keep_within_loss,
     survey,
 )
 from qdqtool.match.plan import PlanOptions
@@ -78,48 +78,50 @@ def test_shares_are_of_all_operators_in_int8(sick: Quantised) -> None:
 
 
 def test_the_most_harmful_is_kept_and_says_by_how_much(sick: Quantised) -> None:
-    (kept,) = keep_most_harmful(sick, 1)
-    assert kept.finding.node == "b0" and kept.after < kept.before / 10
-    assert kept.reason.startswith("in float it takes the loss at the outputs from ")
-    assert f"{kept.finding.share:.2%}" in kept.reason
+    found = keep_most_harmful(sick, 1)
+    (step,) = found.steps
+    assert step.nodes == ("b0",) and step.after < step.before / 10
+    assert step.reason.startswith("in float it takes the loss at the outputs from ")
+    assert f"{step.share:.2%}" in step.reason and found.reasons == {"b0": step.reason}
+    assert (found.before, found.loss) == (step.before, step.after)
 
 
 def test_each_next_one_is_measured_with_those_before_it(sick: Quantised) -> None:
-    kept = keep_most_harmful(sick, 3)
-    assert len(kept) == 3 and len({one.finding.node for one in kept}) == 3
-    assert all(one.after < one.before for one in kept)
-    assert [one.before for one in kept[1:]] == [one.after for one in kept[:-1]]
-    assert keep_most_harmful(sick, 0) == []
+    steps = keep_most_harmful(sick, 3).steps
+    assert len(steps) == 3 and len({one.nodes for one in steps}) == 3
+    assert all(one.after < one.before for one in steps)
+    assert [one.before for one in steps[1:]] == [one.after for one in steps[:-1]]
+    assert keep_most_harmful(sick, 0).steps == ()
 
 
 def test_auto_keeps_few_and_cheap_ones_where_the_loss_is_concentrated(
     sick: Quantised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert keep_where_concentrated(sick) == []  # b0 has 3.6 % of the multiply-adds, more than auto may keep
+    assert keep_where_concentrated(sick).steps == ()  # b0 has 3.6 % of the multiply-adds, more than auto may keep
     monkeypatch.setattr(keep, "AUTO_MACS", 0.05)
-    assert [one.finding.node for one in keep_where_concentrated(sick)] == ["b0"]
+    assert list(keep_where_concentrated(sick).reasons) == ["b0"]
 
 
 def test_auto_keeps_nothing_where_nothing_hurts(sound: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keep, "AUTO_MACS", 1.0)
     assert survey(sound, ends=False).loss < AUTO_FLOOR
-    assert keep_where_concentrated(sound) == []
+    assert keep_where_concentrated(sound).steps == ()
 
 
 def test_auto_keeps_nothing_where_the_loss_is_spread(sound: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keep, "AUTO_MACS", 1.0)
     monkeypatch.setattr(keep, "AUTO_FLOOR", 0.0)
     monkeypatch.setattr(keep, "AUTO_GAIN", 0.9)
-    assert keep_where_concentrated(sound) == []
+    assert keep_where_concentrated(sound).steps == ()
 
 
 @pytest.mark.slow
-def test_a_budget_is_met_with_as_few_as_it_takes(sick: Quantised) -> None:
+def test_a_loss_that_was_asked_for_is_met_with_as_few_as_it_takes(sick: Quantised) -> None:
     loss = survey(sick, ends=False).loss
-    assert keep_within_budget(sick, loss) == []
-    kept = keep_within_budget(sick, loss / 5)
-    assert kept and kept[-1].after <= loss / 5
-    assert all(one.after > loss / 5 for one in kept[:-1])
+    assert keep_within_loss(sick, loss).steps == ()
+    steps = keep_within_loss(sick, loss / 5).steps
+    assert steps and steps[-1].after <= loss / 5
+    assert all(one.after > loss / 5 for one in steps[:-1])
 
 
 def test_float_heads_are_not_kept_again() -> None:
@@ -131,8 +133,3 @@ def test_the_model_is_not_changed(sick: Quantised) -> None:
     before = sick.source.proto.SerializeToString()
     keep_most_harmful(sick, 1)
     assert sick.source.proto.SerializeToString() == before
-
-
-def test_what_takes_nothing_away_is_not_kept(sick: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qdqtool.calibration.keep._Bench.loss", lambda self, floats: 0.5)
-    assert keep_most_harmful(sick, 3) == [] and keep_within_budget(sick, 0.1) == []

@@ -149,3 +149,24 @@ def test_a_model_without_a_float_output_is_refused() -> None:
     model = model_of("g (float[N,6,5] x) => (int64[3] s) { s = Shape(x) }")
     with pytest.raises(QdqError, match="no float32 output"):
         yardstick(model)
+
+
+def test_a_few_large_places_that_hardly_vary_do_not_stand_for_a_channel() -> None:
+    """One place in forty has a large value that no sample changes much; an error of 5 % there is all that there is."""
+    text = """g (float[N,40,4] x) => (float[N,40,4] y) <float[40,4] border, float[40,4] k> {
+              z = Mul(x, k) y = Add(z, border) }"""
+
+    def model(factor: float, places: float = 1.0) -> onnx.ModelProto:
+        made = model_of(text)
+        border = np.zeros((40, 4), np.float32)
+        border[0] = 1000 * factor
+        values = {"border": border, "k": np.full((40, 4), places, np.float32)}
+        for tensor in made.graph.initializer:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values[tensor.name], tensor.name))
+        return made
+
+    data = [{"x": np.random.default_rng(i).standard_normal((1, 40, 4)).astype(np.float32)} for i in range(4)]
+    one = Yardstick.of(model(1.0), None, data, "cpu", "m")
+    assert one.loss(model(1.05), None) == pytest.approx(1 / 40)
+    worse, worst = one.loss(model(1.05, 1.5), None), one.loss(model(1.05, 2.5), None)
+    assert 1 / 40 < worse < worst <= 1.0  # the other places still tell models apart

@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from collapsing_nets import residual_net, samples
 
 from qdqtool.cli.main import main
 
@@ -93,7 +95,10 @@ def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], 
     [
         (["--keep-float", "few"], "argument --keep-float: 'few' is neither auto nor a number of operators"),
         (["--keep-float", "auto"], "--keep-float: is decided by a measurement, and there is no data; give --data"),
-        (["--budget", "0.1"], "--keep-float: is decided by a measurement, and there is no data; give --data"),
+        (
+            ["--max-output-loss", "0.1"],
+            "--max-output-loss: is decided by a measurement, and there is no data; give --data",
+        ),
     ],
 )
 def test_insert_refuses(capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], message: str) -> None:
@@ -104,6 +109,23 @@ def test_insert_refuses(capsys: pytest.CaptureFixture[str], folder: Path, words:
 
 @pytest.mark.slow
 def test_a_budget_that_is_met_keeps_nothing(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--budget", "0.9", "--json"]
+    words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--max-output-loss", "0.9", "--json"]
     code, out, _ = run(capsys, *words, "-o", folder / "q.onnx")
     assert code == 0 and not [one for one in json.loads(out)["refusals"] if one["rule"] == "keep-float"]
+
+
+def test_groups_are_told_where_the_loss_is_large(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    onnx.save(residual_net(8, 6), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    words = ["sensitivity", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "--method", "max"]
+    code, out, _ = run(capsys, *words, "--top", "3")
+    lines = out.splitlines()
+    (head,) = [number for number, line in enumerate(lines) if line.split() == ["all", "in", "float", "without", "MACs"]]
+    rows = lines[head + 1 : -1]
+    assert code == 0 and len(rows) == 3 and any(row.startswith("the last 2 of 9 residual blocks") for row in rows)
+    assert [float(row.split()[-2]) for row in rows] == sorted(float(row.split()[-2]) for row in rows)
+    code, out, _ = run(capsys, *words, "--json")
+    groups = json.loads(out)["groups"]
+    assert code == 0 and {"group", "nodes", "without", "share"} == groups[0].keys() and groups[0]["without"] < 0.1
+    code, out, _ = run(capsys, *words, "--local")
+    assert code == 0 and "all in float" not in out

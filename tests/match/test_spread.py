@@ -10,7 +10,7 @@ from graphs import model_of, plan_of, table_of, view_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, make_plan
-from qdqtool.match.spread import Coverage, check_coverage, spread_scales
+from qdqtool.match.spread import Coverage, borrowed_scales, check_coverage, spread_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
 
@@ -130,3 +130,15 @@ def test_an_int8_operator_whose_input_has_no_scale_is_an_error(name: str) -> Non
 def test_operators_in_float_need_none() -> None:
     view = view_of(NET)
     assert check_coverage(view, plan_of(NET).groups, Coverage({}, {}), []) == []
+
+
+def test_a_tensor_without_a_scale_borrows_that_of_the_same_values() -> None:
+    text = """g (float[N,4,8,8] x) => (float[N,4,4,4] y, float[N,4,8,8] z) <float[4,4,1,1] w> {
+              a = Relu(x) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(a) y = Conv(p, w) z = Sigmoid(a) }"""
+    view = view_of(text)
+    rules = load_rules("gpu")
+    known = {"a": Scale.of(0.5), "w": Scale.of(0.1)}
+    found = borrowed_scales(view, rules, known, ["a", "p", "z"])
+    assert found.keys() == {"p"} and found["p"].same_bits(known["a"])
+    assert (found["p"].origin, found["p"].method) == ("equal", "same values as a")
+    assert borrowed_scales(view, rules, known, ["a"]) == {}

@@ -119,9 +119,9 @@ def test_peel_gives_the_plain_model_back(kept: InsertResult, detector: onnx.Mode
     ("options", "given", "message"),
     [
         (InsertOptions(keep_float="auto"), False, "--keep-float: is decided by a measurement"),
-        (InsertOptions(budget=0.1), False, "give --data"),
-        (InsertOptions(budget=0.1, keep_float=2), True, "--budget: decides how many"),
-        (InsertOptions(budget=1.5), True, "--budget: 1.5 is no loss from 0 to 1"),
+        (InsertOptions(max_output_loss=0.1), False, "give --data"),
+        (InsertOptions(max_output_loss=0.1, keep_float=2), True, "--max-output-loss: decides how many"),
+        (InsertOptions(max_output_loss=1.5), True, "--max-output-loss: 1.5 is no loss from 0 to 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

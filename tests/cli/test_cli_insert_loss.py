@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `insert --data` says of the loss at the outputs: always the figure; where it is large, what to try next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from collapsing_nets import headed_net, residual_net, samples
+from command import Said, run, write_net
+from graphs import model_of
+
+from qdqtool.calibration.loss import LARGE_LOSS
+
+Capsys = pytest.CaptureFixture[str]
+ALL = ("--float-heads", "none", "--method", "max")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A stream whose channels lie far apart, all the way: nothing that `auto` may keep helps."""
+    onnx.save(residual_net(4), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    return tmp_path
+
+
+def insert(capsys: Capsys, folder: Path, *words: object) -> Said:
+    return run(capsys, "insert", folder / "m.onnx", "--data", folder / "d.npz", *ALL, *words)
+
+
+def printed_command(said: Said) -> list[str]:
+    """The words behind `try: qdqtool` on the line that warns."""
+    (line,) = [line for line in said.err.splitlines() if "; try: qdqtool " in line]
+    return shlex.split(line.split("; try: qdqtool ")[1].split(", or --")[0])
+
+
+@pytest.mark.parametrize("words", [(), ("--keep-float", "0"), ("--method", "mse", "--points-only")])
+def test_the_figure_is_always_there(capsys: Capsys, tmp_path: Path, words: tuple[str, ...]) -> None:
+    model = write_net(tmp_path)
+    said = run(capsys, "insert", model, "--data", tmp_path / "d.npz", *words)
+    (line,) = [line for line in said.out.splitlines() if line.startswith("loss at the outputs: ")]
+    assert said.code == 0 and line.endswith(" (0 none, 1 all; 4 calibration samples)")
+    assert 0.0 < float(line.split()[4]) < LARGE_LOSS and "loses much" not in said.err
+
+
+def test_without_data_there_is_none(capsys: Capsys, tmp_path: Path) -> None:
+    said = run(capsys, "insert", write_net(tmp_path))
+    assert said.code == 0 and "loss at the outputs" not in said.out
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--json")
+    assert "output_loss" not in json.loads(said.out)
+
+
+def test_a_collapse_is_said_with_what_to_try(capsys: Capsys, folder: Path) -> None:
+    said = insert(capsys, folder, "--limit", "3", "-o", folder / "q.onnx")
+    assert said.code == 0
+    (line,) = [line for line in said.err.splitlines() if line.startswith("qdqtool: warning: ")]
+    assert line.startswith(f"qdqtool: warning: {folder / 'q.onnx'}: loses much in INT8; loss at the outputs: 0.8")
+    assert "; nothing was found to keep in float; " in line and " runs tried 8 operators alone and " in line
+    assert line.endswith(f", or --max-output-loss {LARGE_LOSS} in its place")
+    words = ["--preprocess", "--batch", "--target", "--trt-version", "--keep-float", "--max-output-loss"]
+    assert not set(words) & set(printed_command(said))
+    assert " ".join(printed_command(said)).endswith(
+        f"--limit 3 --method max --float-heads none --condition auto -o {folder / 'q.onnx'}"
+    )
+    assert insert(capsys, folder, "-q", "-o", folder / "q.onnx") == Said(0, "", "")
+
+
+def test_each_command_that_is_printed_runs_as_printed_until_the_loss_is_small(capsys: Capsys, folder: Path) -> None:
+    said = insert(capsys, folder, "--trt-version", "10.3.0", "-o", folder / "an output.onnx")
+    for _ in range(3):
+        if "loses much" not in said.err:
+            break
+        words = printed_command(said)
+        assert "10.3.0" in words or words[0] == "sensitivity"
+        said = run(capsys, *words)
+    assert said.code == 0 and "loses much" not in said.err
+
+
+def test_a_loss_that_is_met_is_exit_0(capsys: Capsys, folder: Path) -> None:
+    said = insert(capsys, folder, "--max-output-loss", "0.1", "--json", "-o", folder / "q.onnx")
+    facts = json.loads(said.out)
+    assert said.code == 0 and facts["output_loss"] <= 0.1
+    assert (facts["max_output_loss"], facts["max_output_loss_met"], facts["output_loss_large"]) == (0.1, True, False)
+    search = facts["search"]
+    assert search["after"] == facts["output_loss"] and search["before"] > 0.8
+    assert {node for step in search["steps"] for node in step["nodes"]} == {
+        one["site"] for one in facts["refusals"] if one["rule"] == "keep-float"
+    }
+
+
+def test_a_loss_that_is_missed_is_exit_1_and_says_what_would_meet_it(
+    capsys: Capsys, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qdqtool.calibration import float_search
+
+    monkeypatch.setattr(float_search, "shortlist", lambda findings, plan, least_head=0.0: [])
+    said = insert(capsys, folder, "--max-output-loss", "0.1", "-o", folder / "q.onnx")
+    assert said.code == 1 and (folder / "q.onnx").is_file()
+    (line,) = [line for line in said.err.splitlines() if line.startswith("qdqtool: error: ")]
+    assert line.startswith("qdqtool: error: --max-output-loss 0.1: is not met: ")
+    assert " of the multiply-adds) would bring it to 0.065" in line
+    assert f"; {folder / 'q.onnx'} is written all the same; try: qdqtool insert " in line
+    assert "--max-output-loss 0.1 --condition auto" in " ".join(printed_command(said))
+    quiet = insert(capsys, folder, "--max-output-loss", "0.1", "-q", "-o", folder / "q.onnx")
+    assert (quiet.code, quiet.out, quiet.err) == (1, "", line + "\n")
+    said = insert(capsys, folder, "--max-output-loss", "0.1", "--json", "-o", folder / "q.onnx")
+    facts = json.loads(said.out)
+    assert said.code == 1 and facts["max_output_loss_met"] is False
+    assert facts["search"]["would_reach"]["loss"] <= 0.1 < facts["output_loss"]
+    said = insert(capsys, folder, "--max-output-loss", "0.01", "-o", folder / "q.onnx")
+    assert said.code == 1
+    assert "; no run of blocks in float would reach it, short of every operator; " in said.err
+
+
+def test_a_group_is_one_note_and_the_same_bytes_each_time(capsys: Capsys, tmp_path: Path) -> None:
+    onnx.save(headed_net(6), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    said = insert(capsys, tmp_path, "-o", tmp_path / "one.onnx")
+    (note,) = [line for line in said.err.splitlines() if "in float: " in line]
+    assert note.startswith("qdqtool: note: y0, y1, y2, y3, y4, y5 stay in float: all 6 heads, all in float, take the")
+    assert "loses much" not in said.err and "left in float: 6 by keep-float" in said.out
+    assert insert(capsys, tmp_path, "-q", "-o", tmp_path / "two.onnx").code == 0
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+
+
+def test_pairs_that_stood_there_are_measured_too(capsys: Capsys, folder: Path) -> None:
+    assert insert(capsys, folder, "--keep-float", "0", "-q", "-o", folder / "q.onnx").code == 0
+    words = ["insert", folder / "q.onnx", "--data", folder / "d.npz", *ALL, "-o", folder / "again.onnx"]
+    said = run(capsys, *words)
+    assert said.code == 0 and "loss at the outputs: 0.8" in said.out
+    assert said.err.endswith("its Q/DQ were there before: try insert --condition auto on the model without them\n")
+
+
+def test_data_that_can_be_walked_once_tell_no_loss(folder: Path) -> None:
+    from qdqtool.errors import QdqError
+    from qdqtool.match.plan import PlanOptions
+    from qdqtool.verbs import InsertOptions, insert
+
+    options = InsertOptions(plan=PlanOptions(float_heads="none"))
+    model = onnx.load(folder / "m.onnx")
+    done = insert(model, data=iter([{"x": samples()}]), options=options)
+    assert done.output_loss is not None and done.output_loss.value is None
+    assert done.output_loss.told() == "loss at the outputs: not measured, the data can be walked only once"
+    for asked, option in ((InsertOptions(keep_float=1), "keep-float"), (InsertOptions(max_output_loss=0.1), "max-out")):
+        with pytest.raises(QdqError, match=f"--{option}.*can be walked only once; give a list"):
+            insert(model, data=iter([{"x": samples()}]), options=asked)
+
+
+def test_an_output_that_is_no_float_tells_no_loss(tmp_path: Path, capsys: Capsys) -> None:
+    model = onnx.load(write_net(tmp_path))
+    model.graph.node.append(onnx.helper.make_node("ArgMax", ["y"], ["top"], axis=1))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("top", onnx.TensorProto.INT64, None))
+    onnx.save(model, tmp_path / "m.onnx")
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz")
+    assert said.code == 0
+    assert "loss at the outputs: not measured, no output is float32 and made by a node\n" in said.out
+
+
+@pytest.mark.parametrize("words", [("--keep-float", "1"), ("--condition", "auto"), ("--max-output-loss", "0.1")])
+def test_nothing_in_int8_is_nothing_to_search(capsys: Capsys, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Before: `has no float32 activation that can be observed`, exit 2."""
+    model = model_of("g (float[N,3] x) => (float[N,4] y) <float[3,4] w> { y = MatMul(x, w) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
+    said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *words)
+    assert said.code == 0 and "loss at the outputs: 0 (0 none" in said.out
+
+
+# The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else behind it.
+POOLED = """g (float[N,8,12,12] x) => (float[N,8,6,6] y)
+  <float[8,8,3,3] w0, float[8,1,3,3] w1, float[8,8,1,1] w2, float[8,8,1,1] w3> {
+  a = Conv<pads=[1,1,1,1]>(x, w0) r = Relu(a) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)
+  b = Conv<pads=[1,1,1,1],strides=[2,2],group=8>(r, w1) c = Conv(b, w2) d = Add(c, p) e = Relu(d) y = Conv(e, w3) }"""
+
+
+@pytest.mark.parametrize("words", [("--points-only", "--keep-float", "4"), ("--condition", "correct")])
+def test_a_point_that_moves_to_a_tensor_without_a_scale_is_no_error(
+    capsys: Capsys, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: `p: no scale for this point; calibrate it, or give a table that has it`, exit 2."""
+    from qdqtool.calibration import keep
+
+    monkeypatch.setattr(keep, "AUTO_FLOOR", 0.0)
+    monkeypatch.setattr(keep, "AUTO_MACS", 1.0)
+    monkeypatch.setattr(keep, "AUTO_GAIN", 0.0)
+    onnx.save(model_of(POOLED), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    said = insert(capsys, tmp_path, *words, "-o", tmp_path / "q.onnx")
+    assert said.code == 0 and "left in float: " in said.out
+    again = run(capsys, "insert", tmp_path / "q.onnx", "-o", tmp_path / "again.onnx")
+    assert again.code == 0
