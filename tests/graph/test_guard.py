@@ -72,6 +72,14 @@ def node(index: int, **fields: object) -> Break:
     return apply
 
 
+def operator(op: str, **attributes: object) -> Break:
+    def apply(model: onnx.ModelProto) -> None:
+        changed = model.graph.node[1]
+        changed.CopyFrom(helper.make_node(op, list(changed.input), list(changed.output), **attributes))
+
+    return apply
+
+
 def raw_name(model: onnx.ModelProto) -> onnx.ModelProto:
     """Protobuf refuses to set such a name, but not to read it."""
     data = model.SerializeToString().replace(b"spare", b"sp\xffre")
@@ -96,7 +104,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "output named like a weight": (node(1, output=["w"]), "Relu w makes w, which is made"),
     "output named like an input": (node(1, output=["x"]), "Relu x makes x, which is made"),
     "output without a name": (node(1, output=[""]), "Relu .*has no output with a name"),
-    "no output": (node(1, output=[]), "Relu .*has no output with a name"),
+    "no output": (node(1, output=[]), "Relu has 0 outputs, ONNX has 1"),
     "dangling input": (node(1, input=["nobody"]), "Relu b reads nobody, which nothing makes"),
     "dangling input in a branch": (lambda m: branch(m).node[0].input.__setitem__(0, "nobody"), "Neg u reads nobody"),
     "cycle": (node(0, input=["b", "w"]), "a cycle through (MatMul a|Relu b)"),
@@ -187,7 +195,8 @@ def test_a_broken_model_gets_one_line_and_exit_code_2_and_stays_as_it_is(case: s
 def nested(depth: int) -> onnx.ModelProto:
     text = f"y{depth} = Relu(x)"
     for level in range(depth - 1, -1, -1):
-        text = f"y{level} = If(c) <then_branch = t{level} () => (float y{level + 1}) {{{text}}}>"
+        other = f"else_branch = e{level} () => (float z{level}) {{z{level} = Neg(x)}}"
+        text = f"y{level} = If(c) <then_branch = t{level} () => (float y{level + 1}) {{{text}}}, {other}>"
     return onnx.parser.parse_model(
         f'<ir_version: 7, opset_import: ["" : 13]> g (float x, bool c) => (float y0) {{{text}}}'
     )
@@ -197,8 +206,8 @@ LEGAL: dict[str, Break] = {
     "the model itself": lambda m: None,
     "unsorted nodes": lambda m: m.graph.node.insert(0, m.graph.node.pop()),
     "duplicate node names": lambda m: [setattr(n, "name", "same") for n in m.graph.node],
-    "optional output left out": node(1, output=["b", "", "b2"]),
-    "optional input left out": node(1, input=["a", "", "w"]),
+    "optional output left out": lambda m: (operator("Dropout")(m), node(1, output=["b", ""])(m)),
+    "optional input left out": lambda m: (operator("Clip")(m), node(1, input=["a", "", "x"])(m)),
     "operator without a schema": lambda m: setattr(m.graph.node[1], "op_type", "EfficientNMS_TRT"),
     "weights that are not finite": lambda m: setattr(weight(m), "raw_data", np.full(4, np.nan, np.float32).tobytes()),
     "an empty weight": lambda m: (dims(0, 3)(m), setattr(weight(m), "raw_data", b"")),
@@ -238,7 +247,7 @@ def test_more_than_64_nested_graphs_are_refused_without_recursion() -> None:
     inner.node.add(op_type="Relu", input=["x"], output=["y"])
     for _ in range(70):
         outer = onnx.GraphProto()
-        outer.node.add(op_type="If", input=["c"], output=["y"]).attribute.add(
+        outer.node.add(op_type="Holder", domain="own", input=["c"], output=["y"]).attribute.add(
             name="then_branch", type=onnx.AttributeProto.GRAPH
         ).g.CopyFrom(inner)
         inner = outer

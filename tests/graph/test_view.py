@@ -97,9 +97,9 @@ def test_a_loose_quantize_or_dequantize_stays_a_node() -> None:
 
 # ---------------------------------------------------------------- constants
 
-CONSTANTS = """g (float[1,4] x) => (float[4,1] z) <float[4,1] w, int64[2] s = {4,1}> {
+CONSTANTS = """g (float[1,4] x) => (float[4,1] z) <float[4,1] w, int64[2] s = {4,1}, int64[2] o = {0,1}> {
  c = Constant<value = float[2,2] {1,2,3,4}>() f = Constant<value_floats = [1.5, 2.5]>() n = Constant<value_int = 7>() t = Constant<value_string = "a">()
- i = Identity(w) r = Transpose<perm=[1,0]>(i) h = Reshape(x, s) k = Cast<to=6>(f) e = Relu(w) u = Unsqueeze(n, s) z = Add(h, w) }"""
+ i = Identity(w) r = Transpose<perm=[1,0]>(i) h = Reshape(x, s) k = Cast<to=6>(f) e = Relu(w) u = Unsqueeze(n, o) z = Add(h, w) }"""
 
 
 def test_what_is_constant() -> None:
