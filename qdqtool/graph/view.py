@@ -349,7 +349,9 @@ class GraphView:
         if stored is None or scale is None or zero is None or scale.ndim > 1 or attribute(node, "block_size", 0):
             return None
         shape = _along(node, stored.shape, scale.size)
-        if shape is None or zero.size not in (1, scale.size) or "O" in (stored.dtype.kind, scale.dtype.kind):
+        if shape is None or zero.size not in (1, scale.size):
+            return None
+        if any(value.dtype.kind in "Oc" for value in (stored, scale, zero)):  # text, complex numbers
             return None
         with np.errstate(over="ignore", invalid="ignore"):  # checks of scales and weights say what is not finite
             levels = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape if zero.size > 1 else ())
