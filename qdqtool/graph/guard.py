@@ -138,7 +138,9 @@ def _check_functions(proto: onnx.ModelProto, where: object) -> None:
     calls: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for function in proto.functions:
         key = (function.domain, function.name)
-        if any(key == (f.domain, f.name) and f.overload == function.overload and f is not function for f in proto.functions):
+        if any(
+            key == (f.domain, f.name) and f.overload == function.overload and f is not function for f in proto.functions
+        ):
             raise QdqError(where, f"defines the local function {function.name} twice", _AGAIN)
         calls.setdefault(key, []).extend((node.domain, node.op_type) for node in _nodes_within(function.node))
     if not calls:

@@ -75,7 +75,9 @@ def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:
 
 def _names_too_long_a_shape(graph: GraphProto) -> bool:
     """Whether a vector is declared that would, read as a shape, make inference hold a rank of millions."""
-    shaping = {node.input[_SHAPING[node.op_type]] for node in graph.node if len(node.input) > _SHAPING.get(node.op_type, 9)}
+    shaping = {
+        node.input[_SHAPING[node.op_type]] for node in graph.node if len(node.input) > _SHAPING.get(node.op_type, 9)
+    }
     values = (*graph.input, *graph.value_info, *graph.output)
     long = (value for value in values if len(value.type.tensor_type.shape.dim) == 1)
     return any(value.type.tensor_type.shape.dim[0].dim_value > _MAX_RANK for value in long if value.name in shaping)
