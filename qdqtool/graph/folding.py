@@ -124,7 +124,7 @@ def _element_type(node: onnx.NodeProto) -> int:
     for item in node.attribute:
         if item.name == "to" and item.type == AttributeProto.STRING:  # opset 1 to 5
             text = item.s.decode("ascii", "replace").upper()
-            return int(onnx.TensorProto.DataType.Value(text)) if text in onnx.TensorProto.DataType.keys() else 0
+            return dict(onnx.TensorProto.DataType.items()).get(text, 0)
     return _int(node, "to", 0)
 
 

@@ -73,6 +73,7 @@ def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) 
         QdqError: the first fault found.
     """
     _check_versions(proto, where)
+    _check_values(proto, where)
     _check_functions(proto, where)
     regions = _regions_of(proto, where, folder)
     read_inside: list[_Bodies] = [{} for _ in regions]
@@ -133,15 +134,36 @@ def _check_versions(proto: onnx.ModelProto, where: object) -> None:
             raise QdqError(where, reason, "upgrade onnx, or export with an older opset")
 
 
+def _check_values(proto: onnx.ModelProto, where: object) -> None:
+    """Refuse text that is no UTF-8 where later code reads it (protobuf hands it out as bytes), and unknown types."""
+    graph = proto.graph
+    texts: list[object] = [graph.name, *(entry.domain for entry in proto.opset_import)]
+    for entry in proto.metadata_props:
+        texts += (entry.key, entry.value)
+    for value in (*graph.input, *graph.output):
+        texts += (axis.dim_param for axis in value.type.tensor_type.shape.dim)
+    texts += (value.name for value in graph.value_info)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        kind = value.type.tensor_type.elem_type
+        if kind and kind not in BITS and kind != TensorProto.STRING:
+            raise QdqError(where, f"the tensor {value.name} has the unknown element type {kind}", "upgrade onnx")
+    for function in proto.functions:
+        texts += (function.domain, function.name, function.overload, *function.input, *function.output)
+    wrong = next((text for text in texts if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise QdqError(where, f"the text {wrong!r} is not UTF-8", _AGAIN)
+
+
 def _check_functions(proto: onnx.ModelProto, where: object) -> None:
     """Refuse local functions that are there twice, that call themselves, or that are too large when written out."""
     calls: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    seen: set[tuple[str, str, str]] = set()
     for function in proto.functions:
         key = (function.domain, function.name)
-        if any(
-            key == (f.domain, f.name) and f.overload == function.overload and f is not function for f in proto.functions
-        ):
+        full = (*key, function.overload)
+        if full in seen:
             raise QdqError(where, f"defines the local function {function.name} twice", _AGAIN)
+        seen.add(full)
         calls.setdefault(key, []).extend((node.domain, node.op_type) for node in _nodes_within(function.node))
     if not calls:
         return

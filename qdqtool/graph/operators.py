@@ -54,6 +54,7 @@ class _Form:
         attributes: name -> type.
         required: attributes that must be there.
         check: what else must hold of such a node.
+        wrong: why there can be no such node.
     """
 
     counts: tuple[int, int, int, int]
@@ -61,6 +62,7 @@ class _Form:
     attributes: Mapping[str, int] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     check: _Check | None = None
+    wrong: str = ""
 
 
 class OperatorForms:
@@ -142,6 +144,9 @@ class OperatorForms:
 
     def _form_of(self, node: NodeProto, versions: Mapping[str, int]) -> _Form:
         domain, op = "" if node.domain == "ai.onnx" else node.domain, node.op_type
+        for text in (domain, op):
+            if not isinstance(text, str):
+                return _Form((1, 0, 0, 0), wrong=f"has the operator or domain {text!r}, which is not UTF-8")
         called, version = self._functions.get((domain, op)), versions.get(domain, 0)
         if called is not None:
             return _Form((0, called[0], 0, called[1]))
@@ -166,6 +171,8 @@ def _type(number: int) -> str:
 
 
 def _arity(node: NodeProto, form: _Form) -> str:
+    if form.wrong:
+        return form.wrong
     low, high, fewest, most = form.counts
     inputs, outputs = node.input, len(node.output)
     if not low <= len(inputs) <= high:
@@ -194,6 +201,9 @@ def weight_fault(op: str, dims: Sequence[int], groups: int = 1) -> str:
 
 def _remember(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
     """The shape of a Constant, and of what is made of a constant without changing its shape."""
+    for entry in node.metadata_props:  # where insert leaves its trace
+        if not (isinstance(entry.key, str) and isinstance(entry.value, str)):
+            return "has metadata that are not UTF-8"
     if node.op_type == "Constant":
         if "value" in given:
             constants.shapes[node.output[0]] = given["value"].t.dims

@@ -13,7 +13,7 @@ _MIN_IR = 7
 _LEAN_BYTES = 1024
 _MAX_RANK = 64
 # Operators that make a tensor of the shape that an input holds -> which input.
-_SHAPING = {"ConstantOfShape": 0, "Reshape": 1, "Expand": 1, "RandomNormal": 0}
+_SHAPING = {"ConstantOfShape": 0, "Reshape": 1, "Expand": 1}
 _KEEPS_SHAPE = frozenset(
     ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "BatchNormalization")
 )
@@ -69,18 +69,19 @@ def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:
         return lean.graph
     try:
         return onnx.shape_inference.infer_shapes(lean, data_prop=values).graph
-    except Exception:  # noqa: BLE001 - what onnx's C++ raises has no common type: ValueError, IndexError, MemoryError
+    except Exception:  # what onnx's C++ raises has no common type: ValueError, IndexError, MemoryError
         return lean.graph
 
 
 def _names_too_long_a_shape(graph: GraphProto) -> bool:
     """Whether a vector is declared that would, read as a shape, make inference hold a rank of millions."""
-    shaping = {
-        node.input[_SHAPING[node.op_type]] for node in graph.node if len(node.input) > _SHAPING.get(node.op_type, 9)
-    }
-    values = (*graph.input, *graph.value_info, *graph.output)
-    long = (value for value in values if len(value.type.tensor_type.shape.dim) == 1)
-    return any(value.type.tensor_type.shape.dim[0].dim_value > _MAX_RANK for value in long if value.name in shaping)
+    places = ((node, _SHAPING.get(node.op_type)) for node in graph.node)
+    shaping = {node.input[at] for node, at in places if at is not None and at < len(node.input)}
+    for value in (*graph.input, *graph.value_info, *graph.output) if shaping else ():
+        axes = value.type.tensor_type.shape.dim
+        if value.name in shaping and len(axes) == 1 and axes[0].dim_value > _MAX_RANK:
+            return True
+    return False
 
 
 def _ordered(nodes: list[NodeProto]) -> list[NodeProto]:

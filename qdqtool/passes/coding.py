@@ -97,6 +97,8 @@ def scale_of(view: GraphView, pair: Pair, coding: Coding, on_asymmetric: OnAsymm
     wide = (steps.reshape(-1 if own.bits.ndim else ()) if steps.size > 1 or own.bits.ndim else steps.reshape(())) * (
         own.bits.astype(np.float64)
     )
+    if wide.max() / _HIGHEST > np.finfo(np.float32).max:
+        raise QdqError(pair.tensor, "its widened scale is more than float32 holds", "repair the model")
     bits = (wide / _HIGHEST).astype(np.float32)
     return Scale.of(bits, axis=own.axis, origin="derived", method=f"widened from {coding.describe()}")
 

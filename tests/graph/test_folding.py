@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators make of constants: as ONNX's reference does, in every form an opset has; malformed ones make nothing."""
+"""What operators make of constants, as ONNX's reference does, in every form an opset has; malformed ones: nothing."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +191,61 @@ def test_a_broken_model_gets_one_line_and_exit_code_2_and_stays_as_it_is(case: s
     assert path.read_bytes() == before
     with pytest.raises(QdqError, match=BROKEN[case][1]):
         check_structure(onnx.load_from_string(before), path, folder)
+
+
+def calling(levels: int, each: int, op: str = "Relu") -> onnx.ModelProto:
+    """Local functions f0, f1, ...: each calls the one before it so many times, the first one an operator."""
+    model = good()
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("local", 1)]
+    for level in range(levels):
+        domain, callee = ("local", f"f{level - 1}") if level else ("", op)
+        names = ["a", *(f"t{i}" for i in range(each))]
+        nodes = [helper.make_node(callee, [a], [b], domain=domain) for a, b in itertools.pairwise(names)]
+        model.functions.append(helper.make_function("local", f"f{level}", ["a"], [names[-1]], nodes, opsets))
+    model.opset_import.add(domain="local", version=1)
+    model.graph.node.append(helper.make_node(f"f{levels - 1}", ["x"], ["called"], domain="local"))
+    return model
+
+
+def test_functions_that_call_one_another_too_often_are_counted_and_refused() -> None:
+    """10 to the power of 7 nodes in 2 kB: shape inference would go through all of them, deaf to an interrupt."""
+    model = calling(7, 10)
+    assert model.ByteSize() < 4000
+    with pytest.raises(QdqError, match=r"m\.onnx: its local functions come to 1111111\d nodes .*, where it stores 7\d"):
+        check_structure(model, "m.onnx", None)
+    with pytest.raises(QdqError, match=r"come to more than 10\^12 nodes"):
+        check_structure(calling(60, 10), "m.onnx", None)
+
+
+def test_functions_of_an_exporter_are_let_through() -> None:
+    check_structure(calling(4, 10), "m.onnx", None)
+
+
+@pytest.mark.parametrize("field", ["domain", "op_type", "graph", "key", "input"])
+def test_text_that_is_not_utf8_is_refused_wherever_later_code_reads_it(field: str) -> None:
+    model = good()
+    node = model.graph.node[1]
+    if field == "key":
+        node.CopyFrom(helper.make_node("Identity", ["a"], ["b"]))
+    node.domain = "marker" if field == "domain" else ""
+    node.op_type = "marker" if field == "op_type" else node.op_type
+    model.graph.name = "marker" if field == "graph" else "g"
+    node.metadata_props.add(key="marker" if field == "key" else "k", value="v")
+    if field == "input":
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "marker"
+    broken = onnx.ModelProto()
+    broken.ParseFromString(model.SerializeToString().replace(b"marker", b"mark\xff\xfe"))
+    with pytest.raises(QdqError, match="not UTF-8"):
+        check_structure(broken, "m.onnx", None)
+
+
+@pytest.mark.parametrize("field", ["input", "output", "value_info"])
+def test_an_element_type_that_nobody_knows_is_refused(field: str) -> None:
+    model = good()
+    model.graph.value_info.add(name="a").type.tensor_type.elem_type = TensorProto.FLOAT
+    getattr(model.graph, field)[0].type.tensor_type.elem_type = 99
+    with pytest.raises(QdqError, match="has the unknown element type 99"):
+        check_structure(model, "m.onnx", None)
 
 
 def nested(depth: int) -> onnx.ModelProto:
