@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import re
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+# What one line of output may hold. A message with six names of 200 letters has room; one name of 100 kB has not.
+MAX_LINE = 2000
 
 
 class QdqError(Exception):
@@ -23,12 +22,30 @@ class QdqError(Exception):
         super().__init__(self.line())
 
     def line(self) -> str:
-        """The message on one line, control characters replaced."""
-        text = f"{self.where}: {self.reason}" + (f"; {self.todo}" if self.todo else "")
-        return _CONTROL.sub(" ", text)
+        """The message on one line that a terminal can show: see `printable`; each part is cut where it is too long."""
+        parts = [printable(str(part)) for part in (self.where, self.reason, self.todo)]
+        return f"{parts[0]}: {parts[1]}" + (f"; {parts[2]}" if parts[2] else "")
 
 
 class MissingPackageError(QdqError):
     """An optional package that the request needs is not installed."""
 
     exit_code = 3
+
+
+def printable(text: str, longest: int | None = MAX_LINE) -> str:
+    """Text of a model or a file as one line may show it: what a terminal would act on is escaped, what is long is cut.
+
+    Line breaks, escape sequences, marks that turn the direction of writing and halves of surrogate pairs become
+    backslash escapes.
+
+    Args:
+        text: any text; names in it come from files that may be hostile.
+        longest: the most characters of it that are shown, from its beginning and its end; None for all.
+    """
+    if longest is not None and len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -53,7 +53,8 @@ def estimate_scales(
     """
     if input_range is not None:
         _check_range(input_range)
-    expected = _walk(view, set(map(view.root, names)), input_range)
+    with np.errstate(all="ignore"):  # moments beyond float64 and undefined ones are held at a limit (moments.py)
+        expected = _walk(view, set(map(view.root, names)), input_range)
     scales: dict[str, Scale] = {}
     for name in names:
         found, method = expected.get(view.root(name)) or (guess(), "guess")

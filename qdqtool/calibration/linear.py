@@ -6,7 +6,7 @@ Terms of a sum count as independent (Nagel 2019), but for neighbouring places of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from qdqtool.calibration.moments import INF, Array, Moments, collapsed, gaussian, padded
 from qdqtool.calibration.shapes import Shape
 from qdqtool.errors import QdqError
+from qdqtool.graph.tensors import BLOCK_BYTES
 
 # Correlation of neighbouring places of one channel. 0 is Nagel's independence; with 0.3 more tensors of 12 of 22
 # trained models come within 0.5 .. 3 times the range that data shows, and fewer of 2 (measured against 8 to 64 images).
@@ -63,8 +64,14 @@ def convolution(x: Moments, weight: npt.NDArray[np.generic], bias: Array, groups
     """
     outputs, each = weight.shape[0], weight.shape[1]
     kernel = tuple(range(2, weight.ndim))
-    plain = weight.sum(axis=kernel, dtype=np.float64)
-    squared = np.square(weight.astype(np.float32, copy=False)).sum(axis=kernel, dtype=np.float64)
+    sums = [
+        (
+            part.sum(axis=kernel, dtype=np.float64),
+            np.square(part.astype(np.float32, copy=False)).sum(axis=kernel, dtype=np.float64),
+        )
+        for part in _parts(weight, 0)
+    ]
+    plain, squared = (np.concatenate(part) for part in zip(*sums, strict=True))
     mean, var = channels(x, 1, weight.ndim, each * groups)
     squared = (1 - ALIKE) * squared + ALIKE * plain**2
     by_group = (groups, outputs // groups, each)
@@ -89,18 +96,36 @@ def transposed_convolution(
 
 def matrix_product(x: Moments, weight: npt.NDArray[np.generic], weight_left: bool) -> Moments:
     """A product with a constant matrix [.., K, N] on the right or [.., M, K] on the left."""
-    squared = np.square(weight.astype(np.float64))
     if weight.ndim == 1:
+        squared = np.square(weight.astype(np.float64))
         mean, var = channels(x, -1, max(x.mean.ndim, 1), weight.shape[0])
         return gaussian(np.dot(mean, weight), np.dot(var, squared), known=x.known)
     size = weight.shape[-1 if weight_left else -2]
     x = _spread(padded(x, 2), -2 if weight_left else -1, size)
+    outputs = -2 if weight_left else -1
     try:
-        if weight_left:
-            return gaussian(np.matmul(weight, x.mean), np.matmul(squared, x.var), known=x.known)
-        return gaussian(np.matmul(x.mean, weight), np.matmul(x.var, squared), known=x.known)
+        products = [_product(x, part, weight_left) for part in _parts(weight, outputs)]
+        mean, var = (np.concatenate(part, axis=outputs) for part in zip(*products, strict=True))
+        return gaussian(mean, var, known=x.known)
     except ValueError:  # the axes in front do not fit
         return matrix_product(collapsed(x), weight, weight_left)
+
+
+def _product(x: Moments, weight: npt.NDArray[np.generic], weight_left: bool) -> tuple[Array, Array]:
+    """Mean and variance: W mean, W^2 var."""
+    squared = np.square(weight.astype(np.float64))
+    if weight_left:
+        return np.matmul(weight, x.mean), np.matmul(squared, x.var)
+    return np.matmul(x.mean, weight), np.matmul(x.var, squared)
+
+
+def _parts(weight: npt.NDArray[np.generic], axis: int) -> Iterator[npt.NDArray[np.generic]]:
+    """A weight along one axis, in parts of which float64 copies are small: the whole of it where that is small."""
+    size = weight.shape[axis]
+    step = max(1, BLOCK_BYTES * size // max(1, weight.nbytes))
+    whole = (slice(None),) * (axis % weight.ndim)
+    for begin in range(0, size, step) if size else (0,):
+        yield weight[(*whole, slice(begin, begin + step))]
 
 
 def inner_product(a: Moments, b: Moments, terms: int) -> Moments:

@@ -199,6 +199,8 @@ def _held(value: object) -> Array:
 
 def _mixed(mean: Array, var: Array, axes: tuple[int, ...] | None) -> tuple[Array, Array]:
     keep = axes is not None
+    if not mean.size:  # a tensor without values has sums and no means
+        return np.asarray(mean.sum(axis=axes, keepdims=keep)), np.asarray(var.sum(axis=axes, keepdims=keep))
     average = np.asarray(mean.mean(axis=axes, keepdims=keep), np.float64)
     apart = (mean - (average if keep else average[()])) ** 2
     return average, np.asarray((var + apart).mean(axis=axes, keepdims=keep), np.float64)

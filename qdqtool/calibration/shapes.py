@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx
 from onnx import GraphProto, NodeProto
 
-from qdqtool.graph.types import lean_tensor
+from qdqtool.graph.types import inferred, lean_tensor
 from qdqtool.graph.view import GraphView
 
 Shape = tuple[int | None, ...]
@@ -32,10 +32,7 @@ def _inferred(graph: GraphProto) -> GraphProto:
         getattr(lean.graph, name).extend(getattr(graph, name))
     lean.graph.initializer.extend(map(lean_tensor, graph.initializer))
     lean.graph.node.extend(map(_lean_node, graph.node))
-    try:
-        return onnx.shape_inference.infer_shapes(lean, data_prop=True).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return lean.graph
+    return inferred(lean, values=True)
 
 
 def _opset_like(graph: GraphProto) -> int:

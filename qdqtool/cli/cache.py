@@ -6,9 +6,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from qdqtool.cli.show import write_lines
+from qdqtool.errors import printable
 
 if TYPE_CHECKING:
     from qdqtool.cache.text import Cache
@@ -150,14 +152,14 @@ def _table(cache: Cache) -> Iterator[str]:
     yield f"dropped    {len(facts['dropped'])}"
     if facts["names_with_colon"]:
         yield f"colons     {cut_names(len(facts['names_with_colon']))}"
-    names = [printable(name) for name in facts["entries"]]
+    names = [printable(name, None) for name in facts["entries"]]
     width = max(map(len, ["tensor", *names]))
     yield ""
     yield f"{'tensor':<{width}}  {'scale':>12}  {'amax':>12}  bits"
     for name, entry in zip(names, facts["entries"].values(), strict=True):
         yield f"{name:<{width}}  {entry['value']:>12.6g}  {entry['amax']:>12.6g}  {entry['scale']}"
     for entry in facts["dropped"]:
-        yield f"dropped    {printable(entry['name'])}: {entry['scale']} is {entry['reason']}"
+        yield f"dropped    {printable(entry['name'], None)}: {entry['scale']} is {entry['reason']}"
 
 
 def cut_names(count: int) -> str:
@@ -165,12 +167,6 @@ def cut_names(count: int) -> str:
     return f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off"
 
 
-def printable(name: str) -> str:
-    """A name without what a terminal would act on."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-
-
 def say(text: str) -> None:
     """Write to stdout what its encoding can say, the rest escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    write_lines([text])

@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.cache import cut_names, printable, say
+from qdqtool.cli.cache import cut_names, say
 from qdqtool.cli.show import counted
+from qdqtool.errors import printable
 
 if TYPE_CHECKING:
     from qdqtool.cache.check import Check
@@ -114,14 +115,14 @@ def _diff_lines(found: Difference) -> Iterator[str]:
     yield f"changed    {len(found.changed)}"
     counts = found.to_json()
     for row in counts["changed"]:
-        yield f"  {printable(row['name'])}: {row['a']} -> {row['b']}, x {row['ratio']:.6g}"
+        yield f"  {printable(row['name'], None)}: {row['a']} -> {row['b']}, x {row['ratio']:.6g}"
     for key, label in (("only_a", "only in A"), ("only_b", "only in B")):
         yield f"{label}  {len(counts[key])}"
-        yield from (f"  {printable(name)}: {word}" for name, word in counts[key].items())
+        yield from (f"  {printable(name, None)}: {word}" for name, word in counts[key].items())
 
 
 def _listed(names: Sequence[str], everything: bool) -> Iterator[str]:
     shown = names if everything else names[:_SHOWN]
-    yield from (f"  {printable(name)}" for name in shown)
+    yield from (f"  {printable(name, None)}" for name in shown)
     if len(names) > len(shown):
         yield f"  ... and {len(names) - len(shown)} more; -v lists them all"

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.cache import say
-from qdqtool.cli.show import counted
+from qdqtool.cli.show import counted, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -111,5 +110,5 @@ def _converted(done: Stored, args: argparse.Namespace) -> dict[str, object]:
 
 
 def _warn(notes: Iterable[str], args: argparse.Namespace) -> None:
-    if not args.quiet:
-        sys.stderr.writelines(f"qdqtool: warning: {line}\n" for line in notes)
+    for line in notes:
+        warn(line, args)

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_paths, feed_options_from, print_notes
+from qdqtool.cli.show import print_json, print_lines
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -123,19 +122,21 @@ def _run_shard(args: argparse.Namespace) -> int:
         args.checkpoint.unlink(missing_ok=True)
     facts = {"file": str(output), "shard": args.shard, "samples": state.observation.samples}
     if args.json:
-        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
-    elif not args.quiet:
-        more = "" if shard[1] == 1 else "\nnext: the other shards, then qdqtool calibrate --merge STATE... -o OUT"
-        sys.stdout.write(f"{output}: shard {args.shard}, {facts['samples']} samples{more}\n")
+        print_json(facts)
+    else:
+        lines = [f"{output}: shard {args.shard}, {facts['samples']} samples"]
+        if shard[1] != 1:
+            lines.append("next: the other shards, then qdqtool calibrate --merge STATE... -o OUT")
+        print_lines(lines, args)
     return 0
 
 
 def _report(args: argparse.Namespace, table: ScaleTable, output: Path) -> None:
     if args.json:
         facts: dict[str, Any] = {"file": str(output), "scales": len(table), "unscaled": table.unscaled}
-        sys.stdout.write(json.dumps({**facts, **table.facts}, indent=1, ensure_ascii=False) + "\n")
-    elif not args.quiet:
-        sys.stdout.write("\n".join(_summary(args, table, output)) + "\n")
+        print_json({**facts, **table.facts})
+    else:
+        print_lines(_summary(args, table, output), args)
 
 
 def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[str]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from qdqtool.cli.show import warn
 
 if TYPE_CHECKING:
     from qdqtool.calibration.feed import FeedOptions
@@ -82,9 +83,8 @@ def feed_options_from(args: argparse.Namespace) -> FeedOptions:
 
 def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:
     """Say on stderr what of the data was left out, unless --quiet."""
-    if not args.quiet:
-        notes = table.facts.get("data", {}).get("left_out", [])
-        sys.stderr.writelines(f"qdqtool: warning: {args.data}: {note}\n" for note in notes)
+    for note in table.facts.get("data", {}).get("left_out", []):
+        warn(f"{args.data}: {note}", args)
 
 
 def data_paths(args: argparse.Namespace) -> list[str | Path]:

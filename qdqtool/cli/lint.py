@@ -85,7 +85,7 @@ def _explain(args: argparse.Namespace) -> int:
         print_json({"schema": 1, **_check_facts(check), "explanation": check.explanation})
         return 0
     head = f"{check.code} {check.name} ({check.severity}; {', '.join(check.targets)}{_versions(check)})"
-    print_lines([head, "", check.explanation], args, asked=True)
+    print_lines([head, "", *check.explanation.splitlines()], args, asked=True)
     return 0
 
 

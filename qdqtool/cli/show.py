@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How every verb speaks: results on stdout, everything else on stderr, one form for each."""
+"""How every verb speaks: results on stdout, everything else on stderr, one form for each, nothing for a terminal.
+
+Names come from models that may be hostile: no line holds an escape sequence or a line break of theirs.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,36 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 
+from qdqtool.errors import printable
+
 
 def print_json(document: Mapping[str, object]) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    """One JSON document on stdout; what a terminal would act on is escaped as JSON escapes it."""
+    unicode = "utf" in (sys.stdout.encoding or "utf-8").lower()
+    text = json.dumps(document, indent=1, ensure_ascii=not unicode)
+    write_lines(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
 
 
 def print_lines(lines: Iterable[str], args: argparse.Namespace, *, asked: bool = False) -> None:
     """Lines on stdout, unless --quiet; those that were asked for in any case."""
     if asked or not args.quiet:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        write_lines(printable(line, None) for line in lines)
 
 
 def warn(text: str, args: argparse.Namespace, kind: str = "warning") -> None:
     """One line on stderr, unless --quiet."""
     if not args.quiet:
-        sys.stderr.write(f"qdqtool: {kind}: {text}\n")
+        sys.stderr.write(f"qdqtool: {kind}: {printable(text)}\n")
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout as they are; what its encoding cannot say is escaped."""
+    text, encoding = "".join(f"{line}\n" for line in lines), sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _escaped(line: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a parsed model hangs together: versions, names, weights, edges. Not whether its operators are used rightly.
+"""Whether a parsed model hangs together: versions, names, weights, edges. The form of one node is `operators.py`.
 
 Every walk is iterative and linear, so that a hostile file costs no more than an honest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,15 +15,16 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.operators import PLAIN, OperatorForms
 from qdqtool.graph.tensors import BITS, bytes_needed, external_range, is_external, location_of
 
 MAX_DEPTH = 64  # graphs within graphs; protobuf itself stops near 32
+# Nodes when every call of a local function is written out: what onnx's shape inference goes through. Exporters that
+# write functions call each a few times per layer; 100,000 nodes take it about a second, which nothing interrupts.
+MAX_WRITTEN_OUT = 100_000
 _MAX_ELEMENTS = 1 << 58
 _Key = TypeVar("_Key")
 _AGAIN = "export the model again"
-_PLAIN = frozenset((AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING)) | frozenset(
-    (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS)
-)
 # The typed field of each element type and the entries that one element takes; what is not here uses int32_data.
 _FIELDS: dict[int, tuple[str, int]] = {
     TensorProto.FLOAT: ("float_data", 1),
@@ -49,9 +50,12 @@ class _Region:
     inputs: Sequence[str]
     weights: Sequence[str]
     outputs: Sequence[str]
+    opsets: Mapping[str, int]  # domain -> version
     outer: int  # the region whose node holds this one, -1 at the top
     holder: int  # the index of that node
     depth: int
+    inside: bool = False  # whether this is the body of a local function, or within one
+    tensors: Mapping[str, TensorProto] = field(default_factory=dict)  # name -> its weight
 
 
 def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) -> None:
@@ -69,6 +73,7 @@ def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) 
         QdqError: the first fault found.
     """
     _check_versions(proto, where)
+    _check_values(proto, where)
     _check_functions(proto, where)
     regions = _regions_of(proto, where, folder)
     read_inside: list[_Bodies] = [{} for _ in regions]
@@ -94,7 +99,7 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
     while graphs or nodes:
         for node in nodes:
             for attribute in node.attribute:
-                if attribute.type not in _PLAIN:
+                if attribute.type not in PLAIN:
                     yield from _tensors_in(attribute)
                     graphs.extend(_graphs_in(attribute))
         nodes = []
@@ -129,18 +134,67 @@ def _check_versions(proto: onnx.ModelProto, where: object) -> None:
             raise QdqError(where, reason, "upgrade onnx, or export with an older opset")
 
 
-def _check_functions(proto: onnx.ModelProto, where: object) -> None:
-    """Refuse local functions that are there twice or that call themselves, directly or through others."""
-    calls: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
+def _check_values(proto: onnx.ModelProto, where: object) -> None:
+    """Refuse text that is no UTF-8 where later code reads it (protobuf hands it out as bytes), and unknown types."""
+    graph = proto.graph
+    texts: list[object] = [graph.name, *(entry.domain for entry in proto.opset_import)]
+    for entry in proto.metadata_props:
+        texts += (entry.key, entry.value)
+    for value in (*graph.input, *graph.output):
+        texts += (axis.dim_param for axis in value.type.tensor_type.shape.dim)
+    texts += (value.name for value in graph.value_info)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        kind = value.type.tensor_type.elem_type
+        if kind and kind not in BITS and kind != TensorProto.STRING:
+            raise QdqError(where, f"the tensor {value.name} has the unknown element type {kind}", "upgrade onnx")
     for function in proto.functions:
-        key = (function.domain, function.name, function.overload)
-        if key in calls:
+        texts += (function.domain, function.name, function.overload, *function.input, *function.output)
+    wrong = next((text for text in texts if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise QdqError(where, f"the text {wrong!r} is not UTF-8", _AGAIN)
+
+
+def _check_functions(proto: onnx.ModelProto, where: object) -> None:
+    """Refuse local functions that are there twice, that call themselves, or that are too large when written out."""
+    calls: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    seen: set[tuple[str, str, str]] = set()
+    for function in proto.functions:
+        key = (function.domain, function.name)
+        full = (*key, function.overload)
+        if full in seen:
             raise QdqError(where, f"defines the local function {function.name} twice", _AGAIN)
-        calls[key] = [(node.domain, node.op_type, node.overload) for node in _nodes_within(function.node)]
+        seen.add(full)
+        calls.setdefault(key, []).extend((node.domain, node.op_type) for node in _nodes_within(function.node))
+    if not calls:
+        return
     edges = {key: [callee for callee in dict.fromkeys(callees) if callee in calls] for key, callees in calls.items()}
     cycle = _on_a_cycle(edges)
     if cycle is not None:
         raise QdqError(where, f"the local function {cycle[1]} calls itself, which ONNX forbids", _AGAIN)
+    _check_written_out(proto, calls, where)
+
+
+def _check_written_out(
+    proto: onnx.ModelProto, calls: Mapping[tuple[str, str], Sequence[tuple[str, str]]], where: object
+) -> None:
+    """Refuse functions that call one another so often that writing them out never ends."""
+    nodes: dict[tuple[str, str], int] = {}
+    waiting = list(calls)
+    while waiting:
+        key = waiting[-1]
+        missing = [callee for callee in dict.fromkeys(calls[key]) if callee in calls and callee not in nodes]
+        waiting.extend(missing)
+        if not missing:
+            nodes[waiting.pop()] = sum(1 + nodes.get(callee, 0) for callee in calls[key])
+    there = [(node.domain, node.op_type) for node in _nodes_within(proto.graph.node)]
+    total, stored = sum(1 + nodes.get(key, 0) for key in there), len(there) + sum(map(len, calls.values()))
+    if total > MAX_WRITTEN_OUT + 10 * stored:
+        reason = f"its local functions come to {_number(total)} nodes when their calls are written out"
+        raise QdqError(where, f"{reason}, where it stores {stored}", "export the model without functions")
+
+
+def _number(count: int) -> str:
+    return str(count) if count < 10**12 else "more than 10^12"
 
 
 def _nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -181,21 +235,37 @@ def _on_a_cycle(needs: dict[_Key, list[_Key]]) -> _Key | None:
 def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> list[_Region]:
     """Every graph and function body, outer ones first; each weight met on the way is checked."""
     _check_face(proto.graph, where)
-    regions = [_region_of(proto.graph, -1, -1, 0, where, folder)]
-    regions += [_Region(f.node, f.input, (), f.output, -1, -1, 0) for f in proto.functions]
+    opsets = _opsets_of(proto)
+    forms = OperatorForms(proto)
+    regions = [_region_of(proto.graph, opsets, where, folder)]
+    regions += [
+        _Region(f.node, f.input, (), f.output, {**opsets, **_opsets_of(f)}, -1, -1, 0, inside=True)
+        for f in proto.functions
+    ]
     for index, region in enumerate(regions):  # grows while it is walked
-        for position, node in enumerate(region.nodes):
-            for attribute in node.attribute:
-                if attribute.type in _PLAIN:
-                    continue
-                for tensor in _tensors_in(attribute):
-                    _check_tensor(tensor, where, folder)
-                for graph in _graphs_in(attribute):
-                    if region.depth >= MAX_DEPTH:
-                        reason = f"{label(node)} lies {MAX_DEPTH} graphs deep and holds one more"
-                        raise QdqError(where, reason, "simplify the model")
-                    regions.append(_region_of(graph, index, position, region.depth + 1, where, folder))
+        held: list[tuple[int, AttributeProto]] = []
+        wrong = forms.first_fault(region.nodes, region.opsets, region.tensors, inside=region.inside, holding=held)
+        for position, attribute in held:  # first of all, since a message about a form is no help where these are wrong
+            for tensor in _tensors_in(attribute):
+                _check_tensor(tensor, where, folder)
+            for graph in _graphs_in(attribute):
+                if region.depth >= MAX_DEPTH:
+                    reason = f"{label(region.nodes[position])} lies {MAX_DEPTH} graphs deep and holds one more"
+                    raise QdqError(where, reason, "simplify the model")
+                body = _region_of(graph, region.opsets, where, folder)
+                depth = region.depth + 1
+                regions.append(replace(body, outer=index, holder=position, depth=depth, inside=region.inside))
+        if wrong is not None:
+            raise QdqError(where, f"{label(wrong[0])} {wrong[1]}", _AGAIN)
     return regions
+
+
+def _opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """Domain -> version; before IR 3 there was one version of ONNX's own operators."""
+    versions = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
+    if not versions and isinstance(proto, onnx.ModelProto):
+        versions[""] = 1
+    return versions
 
 
 def _check_face(graph: GraphProto, where: object) -> None:
@@ -209,7 +279,7 @@ def _check_face(graph: GraphProto, where: object) -> None:
             raise QdqError(where, f"the graph input {value.name} has no type", _AGAIN)
 
 
-def _region_of(graph: GraphProto, outer: int, holder: int, depth: int, where: object, folder: Path | None) -> _Region:
+def _region_of(graph: GraphProto, opsets: Mapping[str, int], where: object, folder: Path | None) -> _Region:
     tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
     weights: dict[str, None] = {}
     for tensor in tensors:
@@ -224,11 +294,12 @@ def _region_of(graph: GraphProto, outer: int, holder: int, depth: int, where: ob
     if len(set(inputs)) < len(inputs):
         twice = next(name for name in inputs if inputs.count(name) > 1)
         raise QdqError(where, f"lists the graph input {twice} twice", _AGAIN)
-    return _Region(graph.node, inputs, list(weights), outputs, outer, holder, depth)
+    held = {tensor.name: tensor for tensor in graph.initializer}
+    return _Region(graph.node, inputs, list(weights), outputs, opsets, -1, -1, 0, tensors=held)
 
 
 def _graphs_in(attribute: AttributeProto) -> list[GraphProto]:
-    if attribute.type in _PLAIN:
+    if attribute.type in PLAIN:
         return []
     return [*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs]
 
@@ -290,7 +361,15 @@ def _free_names(region: _Region, bodies: _Bodies, where: object) -> dict[str, st
             for name, reader in bodies[position].items():
                 if name not in made:
                     early.setdefault(name, reader)
-        _record_outputs(node, position, made, where)
+        named = False
+        for name in node.output:
+            if name:
+                if name in made:
+                    raise QdqError(where, f"{label(node)} makes {name}, which is made elsewhere too", _AGAIN)
+                made[name] = position
+                named = True
+        if not named:
+            raise QdqError(where, f"{label(node)} (node {position}) has no output with a name", _AGAIN)
     _check_names(region, made, where)
     if any(name in made for name in early):
         _refuse_cycle(region, bodies, made, where)
@@ -299,18 +378,6 @@ def _free_names(region: _Region, bodies: _Bodies, where: object) -> dict[str, st
             early.setdefault(name, "the graph's list of outputs")
     free = {name: reader for name, reader in early.items() if name not in made}
     return {name: label(region.nodes[r]) if isinstance(r, int) else r for name, r in free.items()}
-
-
-def _record_outputs(node: NodeProto, position: int, made: dict[str, int], where: object) -> None:
-    named = False
-    for name in node.output:
-        if name:
-            if name in made:
-                raise QdqError(where, f"{label(node)} makes {name}, which is made elsewhere too", _AGAIN)
-            made[name] = position
-            named = True
-    if not named:
-        raise QdqError(where, f"{label(node)} (node {position}) has no output with a name", _AGAIN)
 
 
 def _check_names(region: _Region, made: dict[str, int], where: object) -> None:

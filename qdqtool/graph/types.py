@@ -11,6 +11,9 @@ from qdqtool.graph.tensors import bytes_needed, is_external
 
 _MIN_IR = 7
 _LEAN_BYTES = 1024
+_MAX_RANK = 64
+# Operators that make a tensor of the shape that an input holds -> which input.
+_SHAPING = {"ConstantOfShape": 0, "Reshape": 1, "Expand": 1}
 _KEEPS_SHAPE = frozenset(
     ("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "BatchNormalization")
 )
@@ -49,10 +52,36 @@ def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -
     lean.functions.extend(proto.functions)
     nodes = _ordered(list(proto.graph.node)) if in_order else proto.graph.node
     lean.graph.node.extend(_lean_node(node, opset) for node in nodes)
+    return inferred(lean)
+
+
+def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:
+    """The graph with what onnx's shape inference finds, or as it is where inference fails: types only help.
+
+    An operator that cannot do without them is refused by name. The model must have passed `guard.check_structure`,
+    which counts what local functions come to when they are written out: nothing interrupts inference.
+
+    Args:
+        lean: a model without its large weights.
+        values: follow the values of shapes, too.
+    """
+    if _names_too_long_a_shape(lean.graph):
+        return lean.graph
     try:
-        return onnx.shape_inference.infer_shapes(lean).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError):
-        return lean.graph  # types only help: an operator that cannot do without them is refused by name
+        return onnx.shape_inference.infer_shapes(lean, data_prop=values).graph
+    except Exception:  # what onnx's C++ raises has no common type: ValueError, IndexError, MemoryError
+        return lean.graph
+
+
+def _names_too_long_a_shape(graph: GraphProto) -> bool:
+    """Whether a vector is declared that would, read as a shape, make inference hold a rank of millions."""
+    places = ((node, _SHAPING.get(node.op_type)) for node in graph.node)
+    shaping = {node.input[at] for node, at in places if at is not None and at < len(node.input)}
+    for value in (*graph.input, *graph.value_info, *graph.output) if shaping else ():
+        axes = value.type.tensor_type.shape.dim
+        if value.name in shaping and len(axes) == 1 and axes[0].dim_value > _MAX_RANK:
+            return True
+    return False
 
 
 def _ordered(nodes: list[NodeProto]) -> list[NodeProto]:

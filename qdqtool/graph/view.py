@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.folding import FOLDING, MAX_STEPS, Extent, cast, folded_shape, folded_value
 from qdqtool.graph.tensors import array_of, constant_value
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -28,8 +29,6 @@ _PAIR_DOMAINS = (*_DEFAULT_DOMAINS, "com.microsoft")
 # What may stand between a Q and its DQ and keeps the integers, or cuts them to fewer levels.
 _BETWEEN = frozenset({"Identity", "Cast", "Clip"})
 _WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-# Operators that keep a constant constant: what TensorRT folds on import.
-_FOLDING = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten", "ConstantOfShape"})
 
 
 class Node:
@@ -123,6 +122,8 @@ class GraphView:
         self.producer: dict[str, Node] = {name: node for node in self.every for name in node.outputs if name}
         self.captured = {name for node in self.every if may_have_bodies(node) for name in captured_names(node)}
         self._constants: set[str] = {*self.initializers, *sparse}
+        self._root: dict[str, str] = {}
+        self._extents: dict[str, Extent] = {}
         order = self._topological()
         self._find_constants(order)
         self._find_pairs(order)
@@ -167,6 +168,11 @@ class GraphView:
         if node.op == "Constant":
             return constant_value(node.proto, self.folder)
         return self._dequantised(node) if node.op == DEQUANTIZE else self._folded(node)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a constant, which costs nothing; None where it is not known without its value."""
+        extent = self._extent(self.root(name))
+        return None if extent is None else extent.shape
 
     def constant_tensor(self, name: str) -> onnx.TensorProto | None:
         """The TensorProto that holds a constant, Identity seen through; None where it is computed or not a tensor."""
@@ -236,25 +242,68 @@ class GraphView:
         constants = self._constants
         for node in order:
             if node.op == DEQUANTIZE and node.inputs:
-                name, quantize, _ = self._behind(node)
-                constant = (name if quantize is None else quantize.inputs[0]) in constants
+                name, quantize, between = self._behind(node)
+                source = name if quantize is None else quantize.inputs[0] if quantize.inputs else ""
+                constant = source in constants and self._measure_pair(node, source, len(between))
             else:
-                constant = node.op in _FOLDING and all(not name or name in constants for name in node.inputs)
+                constant = node.op in FOLDING and bool(node.outputs) and self._measure(node)
             if constant or node.op == "Constant":
                 constants.update(node.outputs)
+
+    def _measure(self, node: Node) -> bool:
+        """Whether a node makes a constant of constants; its extent is remembered."""
+        if not node.inputs or not all(name in self._constants for name in node.inputs if name):
+            return False
+        parts = [self._extent(name) for name in node.inputs if name]
+        steps = 1 + sum(part.steps for part in parts if part is not None)
+        first = self._extent(node.inputs[0])
+        if first is None or None in parts or steps > MAX_STEPS:
+            return False
+        operand = self._operand(node)
+        shape = folded_shape(node.proto, first.shape, None if operand is None else self.array(operand))
+        if shape is not None:
+            self._extents[node.outputs[0]] = Extent(shape, steps)
+        return shape is not None
+
+    def _measure_pair(self, dequantize: Node, source: str, between: int) -> bool:
+        """Whether what a DequantizeLinear makes of a constant can be worked out; its extent is remembered."""
+        names = [source, *(name for name in dequantize.inputs[1:] if name in self._constants)]
+        parts = [self._extent(name) for name in names]
+        steps = 1 + between + sum(part.steps for part in parts if part is not None)
+        if parts[0] is not None:
+            self._extents[dequantize.outputs[0]] = Extent(parts[0].shape, steps)
+        return steps <= MAX_STEPS
+
+    def _extent(self, name: str) -> Extent | None:
+        """The size of a constant; None where it is not known without its value, or it is none."""
+        if name in self.initializers:
+            return Extent(tuple(self.initializers[name].dims))
+        node = self.producer.get(name)
+        if node is None or node.op != "Constant":
+            return self._extents.get(name)
+        tensor = constant_tensor(node)
+        value = None if tensor is not None else constant_value(node.proto, self.folder)
+        return Extent(tuple(tensor.dims)) if tensor is not None else None if value is None else Extent(value.shape)
+
+    @staticmethod
+    def _operand(node: Node) -> str | None:
+        """The input of a folding operator that holds a shape or axes."""
+        index = 0 if node.op == "ConstantOfShape" else 1
+        return node.inputs[index] if len(node.inputs) > index and node.inputs[index] else None
 
     def _behind(self, dequantize: Node) -> tuple[str, Node | None, tuple[Node, ...]]:
         """Where the integers of a DequantizeLinear come from: a tensor, its Q if it has one, and what lies between."""
         between: list[Node] = []
         name = dequantize.inputs[0]
         while (node := self.producer.get(name)) is not None and node.op in _BETWEEN and not self.is_output(name):
+            if not node.inputs or len(between) == MAX_STEPS:
+                return dequantize.inputs[0], None, ()
             between.append(node)
             name = node.inputs[0]
         quantize = node if node is not None and node.op == QUANTIZE else None
         return name, quantize, tuple(reversed(between))
 
     def _find_pairs(self, order: list[Node]) -> None:
-        self._root: dict[str, str] = {}
         self.pairs: dict[str, list[Pair]] = {}
         self._hidden = hidden = set[int]()
         for node in order:
@@ -299,13 +348,15 @@ class GraphView:
         zero = self.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros((), np.int8)
         if stored is None or scale is None or zero is None or scale.ndim > 1 or attribute(node, "block_size", 0):
             return None
-        shape = [1] * stored.ndim
-        if scale.size > 1:
-            axis = next((int(item.i) for item in node.proto.attribute if item.name == "axis"), 1)
-            shape[axis] = -1
-        levels = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape if zero.size > 1 else ())
-        value: npt.NDArray[np.float32] = levels * scale.astype(np.float32).reshape(shape if scale.size > 1 else ())
-        return value.astype(scale.dtype, copy=False)
+        shape = _along(node, stored.shape, scale.size)
+        if shape is None or zero.size not in (1, scale.size):
+            return None
+        if any(value.dtype.kind in "Oc" for value in (stored, scale, zero)):  # text, complex numbers
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):  # checks of scales and weights say what is not finite
+            levels = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape if zero.size > 1 else ())
+            value: npt.NDArray[np.float32] = levels * scale.astype(np.float32).reshape(shape)
+            return value.astype(scale.dtype, copy=False)
 
     def integers(self, name: str) -> npt.NDArray[np.generic] | None:
         """The value of an integer constant that a DequantizeLinear reads, Clip and Cast on its way carried out."""
@@ -317,31 +368,34 @@ class GraphView:
             low, high = self.bounds(node)
             value = value if value is None or low is None else np.maximum(value, low)
             return value if value is None or high is None else np.minimum(value, high)
-        kind = onnx.helper.tensor_dtype_to_np_dtype(int(attribute(node, "to", 0)))  # type: ignore[call-overload]
-        return value.astype(kind)
+        return cast(value, node.proto)
 
     def bounds(self, clip: Node) -> tuple[npt.NDArray[np.generic] | None, npt.NDArray[np.generic] | None]:
-        """Between which values a Clip of integers cuts; None for a side without a constant bound."""
+        """Between which values a Clip of integers cuts; None for a side without one number that is constant."""
         low, high = (
             self.array(clip.inputs[index]) if len(clip.inputs) > index and clip.inputs[index] else None
             for index in (1, 2)
         )
-        return low, high
+        return (
+            None if low is None or low.size != 1 else low.reshape(()),
+            None if high is None or high.size != 1 else high.reshape(()),
+        )
 
     def _folded(self, node: Node) -> npt.NDArray[np.generic] | None:
         """The value of a constant that passed through operators which move or cast it."""
-        from onnx.reference import ReferenceEvaluator
+        value, operand = self.array(node.inputs[0]), self._operand(node)
+        numbers = None if operand is None else self.array(operand)
+        return None if value is None or (operand and numbers is None) else folded_value(node.proto, value, numbers)
 
-        feeds = {name: value for name in node.inputs if name and (value := self.array(name)) is not None}
-        if len(feeds) < len({name for name in node.inputs if name}):
-            return None
-        kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in feeds.items()}
-        inputs = [onnx.helper.make_tensor_value_info(name, kinds[name], feeds[name].shape) for name in feeds]
-        graph = onnx.helper.make_graph([node.proto], "fold", inputs, [onnx.ValueInfoProto(name=node.outputs[0])])
-        opset = 11 if any(item.name == "axes" for item in node.proto.attribute) else 13
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-        folded: npt.NDArray[np.generic] = ReferenceEvaluator(model).run(None, feeds)[0]  # type: ignore[index]
-        return folded
+
+def _along(node: Node, shape: tuple[int, ...], scales: int) -> tuple[int, ...] | None:
+    """The shape in which so many scales go with a tensor's; None where they do not."""
+    if scales == 1:
+        return ()
+    axis = next((int(item.i) for item in node.proto.attribute if item.name == "axis"), 1)
+    if not -len(shape) <= axis < len(shape) or shape[axis] != scales:
+        return None
+    return tuple(scales if index == axis % len(shape) else 1 for index in range(len(shape)))
 
 
 def may_have_bodies(node: Node) -> bool:
@@ -382,7 +436,9 @@ def captured_names(node: Node) -> set[str]:
 def attribute(node: Node, name: str, default: object = None) -> object:
     """The value of an attribute, bytes decoded; `default` where the node lacks it."""
     for item in node.proto.attribute:
-        if item.name == name:
+        if item.name == name and not item.ref_attr_name:
+            if item.type == onnx.AttributeProto.UNDEFINED:  # IR version 1
+                return item.f if item.HasField("f") else item.i if item.HasField("i") else list(item.ints)
             value = onnx.helper.get_attribute_value(item)
             return value.decode(errors="replace") if isinstance(value, bytes) else value
     return default

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import onnx
 
+from qdqtool.graph.operators import weight_fault
 from qdqtool.graph.view import DEQUANTIZE, UNKNOWN, GraphView, Node, Pair, attribute
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -33,8 +34,15 @@ def _find_weight(view: GraphView, node: Node) -> int | None:
     sides = (1, 0) if node.op == "MatMul" else (1,)
     for index in sides:
         if view.is_constant(node.inputs[index]) and not view.is_constant(node.inputs[1 - index]):
-            return None if _counts_up(view, node.inputs[index]) else index
+            return None if _is_unfit(view, node, index) or _counts_up(view, node.inputs[index]) else index
     return None
+
+
+def _is_unfit(view: GraphView, node: Node, index: int) -> bool:
+    """Whether a constant has a shape that the operator cannot use: seen here where it is computed, else at loading."""
+    shape = view.shape(node.inputs[index])
+    groups = next((int(item.i) for item in node.proto.attribute if item.name == "group"), 1)
+    return shape is None or bool(weight_fault(node.op, shape, groups))
 
 
 def pair_behind(view: GraphView, name: str) -> Pair | None:

@@ -8,8 +8,8 @@ float weights give these integers: s * q is written there, too, which TensorRT r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,9 +23,12 @@ from qdqtool.scales import Scale
 
 Float32 = npt.NDArray[np.float32]
 Halves = Literal["up", "away"]
+_Place = tuple[slice, ...]
+_Flags = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]  # per channel: same as it stands, same when written
 
 _LOST = -1000  # of a channel axis that cannot be followed
 _HIGHEST = 127
+_BLOCK_BYTES = 4 << 20  # of a weight that is compared at a time: ten arrays of that size are held with it
 _TINY = np.finfo(np.float32).tiny
 # Operators through which a channel can be followed back to the weight that the pair stood on.
 _MOVES = frozenset({"Identity", "Transpose"})
@@ -76,9 +79,9 @@ class Baked:
 
 @dataclass(frozen=True)
 class _Found:
-    """One weight: its values as TensorRT should read them, and the counts."""
+    """One weight: its values as TensorRT should read them, where they are wanted and others than now; the counts."""
 
-    value: npt.NDArray[Any]
+    value: npt.NDArray[Any] | None
     same: int
     agreeing: int
     nearest: int
@@ -111,10 +114,11 @@ def bake_weights(
         if reason:
             unread[name] = reason
             continue
-        found[name] = _compare(view.array(name), codes[name], axis, halves)
+        found[name] = _compare(view.array(name), codes[name], axis, halves, write=write)
     changed = [name for name, one in found.items() if one.change > 0]
-    for name in changed if write else ():
-        editor.set_constant(name, found[name].value)
+    for name, one in found.items():
+        if one.value is not None:
+            editor.set_constant(name, one.value)
     counts = found.values()
     return Baked(
         sum(one.same + one.agreeing + one.nearest for one in counts),
@@ -164,31 +168,85 @@ def _unreadable(view: GraphView, name: str, axis: int | None, point: Point) -> s
     return "the body of control flow reads it, too" if name in view.captured else ""
 
 
-def _compare(value: Any, code: WeightCode, axis: int | None, halves: Halves) -> _Found:
-    """One weight, channel by channel.
+def _compare(value: Any, code: WeightCode, axis: int | None, halves: Halves, *, write: bool) -> _Found:
+    """One weight, in blocks of channels, so that a large one is never in memory as a whole.
 
     q = clip(round(w / s) + z, low, high) - z under Q/DQ, half-way values to even; t = abs-max / 127 of the channel and
     p = clip(round(w / t), -127, 127) in TensorRT. Same where p = q in the whole channel.
     """
+    blocks = list(_blocks(value, code, axis))
+    one_range = axis is None and len(blocks) > 1
+    largest = _largest(value, blocks) if one_range else (None, None)
+    flags: list[_Flags] = []
+    for place, part in blocks:
+        weight, levels, low, fake = _coded(value[place], part)
+        here = _same(weight, levels, axis, halves, largest[0])
+        flags.append((here, _same(fake.astype(np.float32), low, axis, halves, largest[1])))
+    if one_range:
+        here, there = (np.array([all(bool(pair[i].all()) for pair in flags)]) for i in (0, 1))
+        flags = [(here, there)] * len(flags)
+    result, change = (np.empty_like(value) if write else None), 0.0
+    for (place, part), (here, _) in zip(blocks, flags, strict=True):
+        if not here.all() or result is not None:
+            weight, _, _, fake = _coded(value[place], part)
+            made = np.where(_spread(~here, axis, weight.ndim), fake, value[place])
+            steps = np.abs(made.astype(np.float64) - weight) / _along(part.scale.bits, part.scale.axis, weight.ndim)
+            change = max(change, float(steps.max(initial=0.0)))
+            if result is not None:
+                result[place] = made
+    flags = flags[:1] if one_range else flags
+    same = sum(int(here.sum()) for here, _ in flags)
+    agreeing = sum(int((~here & there).sum()) for here, there in flags)
+    total = sum(here.size for here, _ in flags)
+    return _Found(result if change > 0 else None, same, agreeing, total - same - agreeing, change)
+
+
+def _blocks(value: Any, code: WeightCode, axis: int | None) -> Iterator[tuple[_Place, WeightCode]]:
+    """Pieces of a weight along TensorRT's channels (along the first axis without such), each with its scales."""
+    if value.nbytes <= _BLOCK_BYTES or not value.ndim:
+        yield (), code
+        return
+    at = 0 if axis is None else axis % value.ndim
+    own = None if code.scale.axis is None else code.scale.axis % value.ndim
+    step = max(1, _BLOCK_BYTES * value.shape[at] // value.nbytes)
+    for begin in range(0, value.shape[at], step):
+        part = slice(begin, begin + step)
+        place = (*(slice(None),) * at, part)
+        if own != at or code.scale.bits.size == 1:
+            yield place, code
+            continue
+        zero = code.coding.zero if code.coding.zero.size == 1 else code.coding.zero[part]
+        scale = replace(code.scale, bits=code.scale.bits[part].reshape(-1))
+        yield place, WeightCode(scale, replace(code.coding, zero=zero))
+
+
+def _coded(value: Any, code: WeightCode) -> tuple[Float32, Float32, Float32, Any]:
+    """A weight in float32, its integers less the zero point, these with -127 for -128, and s * q in its own type."""
     weight = value.astype(np.float32)
     scale = _along(code.scale.bits, code.scale.axis, weight.ndim)
     zero = _along(code.coding.zero.astype(np.float32), code.scale.axis, weight.ndim)
     levels = np.clip(np.rint(weight / scale) + zero, code.coding.low, code.coding.high) - zero
-    here = _same(weight, levels, axis, halves)
-    levels = np.where(levels == -_HIGHEST - 1, np.float32(-_HIGHEST), levels)  # TensorRT's lowest
-    fake = (levels * scale).astype(value.dtype)
-    there = _same(fake.astype(np.float32), levels, axis, halves)
-    result = np.where(_spread(~here, axis, weight.ndim), fake, value)
-    change = np.abs(result.astype(np.float64) - weight) / scale
-    agreeing, nearest = int((~here & there).sum()), int((~here & ~there).sum())
-    return _Found(result, int(here.sum()), agreeing, nearest, float(change.max(initial=0.0)))
+    low = np.where(levels == -_HIGHEST - 1, np.float32(-_HIGHEST), levels)  # TensorRT's lowest
+    return weight, levels, low, (low * scale).astype(value.dtype)
 
 
-def _same(weight: Float32, levels: Float32, axis: int | None, halves: Halves) -> npt.NDArray[np.bool_]:
-    """Per channel, whether TensorRT makes these integers of a weight."""
+def _largest(value: Any, blocks: list[tuple[_Place, WeightCode]]) -> tuple[np.float32, np.float32]:
+    """The largest magnitude of a whole weight, and of s * q."""
+    own, written = np.float32(0), np.float32(0)
+    for place, part in blocks:
+        weight, _, _, fake = _coded(value[place], part)
+        own = max(own, np.abs(weight).max(initial=0))
+        written = max(written, np.abs(fake.astype(np.float32)).max(initial=0))
+    return own, written
+
+
+def _same(
+    weight: Float32, levels: Float32, axis: int | None, halves: Halves, amax: np.float32 | None
+) -> npt.NDArray[np.bool_]:
+    """Per channel, whether TensorRT makes these integers of a weight whose largest magnitude may be given."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
-    amax = np.abs(weight).max(axis=others, keepdims=True, initial=0)
-    ratio = weight / np.maximum(amax / np.float32(_HIGHEST), _TINY)
+    largest = np.abs(weight).max(axis=others, keepdims=True, initial=0) if amax is None else amax
+    ratio = weight / np.maximum(largest / np.float32(_HIGHEST), _TINY)
     made = np.clip(_rounded(ratio, halves), -_HIGHEST, _HIGHEST)
     return np.atleast_1d((made == levels).all(axis=others))
 

@@ -97,6 +97,8 @@ def scale_of(view: GraphView, pair: Pair, coding: Coding, on_asymmetric: OnAsymm
     wide = (steps.reshape(-1 if own.bits.ndim else ()) if steps.size > 1 or own.bits.ndim else steps.reshape(())) * (
         own.bits.astype(np.float64)
     )
+    if wide.max() / _HIGHEST > np.finfo(np.float32).max:
+        raise QdqError(pair.tensor, "its widened scale is more than float32 holds", "repair the model")
     bits = (wide / _HIGHEST).astype(np.float32)
     return Scale.of(bits, axis=own.axis, origin="derived", method=f"widened from {coding.describe()}")
 
@@ -113,7 +115,9 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
         raise QdqError(
             pair.tensor, "the scale of its Q/DQ is no float32 constant, nor half precision", "fold constants first"
         )
-    value = value.astype(np.float32, copy=False)
+    _check_sizes(view, pair, node, value.size)
+    with np.errstate(over="ignore"):  # a double that float32 cannot hold becomes infinity, which is refused below
+        value = value.astype(np.float32, copy=False)
     axis = int(str(attribute(node, "axis", 1))) if value.size > 1 else None
     try:
         return Scale.of(value if value.size > 1 else value.reshape(()), axis=axis, origin="qdq")
@@ -121,6 +125,20 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
         raise QdqError(
             pair.tensor, f"the scale of its Q/DQ: {error.reason}", "TensorRT refuses it: repair the model"
         ) from None
+
+
+def _check_sizes(view: GraphView, pair: Pair, node: Node, scales: int) -> None:
+    """Refuse scales and zero points that do not go with one another, or with the constant that they are for."""
+    zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    if zero is not None and zero.size not in (1, scales):
+        raise QdqError(pair.tensor, f"its Q/DQ has {scales} scales and {zero.size} zero points", "repair the model")
+    shape = view.shape(pair.tensor) if scales > 1 else None
+    if shape is None:
+        return
+    axis = int(str(attribute(node, "axis", 1)))
+    if not -len(shape) <= axis < len(shape) or shape[axis] != scales:
+        reason = f"its Q/DQ has {scales} scales along axis {axis}, where the shape is {list(shape)}"
+        raise QdqError(pair.tensor, reason, "repair the model")
 
 
 def _type_and_zero(view: GraphView, pair: Pair, node: Node) -> tuple[str, Integers]:

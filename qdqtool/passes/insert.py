@@ -167,7 +167,7 @@ def _weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) ->
         if value is None or value.dtype != np.float32:
             raise QdqError(point.tensor, "a weight whose value cannot be read", "fold constants first")
         others = None if point.axis is None else tuple(i for i in range(value.ndim) if i != point.axis % value.ndim)
-        rank, amax = value.ndim, np.asarray(np.abs(value).max(axis=others))
+        rank, amax = value.ndim, np.maximum(value.max(axis=others), -value.min(axis=others))
     top = float(amax.max(initial=0))
     if not np.isfinite(top):
         raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")

@@ -67,7 +67,7 @@ def test_the_text_says_what_where_how_many_and_what_to_do(folder: Path, capsys: 
 def test_many_places_are_cut_off_and_all_shows_them(folder: Path, capsys: Capsys) -> None:
     graph = onnx.load(folder / "m.onnx").graph
     for number in range(9):
-        graph.node.append(onnx.helper.make_node("QLinearConv", ["x"], [f"i{number}"], f"n{number}"))
+        graph.node.append(onnx.helper.make_node("QLinearConv", ["x"] * 8, [f"i{number}"], f"n{number}"))
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)])
     onnx.save(model, folder / "many.onnx")
     short = run(capsys, "lint", folder / "many.onnx", "--select", "Q025").out

@@ -134,7 +134,7 @@ def test_verbose_shows_where_a_fault_was_seen(capsys: Capsys, tmp_path: Path) ->
 
 
 def test_control_characters_in_a_name_do_not_break_the_line(capsys: Capsys) -> None:
-    refused(run(capsys, "insert", "no\nsuch\x1b[31m.onnx"), "no such [31m.onnx")
+    refused(run(capsys, "insert", "no\nsuch\x1b[31m.onnx"), "no\\nsuch\\x1b[31m.onnx")
 
 
 @pytest.mark.parametrize("words", ["-h", "insert m.onnx --dry-run"])

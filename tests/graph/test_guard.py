@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,14 @@ def node(index: int, **fields: object) -> Break:
     return apply
 
 
+def operator(op: str, **attributes: object) -> Break:
+    def apply(model: onnx.ModelProto) -> None:
+        changed = model.graph.node[1]
+        changed.CopyFrom(helper.make_node(op, list(changed.input), list(changed.output), **attributes))
+
+    return apply
+
+
 def raw_name(model: onnx.ModelProto) -> onnx.ModelProto:
     """Protobuf refuses to set such a name, but not to read it."""
     data = model.SerializeToString().replace(b"spare", b"sp\xffre")
@@ -96,7 +105,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "output named like a weight": (node(1, output=["w"]), "Relu w makes w, which is made"),
     "output named like an input": (node(1, output=["x"]), "Relu x makes x, which is made"),
     "output without a name": (node(1, output=[""]), "Relu .*has no output with a name"),
-    "no output": (node(1, output=[]), "Relu .*has no output with a name"),
+    "no output": (node(1, output=[]), "Relu has 0 outputs, ONNX has 1"),
     "dangling input": (node(1, input=["nobody"]), "Relu b reads nobody, which nothing makes"),
     "dangling input in a branch": (lambda m: branch(m).node[0].input.__setitem__(0, "nobody"), "Neg u reads nobody"),
     "cycle": (node(0, input=["b", "w"]), "a cycle through (MatMul a|Relu b)"),
@@ -184,10 +193,66 @@ def test_a_broken_model_gets_one_line_and_exit_code_2_and_stays_as_it_is(case: s
         check_structure(onnx.load_from_string(before), path, folder)
 
 
+def calling(levels: int, each: int, op: str = "Relu") -> onnx.ModelProto:
+    """Local functions f0, f1, ...: each calls the one before it so many times, the first one an operator."""
+    model = good()
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("local", 1)]
+    for level in range(levels):
+        domain, callee = ("local", f"f{level - 1}") if level else ("", op)
+        names = ["a", *(f"t{i}" for i in range(each))]
+        nodes = [helper.make_node(callee, [a], [b], domain=domain) for a, b in itertools.pairwise(names)]
+        model.functions.append(helper.make_function("local", f"f{level}", ["a"], [names[-1]], nodes, opsets))
+    model.opset_import.add(domain="local", version=1)
+    model.graph.node.append(helper.make_node(f"f{levels - 1}", ["x"], ["called"], domain="local"))
+    return model
+
+
+def test_functions_that_call_one_another_too_often_are_counted_and_refused() -> None:
+    """10 to the power of 7 nodes in 2 kB: shape inference would go through all of them, deaf to an interrupt."""
+    model = calling(7, 10)
+    assert model.ByteSize() < 4000
+    with pytest.raises(QdqError, match=r"m\.onnx: its local functions come to 1111111\d nodes .*, where it stores 7\d"):
+        check_structure(model, "m.onnx", None)
+    with pytest.raises(QdqError, match=r"come to more than 10\^12 nodes"):
+        check_structure(calling(60, 10), "m.onnx", None)
+
+
+def test_functions_of_an_exporter_are_let_through() -> None:
+    check_structure(calling(4, 10), "m.onnx", None)
+
+
+@pytest.mark.parametrize("field", ["domain", "op_type", "graph", "key", "input"])
+def test_text_that_is_not_utf8_is_refused_wherever_later_code_reads_it(field: str) -> None:
+    model = good()
+    node = model.graph.node[1]
+    if field == "key":
+        node.CopyFrom(helper.make_node("Identity", ["a"], ["b"]))
+    node.domain = "marker" if field == "domain" else ""
+    node.op_type = "marker" if field == "op_type" else node.op_type
+    model.graph.name = "marker" if field == "graph" else "g"
+    node.metadata_props.add(key="marker" if field == "key" else "k", value="v")
+    if field == "input":
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "marker"
+    broken = onnx.ModelProto()
+    broken.ParseFromString(model.SerializeToString().replace(b"marker", b"mark\xff\xfe"))
+    with pytest.raises(QdqError, match="not UTF-8"):
+        check_structure(broken, "m.onnx", None)
+
+
+@pytest.mark.parametrize("field", ["input", "output", "value_info"])
+def test_an_element_type_that_nobody_knows_is_refused(field: str) -> None:
+    model = good()
+    model.graph.value_info.add(name="a").type.tensor_type.elem_type = TensorProto.FLOAT
+    getattr(model.graph, field)[0].type.tensor_type.elem_type = 99
+    with pytest.raises(QdqError, match="has the unknown element type 99"):
+        check_structure(model, "m.onnx", None)
+
+
 def nested(depth: int) -> onnx.ModelProto:
     text = f"y{depth} = Relu(x)"
     for level in range(depth - 1, -1, -1):
-        text = f"y{level} = If(c) <then_branch = t{level} () => (float y{level + 1}) {{{text}}}>"
+        other = f"else_branch = e{level} () => (float z{level}) {{z{level} = Neg(x)}}"
+        text = f"y{level} = If(c) <then_branch = t{level} () => (float y{level + 1}) {{{text}}}, {other}>"
     return onnx.parser.parse_model(
         f'<ir_version: 7, opset_import: ["" : 13]> g (float x, bool c) => (float y0) {{{text}}}'
     )
@@ -197,8 +262,8 @@ LEGAL: dict[str, Break] = {
     "the model itself": lambda m: None,
     "unsorted nodes": lambda m: m.graph.node.insert(0, m.graph.node.pop()),
     "duplicate node names": lambda m: [setattr(n, "name", "same") for n in m.graph.node],
-    "optional output left out": node(1, output=["b", "", "b2"]),
-    "optional input left out": node(1, input=["a", "", "w"]),
+    "optional output left out": lambda m: (operator("Dropout")(m), node(1, output=["b", ""])(m)),
+    "optional input left out": lambda m: (operator("Clip")(m), node(1, input=["a", "", "x"])(m)),
     "operator without a schema": lambda m: setattr(m.graph.node[1], "op_type", "EfficientNMS_TRT"),
     "weights that are not finite": lambda m: setattr(weight(m), "raw_data", np.full(4, np.nan, np.float32).tobytes()),
     "an empty weight": lambda m: (dims(0, 3)(m), setattr(weight(m), "raw_data", b"")),
@@ -238,7 +303,7 @@ def test_more_than_64_nested_graphs_are_refused_without_recursion() -> None:
     inner.node.add(op_type="Relu", input=["x"], output=["y"])
     for _ in range(70):
         outer = onnx.GraphProto()
-        outer.node.add(op_type="If", input=["c"], output=["y"]).attribute.add(
+        outer.node.add(op_type="Holder", domain="own", input=["c"], output=["y"]).attribute.add(
             name="then_branch", type=onnx.AttributeProto.GRAPH
         ).g.CopyFrom(inner)
         inner = outer

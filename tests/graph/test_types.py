@@ -89,3 +89,21 @@ def big_model() -> onnx.ModelProto:
     model = model_of("g (float[1,64] x) => (float[1,64] z) <float[64,64] w> { z = MatMul(x, w) }")
     assert onnx.numpy_helper.to_array(model.graph.initializer[0]).dtype == np.float32
     return model
+
+
+@pytest.mark.parametrize("error", [ValueError("vector::reserve"), IndexError("map::at"), MemoryError(), RuntimeError()])
+def test_whatever_inference_raises_the_file_itself_is_what_is_known(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail)
+    assert {value.name for value in infer_types(model_of(NET), 17).input} == {"x", "where"}
+
+
+def test_a_vector_of_millions_is_not_read_as_a_shape() -> None:
+    """Inference would give the output 2 to the power of 27 axes."""
+    model = model_of("g (int64[134217728] s) => (float[N] y) { y = ConstantOfShape(s) }")
+    graph = infer_types(model, 17)
+    assert len(graph.output[0].type.tensor_type.shape.dim) == 1 and not graph.value_info

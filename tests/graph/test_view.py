@@ -97,9 +97,9 @@ def test_a_loose_quantize_or_dequantize_stays_a_node() -> None:
 
 # ---------------------------------------------------------------- constants
 
-CONSTANTS = """g (float[1,4] x) => (float[4,1] z) <float[4,1] w, int64[2] s = {4,1}> {
+CONSTANTS = """g (float[1,4] x) => (float[4,1] z) <float[4,1] w, int64[2] s = {4,1}, int64[2] o = {0,1}> {
  c = Constant<value = float[2,2] {1,2,3,4}>() f = Constant<value_floats = [1.5, 2.5]>() n = Constant<value_int = 7>() t = Constant<value_string = "a">()
- i = Identity(w) r = Transpose<perm=[1,0]>(i) h = Reshape(x, s) k = Cast<to=6>(f) e = Relu(w) u = Unsqueeze(n, s) z = Add(h, w) }"""
+ i = Identity(w) r = Transpose<perm=[1,0]>(i) h = Reshape(x, s) k = Cast<to=6>(f) e = Relu(w) u = Unsqueeze(n, o) z = Add(h, w) }"""
 
 
 def test_what_is_constant() -> None:
@@ -257,3 +257,44 @@ def test_the_inputs_of_a_loop_body_belong_to_it() -> None:
 def test_uses_are_values() -> None:
     view = view_of(PLAIN)
     assert view.readers("x")[0] == Use(node_of(view, "a"), 0)
+
+
+def test_a_weight_of_the_newest_exporter_is_constant() -> None:
+    view = view_of(
+        "g (float[1,4] x) => (float[1,2] y) <float[8] w, int64[2] s = {4,2}> { r = Reshape<allowzero=1>(w, s) y = MatMul(x, r) }"
+    )
+    value = view.array("r")
+    assert view.is_constant("r") and view.shape("r") == (4, 2) and value is not None and value.shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = ConstantOfShape(s)",
+        "r = Reshape(w, t)",
+        "r = Transpose<perm=[1,0]>(w)",
+        "r = Unsqueeze(w, s)",
+        "r = Cast<to=8>(w)",
+    ],
+)
+def test_what_is_malformed_or_too_large_is_not_constant(body: str) -> None:
+    text = f"g (float[1,4] x) => (float[1,2] y) <float[8] w, int64[4] s = {{1048576,3,64,64}}, int64[1] t = {{7}}> {{ {body} y = MatMul(x, r) }}"
+    view = view_of(text)
+    assert view.is_constant("r") == ("Cast" in body) and view.array("r") is None
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+def test_a_constant_behind_too_many_operators_is_computed(ways: int) -> None:
+    """A chain that would recurse, and 40 operators that read one constant twice each: 2 to the power of 40 steps."""
+    number = 5000 if ways == 1 else 40
+    nodes = [
+        f"c{i + 1} = " + ("Identity(c{i})" if ways == 1 else "Reshape(c{i}, c{i})").format(i=i) for i in range(number)
+    ]
+    view = view_of(f"g (float[1] x) => (float[1] y) <int64[1] c0 = {{1}}> {{ {' '.join(nodes)} y = Identity(x) }}")
+    assert view.is_constant("c3") and not view.is_constant(f"c{number}") and view.array(f"c{number}") is None
+
+
+def test_scales_that_do_not_go_with_the_integers_have_no_value() -> None:
+    view = view_of("""g (float[1,4] x) => (float[1,4] y) <float[3] s = {1,2,3}, int8[4,4] q = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {
+        w = DequantizeLinear(q, s) v = DequantizeLinear<axis=5>(q, s) y = MatMul(x, w) }""")
+    assert view.array("w") is None and view.array("v") is None

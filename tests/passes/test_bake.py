@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import onnx
 import pytest
@@ -11,8 +13,11 @@ from graphs import model_of, plan_of
 from onnx import numpy_helper
 
 from qdqtool.graph.view import GraphView
+from qdqtool.passes import bake
 from qdqtool.passes.bake import Baked, bake_weights
+from qdqtool.passes.coding import Coding
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.scales import Scale
 
 LEVELS = np.array([[127, -3, 64, 2], [1, -127, 5, 6], [100, 3, -5, 1]], np.float32)
 STEPS = np.array([0.5, 0.25, 0.125], np.float32)
@@ -115,3 +120,36 @@ def test_the_constant_of_a_node_is_written_where_it_stands() -> None:
     bake_weights(peeled.view, plan_of(model).weights, peeled.codes, "up", write=True)
     value = numpy_helper.to_array(model.graph.node[0].attribute[0].t).reshape(3, 4)
     np.testing.assert_array_equal(value, LEVELS * STEPS[:, None])
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("halves", ["up", "away"])
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("own", [0, None])
+def test_a_weight_in_blocks_is_compared_as_a_whole_one(
+    axis: int | None, own: int | None, halves: bake.Halves, write: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = np.random.default_rng(3).normal(0, 1, (24, 16)).astype(np.float32)
+    steps = np.abs(weight).max(axis=1).astype(np.float32) / np.float32(100) if own == 0 else np.float32(0.02)
+    code = bake.WeightCode(Scale.of(steps, axis=own), Coding("int8", np.zeros(steps.shape, np.int64), -128, 127))
+    whole = bake._compare(weight, code, axis, halves, write=write)
+    monkeypatch.setattr(bake, "_BLOCK_BYTES", 160)
+    parts = bake._compare(weight, code, axis, halves, write=write)
+    assert (parts.same, parts.agreeing, parts.nearest, parts.change) == (
+        whole.same, whole.agreeing, whole.nearest, whole.change
+    )  # fmt: skip
+    assert whole.change > 0 and (whole.value is None) == (not write)
+    if whole.value is not None and parts.value is not None:
+        assert parts.value.tobytes() == whole.value.tobytes() != weight.tobytes()
+
+
+def test_comparing_keeps_no_copy_of_a_large_weight() -> None:
+    """48 MiB of weights in 12 tensors: measured at 41 MiB when all are compared, 270 MiB when each was kept."""
+    weight = np.random.default_rng(4).normal(0, 1, (1024, 1024)).astype(np.float32)
+    code = bake.WeightCode(Scale.of(0.03), Coding("int8", np.zeros((), np.int64), -128, 127))
+    tracemalloc.start()
+    found = [bake._compare(weight, code, 0, "up", write=False) for _ in range(12)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert all(one.change > 0 and one.value is None for one in found)
+    assert peak < 16 * bake._BLOCK_BYTES

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators make of constants, as ONNX's reference does, in every form an opset has; malformed ones: nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from qdqtool.graph.folding import MAX_ELEMENTS, cast, folded_shape, folded_value
+
+X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+ONES = np.arange(6, dtype=np.int64).reshape(1, 2, 1, 3)
+
+
+def ints(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values, np.int64)
+
+
+FORMS: list[tuple[int, str, np.ndarray[Any, Any], np.ndarray[Any, Any] | None, dict[str, Any]]] = [
+    (13, "Identity", X, None, {}),
+    (13, "Transpose", X, None, {}),
+    (13, "Transpose", X, None, {"perm": [2, 0, 1]}),
+    (13, "Flatten", X, None, {}),
+    (13, "Flatten", X, None, {"axis": -1}),
+    (13, "Flatten", X, None, {"axis": 3}),
+    (9, "Flatten", X, None, {"axis": 0}),
+    (5, "Reshape", X, ints(4, -1), {}),
+    (13, "Reshape", X, ints(0, 12), {}),
+    (14, "Reshape", X, ints(6, 4), {"allowzero": 1}),
+    (19, "Reshape", X[:0], ints(0, 12), {"allowzero": 1}),
+    (11, "Squeeze", ONES, None, {"axes": [0]}),
+    (11, "Squeeze", ONES, None, {}),
+    (13, "Squeeze", ONES, ints(-2, 0), {}),
+    (21, "Squeeze", ONES, None, {}),
+    (11, "Unsqueeze", X, None, {"axes": [0, 4]}),
+    (13, "Unsqueeze", X, ints(-1), {}),
+    (21, "Unsqueeze", X, ints(1, 0), {}),
+    (9, "ConstantOfShape", ints(2, 3), None, {}),
+    (
+        20,
+        "ConstantOfShape",
+        ints(2, 3),
+        None,
+        {"value": helper.make_tensor("v", TensorProto.INT64, [1], [7])},
+    ),
+    (20, "ConstantOfShape", ints(), None, {}),
+    (13, "Cast", X, None, {"to": TensorProto.INT8}),
+    (13, "Cast", X, None, {"to": TensorProto.BOOL}),
+    (13, "Cast", X - 12, None, {"to": TensorProto.BFLOAT16}),
+    (19, "Cast", X * 100, None, {"to": TensorProto.FLOAT8E4M3FN}),
+    (19, "Cast", X * 100, None, {"to": TensorProto.FLOAT8E5M2, "saturate": 0}),
+]
+
+
+def folded(node: onnx.NodeProto, value: np.ndarray[Any, Any], operand: np.ndarray[Any, Any] | None) -> Any:
+    return folded_value(node, value, value if node.op_type == "ConstantOfShape" else operand)
+
+
+@pytest.mark.parametrize(("opset", "op", "value", "operand", "attributes"), FORMS)
+def test_every_form_is_what_the_reference_makes(
+    opset: int, op: str, value: Any, operand: Any, attributes: dict[str, Any]
+) -> None:
+    feeds = {"x": value} if operand is None else {"x": value, "o": operand}
+    node = helper.make_node(op, list(feeds), ["y"], **attributes)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = helper.make_graph([node], "g", inputs, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    expected = np.asarray(ReferenceEvaluator(model).run(None, feeds)[0])
+    found = folded(node, value, operand)
+    assert found is not None and found.shape == expected.shape and found.dtype == expected.dtype
+    assert found.astype(np.float64).tolist() == expected.astype(np.float64).tolist()
+
+
+def test_the_first_form_of_reshape_and_cast_has_its_operand_in_attributes() -> None:
+    assert folded(helper.make_node("Reshape", ["x"], ["y"], shape=[4, 6]), X, None).shape == (4, 6)
+    assert folded(helper.make_node("Cast", ["x"], ["y"], to="INT32"), X, None).dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("op", "operand", "attributes"),
+    [
+        ("Transpose", None, {"perm": [0, 0, 1]}),
+        ("Transpose", None, {"perm": [0, 1]}),
+        ("Transpose", None, {"perm": 1}),
+        ("Flatten", None, {"axis": 4}),
+        ("Flatten", None, {"axis": 1.5}),
+        ("Reshape", None, {}),
+        ("Reshape", ints(5, 5), {}),
+        ("Reshape", ints(-1, -1), {}),
+        ("Reshape", ints(-2, 12), {}),
+        ("Reshape", ints(2, 3, 4, 0), {}),
+        ("Reshape", ints(0, -1), {"allowzero": 1}),
+        ("Reshape", X, {}),
+        ("Squeeze", ints(0), {}),
+        ("Squeeze", ints(7), {}),
+        ("Unsqueeze", None, {}),
+        ("Unsqueeze", ints(0, 0), {}),
+        ("Unsqueeze", ints(9), {}),
+        ("Unsqueeze", ints(*range(40)), {}),
+        ("Cast", None, {}),
+        ("Cast", None, {"to": 99}),
+        ("Cast", None, {"to": TensorProto.STRING}),
+        ("Cast", None, {"to": "NUMBER"}),
+    ],
+)
+def test_a_malformed_operator_makes_nothing(op: str, operand: Any, attributes: dict[str, Any]) -> None:
+    node = helper.make_node(op, ["x", "o"], ["y"], **attributes)
+    assert folded(node, X, operand) is None
+
+
+@pytest.mark.parametrize("shape", [(1 << 20, 3, 64, 64), (1 << 40, 1 << 40), (-1, 3), (1,) * 40])
+def test_the_size_of_a_filled_constant_is_known_before_it_is_made(shape: tuple[int, ...]) -> None:
+    node = helper.make_node("ConstantOfShape", ["s"], ["y"])
+    assert folded_shape(node, (len(shape),), ints(*shape)) is None and folded_value(node, ints(), ints(*shape)) is None
+
+
+def test_a_filled_constant_takes_no_memory() -> None:
+    node = helper.make_node("ConstantOfShape", ["s"], ["y"])
+    found = folded_value(node, ints(), ints(MAX_ELEMENTS))
+    assert found is not None and found.shape == (MAX_ELEMENTS,) and found.strides == (0,)
+
+
+def test_text_and_complex_numbers_are_not_cast() -> None:
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    assert cast(np.array(["1"], object), node) is None and cast(np.array([1j]), node) is None

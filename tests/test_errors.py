@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A message is one line of bounded length that does nothing to a terminal, whatever names a file brings."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.errors import MAX_LINE, QdqError, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("conv1/weight:0", "conv1/weight:0"),
+        ("Gewicht é 重み", "Gewicht é 重み"),
+        ("a\nqdqtool: error: forged", "a\\nqdqtool: error: forged"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x9b2J", "\\x9b2J"),
+        ("left\u202eright", "left\\u202eright"),
+        ("half \udcff", "half \\udcff"),
+    ],
+)
+def test_what_a_terminal_would_act_on_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown and printable(text).isprintable()
+
+
+def test_long_text_is_cut_in_the_middle() -> None:
+    text = "begin" + "x" * 100_000 + "end"
+    shown = printable(text)
+    assert len(shown) < MAX_LINE + 60 and shown.startswith("begin") and shown.endswith("end")
+    assert f"[... {len(text) - MAX_LINE} characters ...]" in shown
+    assert printable(text, None) == text
+
+
+def test_every_part_of_an_error_is_bounded_and_escaped() -> None:
+    name = "\x1b[2J" + "n" * 100_000
+    line = QdqError(name, f"reads {name}", f"rename {name}").line()
+    assert line.isprintable() and len(line) < 3 * (MAX_LINE + 60)
