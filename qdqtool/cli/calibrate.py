@@ -125,8 +125,10 @@ def _run_shard(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(facts, indent=1) + "\n")
     elif not args.quiet:
-        more = "" if shard[1] == 1 else "\nnext: the other shards, then qdqtool calibrate --merge STATE... -o OUT"
-        sys.stdout.write(f"{output}: shard {args.shard}, {facts['samples']} samples{more}\n")
+        from qdqtool.cli.next_steps import after_shard
+
+        lines = [f"{output}: shard {args.shard}, {facts['samples']} samples", *after_shard(args, output, shard[1])]
+        sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
@@ -139,6 +141,8 @@ def _report(args: argparse.Namespace, table: ScaleTable, output: Path) -> None:
 
 
 def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[str]:
+    from qdqtool.cli.next_steps import after_calibrate
+
     samples, method = table.facts["samples"], table.facts["method"]
     lines = [f"{output}: {len(table)} tensors with a scale, method {method}, {samples} samples"]
     if table.unscaled:
@@ -146,5 +150,4 @@ def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[
         lines += [f"  {name}: {reason}" for name, reason in list(table.unscaled.items())[:_SHOWN]]
         if len(table.unscaled) > _SHOWN:
             lines.append(f'  and {len(table.unscaled) - _SHOWN} more (in the file, under "unscaled")')
-    lines.append(f"next: qdqtool insert {args.model or 'MODEL'} --scales {output}")
-    return lines
+    return [*lines, *after_calibrate(args, output)]

@@ -108,15 +108,15 @@ def _document(result: ConditionResult) -> dict[str, Any]:
 
 
 def _lines(args: argparse.Namespace, result: ConditionResult) -> list[str]:
+    from qdqtool.cli.next_steps import after_condition
+
     done = result.done
     lines = [f"{result.model}: {counted(len(done.edits), 'edit')}, {counted(done.samples, 'sample')}"]
     for step, (what, how) in _TOLD.items():
         if done.count(step):
             lines.append(f"  {step}: {counted(done.count(step), what)} {how}")
     lines += _effect(done)
-    if done.edits:
-        lines.append(f"next: qdqtool insert {result.model} --data {args.data} --method {args.method}")
-    return lines
+    return [*lines, *after_condition(args, result)]
 
 
 def _effect(done: Conditioned) -> list[str]:

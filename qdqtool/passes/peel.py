@@ -21,7 +21,7 @@ from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake import WeightCode
 from qdqtool.passes.coding import OnAsymmetric, coding_of, pair_scale, scale_of
-from qdqtool.passes.insert import ESTIMATED
+from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integers import complete_pairs, has_loose_integers
 from qdqtool.passes.outsiders import refuse_outsiders
 from qdqtool.scales import Scale
@@ -230,8 +230,7 @@ def _traced(pair: Pair, scale: Scale) -> Scale:
     trace = {
         entry.key.removeprefix(TRACE): entry.value for entry in node.proto.metadata_props if entry.key.startswith(TRACE)
     }
-    guessed = trace.get("origin") == "estimated" or node.inputs[1].startswith(pair.tensor + ESTIMATED)
-    origin: Literal["estimated", "qdq"] = "estimated" if guessed else "qdq"
+    origin: Literal["estimated", "qdq"] = "estimated" if is_estimated(pair) else "qdq"
     if scale.origin == "derived":  # widened
         return scale
     return Scale(scale.bits, scale.axis, origin, trace.get("method", ""), trace.get("rule", ""))

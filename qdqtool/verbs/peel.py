@@ -27,6 +27,7 @@ from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.outsiders import refuse_outsiders
 from qdqtool.passes.peel import OnConflict, Peeled, has_qdq, peel_pairs
 from qdqtool.passes.relu6 import replay_cuts
+from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
@@ -140,7 +141,7 @@ def peel(
 
     Raises:
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
-            `peel_pairs`, `replay_cuts`, `restore_source` and the writers of `emit` refuse. Nothing is written then.
+            `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source` and the writers of `emit` refuse. Nothing is written then.
     """
     require_caches(options.trt_version)
     if options.target == "dla":
@@ -227,6 +228,9 @@ def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Open
     cut = replay_cuts(source.proto, source.folder, opened.proto)
     if cut:
         notes.append(f"{len(cut)} Relu are cut off at 6 in the source, too, as condition did, such as {cut[0]}")
+    added = replay_additions(source.proto, source.folder, opened.proto, opened.folder)
+    if added:
+        notes.append(f"{len(added)} constants and Mul of condition were added to the source, too, such as {added[0]}")
     changed = restore_source(source.proto, source.folder, opened.proto, opened.folder)
     if changed:
         notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
