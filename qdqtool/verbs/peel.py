@@ -141,7 +141,8 @@ def peel(
 
     Raises:
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
-            `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source` and the writers of `emit` refuse. Nothing is written then.
+            `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source` and the writers of `emit` refuse. Nothing
+            is written then.
     """
     require_caches(options.trt_version)
     if options.target == "dla":

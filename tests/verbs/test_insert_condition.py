@@ -187,7 +187,9 @@ def test_a_source_whose_relu_became_something_else_is_refused(
 SHARED = SILU.replace("float[8,1,3,3] w2", "float[8,1,3,3] w2, float[8,1,3,3] w3").replace(
     "y = Conv<pads=[1,1,1,1], group=8>(m1, w2)",
     "u = Conv<pads=[1,1,1,1], group=8>(m1, w2) t = Relu(u) v = Conv<pads=[1,1,1,1], group=8>(t, w2)"
-    " k = Constant<value = float[8,1,3,3] {" + ",".join(["0.125"] * 72) + "}>() y = Conv<pads=[1,1,1,1], group=8>(v, k)",
+    " k = Constant<value = float[8,1,3,3] {"
+    + ",".join(["0.125"] * 72)
+    + "}>() y = Conv<pads=[1,1,1,1], group=8>(v, k)",
 )
 
 
@@ -211,7 +213,9 @@ def test_peel_makes_of_the_source_what_condition_makes_of_it(
         assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "c.onnx").read_bytes()
 
 
-@pytest.mark.parametrize(("steps", "what"), [("correct", "y: got a bias by condition, which"), ("smooth", "m1: got a Mul by")])
+@pytest.mark.parametrize(
+    ("steps", "what"), [("correct", "y: got a bias by condition, which"), ("smooth", "m1: got a Mul by")]
+)
 def test_a_source_without_what_was_conditioned_is_refused(tmp_path: Path, steps: str, what: str) -> None:
     from qdqtool.trtversion import TrtVersion
 
