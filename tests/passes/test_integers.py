@@ -80,7 +80,7 @@ Q = "q = QuantizeLinear(x, s, o)"
 TWO = "p = QuantizeLinear(w, {}, {}) c = Concat<axis=1>(q, p) d = DequantizeLinear(c, s, o) y = Relu(d)"
 ONLY_MOVED = {
     "transpose to an output": (
-        f"(float[1,2,2,2] x) => (int8[1,2,2,2] z) <{MORE}> {{ {Q} z = Transpose(q) }}",
+        f"(float[1,2,2,2] x) => (int8[1,2,2,2] z) <{MORE}> {{ {Q} z = Transpose<perm=[0,2,3,1]>(q) }}",
         {"x", "z"},
     ),
     "beside a DQ": (
