@@ -50,8 +50,10 @@ def run(args: argparse.Namespace) -> int:
     if args.shard:
         return _run_shard(args)
     from qdqtool.files import refuse_overwrite, replacing
+    from qdqtool.verbs.opening import refuse_same_place
 
     output = _output(args)
+    refuse_same_place({"the table": output, "the checkpoint": args.checkpoint})
     refuse_overwrite(output, [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])])
     table = _table(args)
     print_notes(table, args)
@@ -112,10 +114,12 @@ def _run_shard(args: argparse.Namespace) -> int:
     from qdqtool.calibration.shards import calibrate_shard, parse_shard
     from qdqtool.calibration.state import write_state
     from qdqtool.files import refuse_overwrite
+    from qdqtool.verbs.opening import refuse_same_place
 
     if not args.output:
         raise QdqError("--shard", "needs the name of the state", "give -o part.state")
     output, shard = Path(args.output), parse_shard(args.shard)
+    refuse_same_place({"the state": output, "the checkpoint": args.checkpoint})
     refuse_overwrite(output, [args.model, *data_paths(args)])
     state = calibrate_shard(args.model, args.data, shard, _options(args), feed_options_from(args))
     write_state(state, output, compress=True)
