@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,21 @@ if TYPE_CHECKING:
     from qdqtool.verbs import ConditionResult, InsertResult
 
 # What the options mean when they are not given: these are not repeated.
-_DATA_DEFAULTS = {"preprocess": None, "batch": 1, "limit": None, "max_data": 8 << 30, "provider": "cpu"}
-_WORK_DEFAULTS = {"workers": 1, "max_memory": None}
-_PLAN_DEFAULTS = {"trt_version": None, "rules": None, "float_heads": "regression", "heads": [], "not_heads": []}
+_DATA_DEFAULTS: Mapping[str, object] = {
+    "preprocess": None,
+    "batch": 1,
+    "limit": None,
+    "max_data": 8 << 30,
+    "provider": "cpu",
+}
+_WORK_DEFAULTS: Mapping[str, object] = {"workers": 1, "max_memory": None}
+_PLAN_DEFAULTS: Mapping[str, object] = {
+    "trt_version": None,
+    "rules": None,
+    "float_heads": "regression",
+    "heads": [],
+    "not_heads": [],
+}
 
 
 def next_line(line: str) -> str:
@@ -176,7 +188,7 @@ def _default_version(target: str) -> TrtVersion:
     return max(version for version in versions if target == "gpu" or version.has_dla_int8)
 
 
-def _given(args: argparse.Namespace, defaults: dict[str, object]) -> list[str]:
+def _given(args: argparse.Namespace, defaults: Mapping[str, object]) -> list[str]:
     """The options that differ from their defaults, as words; one that may be repeated is."""
     words: list[str] = []
     for name, default in defaults.items():
