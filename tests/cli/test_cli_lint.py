@@ -91,7 +91,7 @@ def test_notes_of_one_code_are_one_line_and_all_shows_each(folder: Path, capsys:
 
 
 def test_what_fix_leaves_alone_is_offered_by_its_code(folder: Path, capsys: Capsys) -> None:
-    """ "1 can be repaired: --fix" was said of Q017, which --fix does not repair."""
+    """`1 can be repaired: ... --fix` was said of Q017, which --fix alone does not repair."""
     text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w> { a = Conv(x, w) y = Relu(a) }"
     model = model_of(text)
     for node, name in zip(model.graph.node, ("one", "two"), strict=True):
