@@ -56,19 +56,34 @@ class Outputs:
         return dict(self._activations.run(sample))
 
 
-def compare(before: Outputs, after: Sequence[Outputs], samples: Iterable[Batch]) -> list[dict[str, Difference]]:
+def compare(
+    before: Outputs, after: Sequence[Outputs], samples: Iterable[Batch], reshaped: dict[str, str] | None = None
+) -> list[dict[str, Difference]]:
     """Run models on the same samples; what each of `after` gives is held against what `before` gives.
 
+    Args:
+        before: the model that counts as right.
+        after: the others.
+        samples: what they are run on.
+        reshaped: takes the outputs that come out in another shape, and what to say of them; these have no difference.
+
     Raises:
-        QdqError: an output has another shape: a selection (NMS, TopK) in the graph came out otherwise.
+        QdqError: such an output, where `reshaped` is None: a selection (NMS, TopK) in the graph came out otherwise.
     """
     gaps: list[dict[str, _Gap]] = [{} for _ in after]
+    odd: dict[str, str] = {} if reshaped is None else reshaped
     for sample in samples:
         exact = before.run(sample)
         for found, model in zip(gaps, after, strict=True):
             for name, made in model.run(sample).items():
-                found.setdefault(name, _Gap()).add(name, exact[name], made)
-    return [{name: gap.told() for name, gap in found.items()} for found in gaps]
+                if made.shape != exact[name].shape:
+                    odd[name] = f"has the shape {list(made.shape)} after the edits, {list(exact[name].shape)} before"
+                elif name not in odd:
+                    found.setdefault(name, _Gap()).add(exact[name], made)
+        if odd and reshaped is None:
+            name, reason = next(iter(odd.items()))
+            raise QdqError(name, reason, "condition the model without the selection (NMS) at its end")
+    return [{name: gap.told() for name, gap in found.items() if name not in odd} for found in gaps]
 
 
 class _Gap:
@@ -79,10 +94,7 @@ class _Gap:
         self._largest = self._size = 0.0
         self._low, self._high, self._elements = math.inf, -math.inf, 0
 
-    def add(self, name: str, exact: npt.NDArray[np.float32], made: npt.NDArray[np.float32]) -> None:
-        if made.shape != exact.shape:
-            reason = f"has the shape {list(made.shape)} after the edits, {list(exact.shape)} before"
-            raise QdqError(name, reason, "condition the model without the selection (NMS) at its end")
+    def add(self, exact: npt.NDArray[np.float32], made: npt.NDArray[np.float32]) -> None:
         off = made.astype(np.float64) - exact
         self._largest, self._size = max(self._largest, _largest(off)), max(self._size, _largest(exact))
         self._low = min(self._low, float(exact.min(initial=math.inf)))

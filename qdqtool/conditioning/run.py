@@ -160,8 +160,11 @@ class _Run:
         return done
 
     def _moved(self) -> dict[str, Difference]:
-        """How far the outputs moved by all edits."""
-        return compare(self.exact, [Outputs(self.proto, self.folder)], self.samples)[0]
+        """How far the outputs moved by all edits; one that a selection cuts to another length is only told."""
+        reshaped: dict[str, str] = {}
+        (moved,) = compare(self.exact, [Outputs(self.proto, self.folder)], self.samples, reshaped)
+        self.notes += [f"the output {name} {why}: how far it moved is not told" for name, why in reshaped.items()]
+        return moved
 
     def _divide_and_keep(self) -> tuple[list[Verdict], list[Division], dict[str, Difference]]:
         """Divide, and look whether the float function stayed; where it did not, divide by less, or with fewer steps."""

@@ -254,6 +254,18 @@ def test_steps_that_move_the_function_all_the_same_are_left_out(
         assert told.kept == {} and made.SerializeToString() == proto.SerializeToString()
 
 
+def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
+    """Steps that change the function may change how many values are selected: that was exit 2 at the very end."""
+    text = SILU.replace("=> (float[N,8,6,6] y)", "=> (float[k] z, float[N,8,6,6] y)").replace(
+        "(m1, w2) }", "(m1, w2)  b = Greater(y, t)  c = Reshape(b, all)  f = Reshape(y, all)  z = Compress(f, c) }"
+    )
+    proto = spread(text.replace("w2>", "w2, float t = {0.05}, int64[1] all = {-1}>"))
+    _, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
+    assert told.count("correct") and list(told.moved) == ["y"]
+    (note,) = told.notes
+    assert note.startswith("the output z has the shape [") and note.endswith("before: how far it moved is not told")
+
+
 def test_qdq_and_old_opsets_are_refused() -> None:
     from qdqtool.verbs import InsertOptions, insert
 
