@@ -14,8 +14,9 @@ from typing import Any
 
 from qdqtool.cache.text import Cache
 
-# Names that TensorRT's parser makes up, which no model has: of layers without a name, of broadcasts it inserts.
-_MADE_UP = re.compile(r"\(Unnamed Layer\* \d+\)|^ONNXTRT_")
+# Names that TensorRT makes up, which no model has: of layers and of tensors without a name, of broadcasts that its
+# parser inserts.
+MADE_UP = re.compile(r"\(Unnamed (?:Layer|ITensor)\* \d+\)|^ONNXTRT_")
 _OUTPUT = "_output"  # the parser's name of a constant `c` is `c_output`
 _ALIKE = 0.85  # difflib ratio from which a name counts as a near miss
 _MAX_COMPARED, _MAX_LENGTH = 20_000, 160  # about a second of difflib at most
@@ -108,7 +109,7 @@ def _kind(name: str, wanted: Mapping[str, None], known: set[str]) -> str:
         return "matched"
     if name in known:
         return "constant"
-    made_up = _MADE_UP.search(name) or (name.endswith(_OUTPUT) and name.removesuffix(_OUTPUT) in known)
+    made_up = MADE_UP.search(name) or (name.endswith(_OUTPUT) and name.removesuffix(_OUTPUT) in known)
     return "made_up" if made_up else "unknown"
 
 

@@ -8,11 +8,10 @@ import os
 import re
 from pathlib import Path
 
+from qdqtool.cache.check import MADE_UP
 from qdqtool.cache.text import ENTROPY, ENTROPY_2, LEGACY, Cache
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion, require_caches
-
-_OWN_NAME = re.compile(r"\(Unnamed Layer\* \d+\)|ONNXTRT_")
 
 
 def retarget(cache: Cache, version: TrtVersion, where: object = "cache") -> Cache:
@@ -46,7 +45,7 @@ def cautions(cache: Cache, version: TrtVersion) -> tuple[str, ...]:
     TensorRT ignores names that it does not find, so an entry under a name of its own making (a constant, a plugin
     output) is lost without a word where another version numbers its layers in another way.
     """
-    own = sum(bool(_OWN_NAME.search(name)) for name in cache.entries)
+    own = sum(bool(MADE_UP.search(name)) for name in cache.entries)
     lines = [version.warning] if version.warning else []
     if own and cache.version != version:
         entries = "1 entry has a name" if own == 1 else f"{own} entries have names"

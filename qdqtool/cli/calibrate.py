@@ -49,8 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if args.shard:
         return _run_shard(args)
     from qdqtool.files import refuse_overwrite, replacing
+    from qdqtool.verbs.opening import refuse_same_place
 
     output = _output(args)
+    refuse_same_place({"the table": output, "the checkpoint": args.checkpoint})
     refuse_overwrite(output, [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])])
     table = _table(args)
     print_notes(table, args)
@@ -111,10 +113,12 @@ def _run_shard(args: argparse.Namespace) -> int:
     from qdqtool.calibration.shards import calibrate_shard, parse_shard
     from qdqtool.calibration.state import write_state
     from qdqtool.files import refuse_overwrite
+    from qdqtool.verbs.opening import refuse_same_place
 
     if not args.output:
         raise QdqError("--shard", "needs the name of the state", "give -o part.state")
     output, shard = Path(args.output), parse_shard(args.shard)
+    refuse_same_place({"the state": output, "the checkpoint": args.checkpoint})
     refuse_overwrite(output, [args.model, *data_paths(args)])
     state = calibrate_shard(args.model, args.data, shard, _options(args), feed_options_from(args))
     write_state(state, output, compress=True)
@@ -124,9 +128,9 @@ def _run_shard(args: argparse.Namespace) -> int:
     if args.json:
         print_json(facts)
     else:
-        lines = [f"{output}: shard {args.shard}, {facts['samples']} samples"]
-        if shard[1] != 1:
-            lines.append("next: the other shards, then qdqtool calibrate --merge STATE... -o OUT")
+        from qdqtool.cli.next_steps import after_shard
+
+        lines = [f"{output}: shard {args.shard}, {facts['samples']} samples", *after_shard(args, output, shard[1])]
         print_lines(lines, args)
     return 0
 
@@ -140,6 +144,8 @@ def _report(args: argparse.Namespace, table: ScaleTable, output: Path) -> None:
 
 
 def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[str]:
+    from qdqtool.cli.next_steps import after_calibrate
+
     samples, method = table.facts["samples"], table.facts["method"]
     lines = [f"{output}: {len(table)} tensors with a scale, method {method}, {samples} samples"]
     if table.unscaled:
@@ -147,5 +153,4 @@ def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[
         lines += [f"  {name}: {reason}" for name, reason in list(table.unscaled.items())[:_SHOWN]]
         if len(table.unscaled) > _SHOWN:
             lines.append(f'  and {len(table.unscaled) - _SHOWN} more (in the file, under "unscaled")')
-    lines.append(f"next: qdqtool insert {args.model or 'MODEL'} --scales {output}")
-    return lines
+    return [*lines, *after_calibrate(args, output)]

@@ -74,7 +74,9 @@ def _left_out(result: Comparison, args: argparse.Namespace) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for name, reason in result.uncompared.items():
         reasons.setdefault(reason, []).append(name)
-    lines = [f"not compared, {reason}: {_named(names)}" for reason, names in reasons.items()]
+    lines = [
+        f"not compared, {reason}: {counted(len(names), 'tensor')}, {_named(names)}" for reason, names in reasons.items()
+    ]
     for model, names in zip((args.reference, args.other), result.only, strict=True):
         if names:
             lines.append(f"only in {model}: {_named(names)}")

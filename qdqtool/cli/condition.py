@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import counted, print_json, print_lines
+from qdqtool.cli.show import counted, print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs import condition
 
     result = condition(args.model, args.data, _options(args), args.output)
+    for note in result.done.notes:
+        warn(note, args, kind="note")
     if args.json:
         print_json(_document(result))
     else:
@@ -102,21 +104,25 @@ def _document(result: ConditionResult) -> dict[str, Any]:
             name: None if one is None else {"worst": round(one.worst, 2), "mean": round(one.mean, 2)}
             for name, one in (("before", done.before), ("after", done.after))
         },
-        "kept": {name: {"relative": one.relative, "largest": one.largest} for name, one in done.kept.items()},
+        "kept": {
+            name: {"relative": one.relative, "largest": one.largest, "of_range": one.of_range}
+            for name, one in done.kept.items()
+        },
         "moved": {name: round(one.decibel, 2) for name, one in done.moved.items()},
+        "notes": list(done.notes),
     }
 
 
 def _lines(args: argparse.Namespace, result: ConditionResult) -> list[str]:
+    from qdqtool.cli.next_steps import after_condition
+
     done = result.done
     lines = [f"{result.model}: {counted(len(done.edits), 'edit')}, {counted(done.samples, 'sample')}"]
     for step, (what, how) in _TOLD.items():
         if done.count(step):
             lines.append(f"  {step}: {counted(done.count(step), what)} {how}")
     lines += _effect(done)
-    if done.edits:
-        lines.append(f"next: qdqtool insert {result.model} --data {args.data} --method {args.method}")
-    return lines
+    return [*lines, *after_condition(args, result)]
 
 
 def _effect(done: Conditioned) -> list[str]:
@@ -128,8 +134,8 @@ def _effect(done: Conditioned) -> list[str]:
             f"mean {done.before.mean:.1f} -> {done.after.mean:.1f} dB (each by itself, simulated)"
         )
     if done.kept:
-        relative = max(one.relative for one in done.kept.values())
-        lines.append(f"equalise and smooth keep the float function: outputs moved by {relative:.0e} of themselves")
+        most = max(one.of_range for one in done.kept.values())
+        lines.append(f"equalise and smooth keep the float function: outputs moved by {most:.0e} of their range")
     if done.count("relu6") or done.count("clip") or done.count("correct"):
         steps = "relu6, clip and correct" if done.count("relu6") else "clip and correct"
         lines.append(f"{steps} change the float function; signal to noise of its outputs against the original:")

@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        print_lines(_summary(result, args.target), args)
+        print_lines(_summary(result, args), args)
     return _judge_loss(result, args)
 
 
@@ -292,7 +292,9 @@ def _counts(plan: Plan) -> list[str]:
     return lines
 
 
-def _summary(result: InsertResult, target: str) -> list[str]:
+def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
+    from qdqtool.cli.next_steps import after_insert
+
     lines = _counts(result.plan)
     floats = [f"{h.name} ({h.label})" for h in result.plan.heads if h.key in result.plan.float_nodes]
     if floats:
@@ -305,5 +307,4 @@ def _summary(result: InsertResult, target: str) -> list[str]:
     if result.output_loss is not None:
         lines.append(result.output_loss.told())
     lines.append(f"wrote {result.model}")
-    lines.append(f"next: qdqtool peel {result.model} --target {target} --trt-version 8502")
-    return lines
+    return [*lines, *after_insert(args, result)]

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_layer_arguments(parser)
     add_dla_arguments(parser)
-    parser.add_argument("--all", action="store_true", help="show every place, not the first few of each code")
+    parser.add_argument("--all", action="store_true", help="show every place and note, and for dla every node")
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="how to print (text)")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("-o", "--output", metavar="OUT", help="the repaired model, with --fix")
@@ -141,26 +141,51 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
     lines: list[str] = []
     names = {check.code: check.name for check in result.checks}
     for code, found in by_code(result.findings).items():
-        lines += _group(code, names.get(code, ""), found, len(found) if args.all else _SHOWN)
+        lines += _group(code, names.get(code, ""), found, in_full=args.all or args.verbose)
     counts = _counts(result.findings)
     told = ", ".join(counted(number, severity) for severity, number in counts.items() if number)
     lines.append(f"{args.model}: {told or 'nothing found'}")
     if args.output is not None:
         lines.append(f"wrote {result.model}: {counted(len(result.fixed), 'finding')} repaired")
-    elif any(finding.fixable for finding in result.findings):
-        number = sum(finding.fixable for finding in result.findings)
-        lines.append(f"{number} can be repaired: qdqtool lint {args.model} --fix -o OUT")
+    else:
+        lines += _repairs(result.findings, args)
     if result.findings:
         lines.append(f"what a code means: qdqtool lint --explain {next(iter(by_code(result.findings)))}")
     return lines
 
 
-def _group(code: str, name: str, found: Sequence[Finding], shown: int) -> list[str]:
-    """One code: its head with the counts, its places, what is left out, and what to do."""
+def _repairs(findings: Sequence[Finding], args: argparse.Namespace) -> list[str]:
+    """The commands that repair what can be: one for all that is repaired unasked, one for each code that is not."""
+    from qdqtool.cli.next_steps import repair
+    from qdqtool.linting.fixes import BY_CODE_ONLY
+
+    fixable = [finding for finding in findings if finding.fixable]
+    alone = sorted({finding.code for finding in fixable} & BY_CODE_ONLY)
+    unasked = sum(finding.code not in BY_CODE_ONLY for finding in fixable)
+    lines = [f"{unasked} can be repaired: {repair(args)}"] if unasked else []
+    return lines + [f"{code} is repaired only where it is asked for: {repair(args, [code])}" for code in alone]
+
+
+def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> list[str]:
+    """One code: its head with the counts, its places, what is left out, and what to do; notes alone in one line."""
+    graver = [finding for finding in found if finding.severity != "note"]
+    if not graver and not in_full:
+        return [_notes(code, name, found)]
     counts = ", ".join(counted(number, severity) for severity, number in _counts(found).items() if number)
     lines = [f"{code} {name}: {counts}"]
-    lines += [f"  {finding.where}: {finding.message}" for finding in found[:shown]]
-    if len(found) > shown:
-        lines.append(f"  and {len(found) - shown} more (--all shows them)")
-    fixes = dict.fromkeys(finding.fix for finding in found if finding.fix)
+    told = list(found) if in_full else graver
+    shown = told if in_full else told[:_SHOWN]
+    lines += [f"  {finding.where}: {finding.message}" for finding in shown]
+    if len(found) > len(shown):
+        lines.append(f"  and {len(found) - len(shown)} more (--all shows them)")
+    fixes = dict.fromkeys(finding.fix for finding in told if finding.fix)
     return lines + [f"  to do: {fix}" for fix in fixes]
+
+
+def _notes(code: str, name: str, found: Sequence[Finding]) -> str:
+    """One line: the only note, or how many there are and where the first are."""
+    if len(found) == 1:
+        return f"{code} {name}, note: {found[0].where}: {found[0].message}"
+    places = ", ".join(dict.fromkeys(finding.where for finding in found[:_SHOWN]))
+    more = f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
+    return f"{code} {name}: {len(found)} notes, at {places}{more} (--all shows them)"

@@ -27,7 +27,7 @@ def check_dla_arguments(args: argparse.Namespace) -> None:
 
 
 def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
-    """What is printed behind the findings: the count, then a line for each node, those without a layer left out."""
+    """What is printed behind the findings: the counts, and on request a line for each node that has a layer."""
     if report is None:
         return []
     parts = len(report.subgraphs.members)
@@ -39,6 +39,8 @@ def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
         lines.append("its batch is free and was taken for 1: give one shape for minimum, optimum and maximum")
     if report.subgraphs.untried:
         lines.append(f"{counted(report.subgraphs.untried, 'group')} of fallbacks not looked at for what they cut")
+    if not (args.all or args.verbose):
+        return [*lines, "where each node runs: --all shows it"]
     for one in report.verdicts:
         if one.device == "dla":
             lines.append(f"  {one.name}: {one.op}, DLA subgraph {one.subgraph}")

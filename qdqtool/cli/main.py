@@ -125,6 +125,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     args, unknown = parser.parse_known_args(_joined(argv[1:]))
     if unknown:
         parser.refuse_unknown(unknown)
+    args.words = tuple(argv)  # for hints that repeat the command
     return int(module.run(args))
 
 

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result, str(cache)))
     else:
-        print_lines(_summary(result, str(cache), args.target), args)
+        print_lines(_summary(result, str(cache), args), args)
     return 0
 
 
@@ -133,14 +133,17 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
     }
 
 
-def _summary(result: PeelResult, cache: str, target: str) -> list[str]:
+def _summary(result: PeelResult, cache: str, args: argparse.Namespace) -> list[str]:
+    from qdqtool.cli.next_steps import after_cache, after_script
+    from qdqtool.trtversion import parse
+
     scales = counted(len(result.table), "scale")
     equal = result.origins.get("equal", 0)
     lines = [
         f"wrote {result.model}",
         f"wrote {cache}: {result.cache.header}, {scales}, {equal} of them from neighbours of the same values",
     ]
-    if target == "dla":
+    if args.target == "dla":
         origins = ", ".join(f"{number} {origin}" for origin, number in sorted(result.origins.items()))
         lines.append(f"by origin: {origins}; {len(result.ties)} tied to a larger one")
     if result.table.unscaled:
@@ -153,7 +156,5 @@ def _summary(result: PeelResult, cache: str, target: str) -> list[str]:
         lines.append(f"outputs of INT8 groups that stay float: {shown}{more}")
     lines += [f"wrote {path}" for path in result.emitted.values()]
     if "trtexec" in result.emitted:
-        return [*lines, f"next: sh {result.emitted['trtexec']}"]
-    dla = " --useDLACore=0 --allowGPUFallback" if target == "dla" else ""
-    lines.append(f"next: trtexec --onnx={result.model} --int8 --fp16 --calib={cache}{dla}")
-    return lines
+        return [*lines, *after_script(result.emitted["trtexec"])]
+    return [*lines, *after_cache(result.model, cache, args.target, parse(args.trt_version))]

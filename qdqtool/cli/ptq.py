@@ -107,6 +107,9 @@ def _facts(result: PtqResult) -> dict[str, object]:
 
 
 def _summary(args: argparse.Namespace, result: PtqResult) -> list[str]:
+    from qdqtool.cli.next_steps import after_cache
+    from qdqtool.trtversion import parse
+
     facts = result.table.facts
     tied = "" if result.backend == "tensorrt" else f", {len(result.ties)} of them tied"
     scales = f"{counted(len(result.cache.entries), 'scale')}{tied}"
@@ -126,6 +129,4 @@ def _summary(args: argparse.Namespace, result: PtqResult) -> list[str]:
         shown = [f"{name} ({reason})" for name, reason in result.table.unscaled.items()]
         more = f" and {len(shown) - _SHOWN} more" if shown[_SHOWN:] else ""
         lines.append(f"without a scale: {', '.join(shown[:_SHOWN])}{more}")
-    dla = " --useDLACore=0 --allowGPUFallback" if args.target == "dla" else ""
-    lines.append(f"next: trtexec --onnx={args.model} --int8 --fp16 --calib={result.path}{dla}")
-    return lines
+    return [*lines, *after_cache(args.model, result.path, args.target, parse(args.trt_version))]

@@ -50,10 +50,11 @@ class Conditioned:
         edits: in the order in which they were made.
         left: tensor or operator -> why it was left alone.
         before, after: the prediction without and with the edits that divide channels.
-        kept: how far the float outputs moved by dividing, which must stay below 1e-5.
+        kept: how far the float outputs moved by dividing, at most 1e-5 of their range.
         moved: how far they moved by all edits.
         samples: how many samples were seen.
         method: how the scales came about that the correction used; "" where there was none.
+        notes: sentences on steps that were done otherwise than asked, since they changed the float function.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -64,6 +65,7 @@ class Conditioned:
     moved: dict[str, Difference] = field(default_factory=dict)
     samples: int = 0
     method: str = ""
+    notes: tuple[str, ...] = ()
 
     def count(self, step: str) -> int:
         """How many edits of one step there are."""

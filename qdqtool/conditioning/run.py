@@ -14,7 +14,7 @@ import onnx
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.calibration.feed import Batch, Feed
 from qdqtool.conditioning.biases import find_additions
-from qdqtool.conditioning.check import Difference, Outputs, compare, require_same
+from qdqtool.conditioning.check import Difference, Outputs, compare, moved_most
 from qdqtool.conditioning.divisions import Family, Verdict, divisions_of, find_families, inverse_of, judge
 from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
 from qdqtool.conditioning.limits import LEAST_CLIP, find_limits
@@ -75,15 +75,18 @@ class Settings:
 def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: Feed, settings: Settings) -> Conditioned:
     """Edit the weights of a plain model so that it quantises better.
 
+    Equalising and smoothing must keep the float function: where an output moves by more than 1e-5 of its range,
+    channels are divided by powers of two, then by one of the two alone, then not, which the result's notes say.
+
     Args:
         proto: the model, edited in place; of opset 7 or later, which stays.
         folder: where its external data lie; a weight that is edited moves into the model.
-        feed: what is fed; walked three to five times.
+        feed: what is fed; walked three to six times.
         settings: steps, plan and method.
 
     Raises:
-        QdqError: Q/DQ in the model, an older opset, an output that equalising or smoothing changed by more than 1e-5
-            of itself, and what planning, calibrating and running refuse. What `proto` holds then is of no use.
+        QdqError: Q/DQ in the model, an older opset, and what planning, calibrating and running refuse. What `proto`
+            holds then is of no use.
     """
     return _Run(proto, folder, feed, settings).run()
 
@@ -125,40 +128,78 @@ class _Run:
             normalise(self.lifted, folder)
         self.edits: list[Edit] = []
         self.left: dict[str, str] = {}
+        self.notes: list[str] = []
         self.method = ""
 
     def run(self) -> Conditioned:
         """Every step asked for."""
-        before = after = divided = None
+        before = after = None
+        kept: dict[str, Difference] = {}
         steps = self.settings.steps
         if RELU6 in steps:
             self._cut()
         if set(steps) & {"equalise", "smooth", "clip"}:
-            verdicts, divisions = self._divide()
+            verdicts, divisions, kept = self._divide_and_keep()
             before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, divisions))
-            if divisions:
-                divided = Outputs(self.proto, self.folder)
             if "clip" in steps:
                 self._clip(_divided(verdicts, divisions))
         if "correct" in steps:
             self._correct()
-        kept, moved = self._compare(divided)
-        require_same(kept)
-        done = Conditioned(tuple(self.edits), self.left, before, after, kept, moved, self.samples.seen, self.method)
+        moved = self._moved() if any(edit.step in CHANGING for edit in self.edits) else kept
+        done = Conditioned(
+            tuple(self.edits),
+            self.left,
+            before,
+            after,
+            kept,
+            moved,
+            self.samples.seen,
+            self.method,
+            tuple(self.notes),
+        )
         if done.edits:
             set_metadata(self.proto, METADATA, done.metadata(get_metadata(self.proto, METADATA)))
         return done
 
-    def _compare(self, divided: Outputs | None) -> tuple[dict[str, Difference], dict[str, Difference]]:
-        """How far the outputs moved by dividing, and by all: in one walk, where one model is before."""
-        changed = any(edit.step in CHANGING for edit in self.edits)
-        models = [divided] if divided else []
-        models += [Outputs(self.proto, self.folder)] if changed else []
-        if divided and self.base is not self.exact:
-            (kept,) = compare(self.base, models[:1], self.samples)
-            return kept, compare(self.exact, models[1:], self.samples)[0]
-        found = compare(self.exact, models, self.samples) if models else [{}]
-        return (found[0] if divided else {}), found[-1]
+    def _moved(self) -> dict[str, Difference]:
+        """How far the outputs moved by all edits; one that a selection cuts to another length is only told."""
+        reshaped: dict[str, str] = {}
+        (moved,) = compare(self.exact, [Outputs(self.proto, self.folder)], self.samples, reshaped)
+        self.notes += [f"the output {name} {why}: how far it moved is not told" for name, why in reshaped.items()]
+        return moved
+
+    def _divide_and_keep(self) -> tuple[list[Verdict], list[Division], dict[str, Difference]]:
+        """Divide, and look whether the float function stayed; where it did not, divide by less, or with fewer steps."""
+        first = ""
+        attempts = _attempts(self.settings)
+        for factors, steps in attempts:
+            subject, left = self._look(), dict(self.left)
+            verdicts, divisions = self._decide_divisions(subject, factors, steps)
+            if not divisions and first and steps:  # another of the steps may do more
+                self.left = left
+                continue
+            plain = [_copy_of(proto) for proto in self._protos()] if divisions else []
+            edits = self._divide(subject, divisions, verdicts) if divisions else []
+            kept, why = self._kept() if divisions else ({}, "")
+            if not why:
+                break
+            for proto, copy in zip(self._protos(), plain, strict=True):
+                proto.CopyFrom(copy)
+            self.left, first = left, first or why
+        self.edits += edits
+        if first:
+            lost = [step for step in attempts[0][1] if step not in steps]
+            instead = f"{' and '.join(lost)} left out" if lost else "they are divided by powers of two, which win less"
+            self.notes.append(f"dividing channels changed the float function ({first}): {instead}")
+        return verdicts, divisions, kept
+
+    def _kept(self) -> tuple[dict[str, Difference], str]:
+        """How far the outputs moved by dividing, and what to say where that is too far."""
+        try:
+            (kept,) = compare(self.base, [Outputs(self.proto, self.folder)], self.samples)
+        except QdqError as error:  # an output of another shape
+            return {}, f"the output {error.where} {error.reason}"
+        return kept, moved_most(kept)
 
     def _protos(self) -> list[onnx.ModelProto]:
         return [self.proto] if self.lifted is self.proto else [self.proto, self.lifted]
@@ -177,22 +218,24 @@ class _Run:
         if relus.inside:
             self.base = Outputs(self.proto, self.folder)
 
-    def _divide(self) -> tuple[list[Verdict], list[Division]]:
-        subject = self._look()
-        routes, verdicts = _decided(subject, self.samples, self.settings.steps, self.settings.factors)
+    def _decide_divisions(
+        self, subject: Subject, factors: Rounding, steps: Sequence[str]
+    ) -> tuple[list[Verdict], list[Division]]:
+        routes, verdicts = _decided(subject, self.samples, steps, factors)
+        self.routes = routes
         self.left.update(routes.left)
-        equalise = "equalise" in self.settings.steps
+        equalise = "equalise" in steps
         wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalise=equalise)]
-        gains = {span.tensor: one.choice.gain for one in verdicts for span in one.family.spans}
-        divisions, left = kept_divisions(subject, wanted, gains, self.settings.plan)
+        divisions, left = kept_divisions(subject, wanted, _gains(verdicts), self.settings.plan)
         self.left.update(left)
-        inverse = inverse_of(routes, divisions)
-        for proto in self._protos() if divisions else ():
+        return verdicts, divisions
+
+    def _divide(self, subject: Subject, divisions: list[Division], verdicts: list[Verdict]) -> list[Edit]:
+        inverse, gains = inverse_of(self.routes, divisions), _gains(verdicts)
+        for proto in self._protos():
             done = divide(GraphView(proto.graph, self.folder), divisions, inverse)
             list_as_inputs(proto)
-        for one in divisions:
-            self.edits.append(_edit_of(one, gains[one.tensor], done.muls.get(one.tensor, "")))
-        return verdicts, divisions
+        return [_edit_of(one, gains[one.tensor], done.muls.get(one.tensor, "")) for one in divisions]
 
     def _clip(self, choices: Sequence[tuple[Family, npt.NDArray[np.float32]]]) -> None:
         found = find_limits(choices, LEAST_CLIP)
@@ -242,6 +285,24 @@ class _Run:
         options = CalibrationOptions(how.method, how.provider, progress=False)
         wanted = None if how.method == "auto" else points  # it also looks at what it could cut off
         return calibrate_scales(self.lifted, self.folder, self.samples, options, wanted, points, how.plan)
+
+
+def _attempts(settings: Settings) -> list[tuple[Rounding, tuple[str, ...]]]:
+    """Factors and steps to divide with, the best first: as asked, by powers of two, without one of the steps, not."""
+    steps = tuple(step for step in settings.steps if step in ("equalise", "smooth"))
+    attempts = [(settings.factors, steps), ("power-of-two", steps), *(("power-of-two", (step,)) for step in steps)]
+    return list(dict.fromkeys([*attempts, ("power-of-two", ())]))
+
+
+def _gains(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Tensor -> decibels that dividing it is predicted to win."""
+    return {span.tensor: one.choice.gain for one in verdicts for span in one.family.spans}
+
+
+def _copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
 
 
 def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:

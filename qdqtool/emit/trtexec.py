@@ -11,6 +11,7 @@ from qdqtool.emit.trtexec_flags import has_flag, is_deprecated, require_flag
 from qdqtool.trtversion import TrtVersion, require_caches
 
 _SCRATCH_MEGABYTES = 1024  # before 8.4 trtexec gives tactics 16 MB unless told otherwise
+_DLA = ("--useDLACore=0", "--allowGPUFallback")
 _LONGEST_ARGUMENT = (1 << 17) - 1  # Linux, MAX_ARG_STRLEN, its final zero left out
 
 
@@ -23,12 +24,26 @@ def trtexec_arguments(job: Job) -> list[str]:
     require_caches(job.version)
     words = [f"--onnx={job.model}", *_old(job.version), *_shapes(job), "--int8", "--fp16", f"--calib={job.cache}"]
     if job.target == "dla":
-        words += ["--useDLACore=0", "--allowGPUFallback"]
+        words += _DLA
     words += _precisions(job)
     words.append(f"--saveEngine={job.stem}.engine")
     for word in words:
         require_flag(word.partition("=")[0], job.version)
     return words
+
+
+def qdq_arguments(model: str, stem: str, target: str, version: TrtVersion) -> list[str]:
+    """The arguments of trtexec that build a Q/DQ model, without a cache, unquoted.
+
+    Args:
+        model: the ONNX file.
+        stem: what the engine is named after.
+        target: "gpu" or "dla".
+        version: TensorRT 8.0 or later.
+    """
+    words = [f"--onnx={model}", *(flag for flag in ("--int8", "--fp16") if has_flag(flag, version))]
+    words += _DLA if target == "dla" else ()
+    return [*words, f"--saveEngine={stem}.engine"]
 
 
 def write_trtexec(job: Job) -> Emitted:

@@ -24,8 +24,8 @@ from qdqtool.passes.rename import rename_tensors, tensor_names
 
 # A repair edits the graph of a subject and says what it did; what it is given can be repaired.
 Repair = Callable[[Subject, Sequence[Finding]], str]
-# These change names that callers use.
-_BY_CODE_ONLY = frozenset({"Q017"})
+# These change names that callers use, so `--fix` does them only where their code is given.
+BY_CODE_ONLY = frozenset({"Q017"})
 _ROUNDS = 8  # one repair may bring another's turn: a pair behind a pair
 
 
@@ -70,7 +70,7 @@ def repair(subject: Subject, checks: Iterable[Check], codes: Sequence[str]) -> R
 
 def _wanted(checks: Iterable[Check], codes: Sequence[str]) -> list[Check]:
     if codes == ("all",):
-        return [one for one in checks if one.code in REPAIRS and one.code not in _BY_CODE_ONLY]
+        return [one for one in checks if one.code in REPAIRS and one.code not in BY_CODE_ONLY]
     for code in codes:
         check_named(code)
         if code not in REPAIRS:

@@ -61,8 +61,13 @@ class Comparison:
 
 
 def node_ops(view: GraphView) -> dict[str, str]:
-    """Every node of the main graph by name -> its operator, Q/DQ nodes among them; constants left out."""
-    return {node.name: node.op for node in view.every if node.op != "Constant"}
+    """Every node of the main graph by name -> its operator, Q/DQ nodes among them; constants left out.
+
+    An Add of a constant, such as a bias, is `Add:bias`: it has no other branch.
+    """
+    ops = {node.name: node.op for node in view.every if node.op != "Constant"}
+    biases = (node.name for node in view.nodes if node.op == "Add" and any(map(view.is_constant, node.inputs)))
+    return {**ops, **dict.fromkeys(biases, "Add:bias")}
 
 
 def compare_layers(predicted: Iterable[Layer], info: EngineInfo, known: Mapping[str, str]) -> Comparison:

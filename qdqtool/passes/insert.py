@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import Editor
+from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_rank
@@ -33,11 +33,13 @@ class Inserted:
         added: points that got a pair.
         kept: points whose pair was there.
         scales: tensor -> scale of every activation point, as it stands in the graph.
+        estimated: activations whose pair was there, with a scale that an earlier run estimated without data.
     """
 
     added: tuple[Point, ...]
     kept: tuple[Point, ...]
     scales: Mapping[str, Scale]
+    estimated: tuple[str, ...] = ()
 
 
 def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool = False) -> Inserted:
@@ -61,11 +63,13 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     if given:
         _refuse_other_weights(view, plan, scales)
     writer = _Writer(view)
-    added, kept = [], []
+    added, kept, estimated = [], [], []
     for point in plan.points:
         here = _present(view, point)
         if here:
             kept.append(point)
+            if point.role == "activation" and is_estimated(here[0]):
+                estimated.append(point.tensor)
             if here[0].tensor == point.tensor:
                 writer.join(point, here[0])
         else:
@@ -73,7 +77,14 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
             scale = chosen[point.tensor] if point.role == "activation" else weights[point.tensor, point.axis]
             writer.write(point, scale)
     writer.editor.commit()
-    return Inserted(tuple(added), tuple(kept), chosen)
+    return Inserted(tuple(added), tuple(kept), chosen, tuple(estimated))
+
+
+def is_estimated(pair: Pair) -> bool:
+    """Whether the scale of a pair was estimated without data, as the trace on its Q or the name of the scale says."""
+    node = pair.quantize or pair.dequantize
+    told = any(entry.key == f"{TRACE}origin" and entry.value == "estimated" for entry in node.proto.metadata_props)
+    return told or node.inputs[1].startswith(pair.tensor + ESTIMATED)
 
 
 def _present(view: GraphView, point: Point) -> list[Pair]:

@@ -14,11 +14,13 @@ import onnx
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
 
-# Operators that give out values of their input, whatever these are: each commutes with Q and DQ of one scale.
+# Operators that give out values of their input, whatever these are: each commutes with Q and DQ of one scale. Concat
+# takes them of all its inputs, Split gives them out in parts, Resize does so where it takes the nearest.
 _MOVES = frozenset(
     {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Tile", "DepthToSpace"}
-    | {"SpaceToDepth", "MaxPool", "Identity"}
+    | {"SpaceToDepth", "MaxPool", "Identity", "Concat", "Split", "Resize"}
 )
+_SIZES = frozenset({"Shape", "Size"})  # these ask for no value: they read the floats as well
 _INTEGERS = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
 
 
@@ -33,7 +35,27 @@ class _Code:
 def has_loose_integers(view: GraphView) -> bool:
     """Whether a Q or DQ is no part of a pair: its partner is behind what moves integers, or outside of the graph."""
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
-    return any(node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired for node in view.every)
+    if any(node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired for node in view.every):
+        return True
+    integers = {node.outputs[0] for node in view.every if node.op == QUANTIZE}
+    readers = (node for node in view.nodes if node.op in _SIZES or _is_move(node))
+    return bool(integers) and any(name in integers for node in readers for name in _data_inputs(node))
+
+
+def _is_move(node: Node) -> bool:
+    """Whether a node gives out values of its inputs, whatever these are, and nothing else."""
+    if node.op == "Resize":
+        return attribute(node, "mode", "nearest") == "nearest" and not _extrapolates(node)
+    return node.op in _MOVES and (len(node.outputs) == 1 or node.op == "Split")
+
+
+def _extrapolates(node: Node) -> bool:
+    return attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
+
+
+def _data_inputs(node: Node) -> list[str]:
+    """The inputs whose values a moving node hands on: all of a Concat, else the first."""
+    return node.inputs if node.op == "Concat" else node.inputs[:1]
 
 
 def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
@@ -46,7 +68,7 @@ def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
     Returns:
         What was done at the graph's inputs and outputs, a sentence each.
     """
-    work = _Work(view)
+    work = _Work(view, ends=ends)
     if ends:
         work.inputs()
     work.moves()
@@ -59,8 +81,10 @@ def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
 class _Work:
     """The edits, and how each integer tensor of the graph is coded."""
 
-    def __init__(self, view: GraphView) -> None:
-        self.view, self.editor, self.told = view, Editor(view), list[str]()
+    def __init__(self, view: GraphView, *, ends: bool) -> None:
+        self.view, self.editor, self.told, self.ends = view, Editor(view), list[str](), ends
+        self.floats: dict[str, str] = {node.outputs[0]: node.inputs[0] for node in view.every if node.op == QUANTIZE}
+        self.moved: set[str] = set()  # outputs of the graph that were integers
         self.readers: dict[str, list[Use]] = {}
         for node in view.every:
             for index, name in enumerate(node.inputs):
@@ -91,8 +115,8 @@ class _Work:
             for use in self.readers.get(stack.pop(), []):
                 if use.node.op == DEQUANTIZE and use.index == 0:
                     found.append(use.node)
-                elif use.node.op in _MOVES and use.index == 0 and len(use.node.outputs) == 1:
-                    stack.append(use.node.outputs[0])
+                elif _is_move(use.node) and (use.index == 0 or use.node.op == "Concat"):
+                    stack += filter(None, use.node.outputs)
                 else:
                     return None
         return min(found, key=lambda node: node.index, default=None)
@@ -101,21 +125,48 @@ class _Work:
         """Floats around each operator that moves integers, in the order of the data."""
         waiting = sorted((node for node in self.view.every if self._movable(node)), key=lambda node: node.level)
         for node in waiting:
-            code = self.codes.get(node.inputs[0])
+            code = self._code_of(node)
             if code is None:
                 continue
             if node.op == "Identity" and not self.view.is_output(node.outputs[0]):
                 self.codes[node.outputs[0]] = code  # a view sees through it
                 continue
-            source, moved = node.inputs[0], node.outputs[0]
-            back = self.editor.unique_name(f"{source}_DQ")
-            self._add(DEQUANTIZE, [source, *code.operands], back, code.node, beside=node, after=False)
-            self._reroute(Use(node, 0), back)
-            self._quantise(moved, code, list(self.readers.get(moved, [])), beside=node)
-            self.editor.drop_value_info([moved])
+            for index, source in enumerate(_data_inputs(node)):
+                if source:
+                    back = self.editor.unique_name(f"{source}_DQ")
+                    self._add(DEQUANTIZE, [source, *code.operands], back, code.node, beside=node, after=False)
+                    self._reroute(Use(node, index), back)
+            for moved in filter(None, node.outputs):
+                self.moved.update({moved} if self.view.is_output(moved) else ())
+                self._quantise(moved, code, list(self.readers.get(moved, [])), beside=node)
+                self.editor.drop_value_info([moved])
+        for name, source in self.floats.items():
+            for use in [use for use in self.readers.get(name, []) if use.node.op in _SIZES]:
+                self._reroute(use, source)
 
     def _movable(self, node: Node) -> bool:
-        return node.op in _MOVES and len(node.outputs) == 1 and not self.view.is_constant(node.outputs[0])
+        """A move of integers that are no constant, nor given out where the graph's ends must stay as they are."""
+        ends = self.ends or not any(map(self.view.is_output, node.outputs))
+        return ends and _is_move(node) and not self.view.is_constant(node.outputs[0])
+
+    def _code_of(self, node: Node) -> _Code | None:
+        """How the integers that a node moves are coded; None where they are none, or of several codes."""
+        names = [name for name in _data_inputs(node) if name]
+        codes = [self.codes[name] for name in names if name in self.codes]
+        if not codes or not all(name in self.codes or self.view.is_constant(name) for name in names):
+            return None
+        return codes[0] if all(self._alike(codes[0], code) for code in codes) else None
+
+    def _alike(self, one: _Code, other: _Code) -> bool:
+        """Whether two stretches of integers have one scale and zero point."""
+        if one.operands == other.operands:
+            return True
+        values = [[self.view.array(name) for name in code.operands if name] for code in (one, other)]
+        same = len(values[0]) == len(values[1]) and attribute(one.node, "axis") == attribute(other.node, "axis")
+        return same and all(
+            a is not None and b is not None and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+            for a, b in zip(*values, strict=True)
+        )
 
     def outputs(self) -> None:
         """An output that a Q makes; one behind a moving operator is float by now."""
@@ -131,7 +182,7 @@ class _Work:
                 for use in self.readers.get(name, []):
                     self._reroute(use, fresh)
                 self._add(DEQUANTIZE, [fresh, *code.operands], name, code.node, beside=maker, after=True)
-            elif maker.op not in _MOVES or kind.elem_type not in _INTEGERS:
+            elif name not in self.moved:
                 continue
             was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else "integers"
             kind.elem_type = onnx.TensorProto.FLOAT
@@ -139,12 +190,15 @@ class _Work:
             self.told.append(f"the output {name} gave {was} and gives floats now")
 
     def _quantise(self, name: str, code: _Code, uses: list[Use], *, beside: Node | None) -> None:
-        """A Q on a tensor that was integers, for all who read them."""
+        """A Q on a tensor that was integers, for all who read them; with a DQ where nobody does: it keeps the scale."""
         fresh = self.editor.unique_name(f"{name}_Q")
         self._add(QUANTIZE, [name, *code.operands], fresh, code.node, beside=beside, after=beside is not None)
         for use in uses:
             self._reroute(use, fresh)
-        self.codes[fresh] = code
+        if not uses:
+            back = self.editor.unique_name(f"{name}_DQ")
+            self._add(DEQUANTIZE, [fresh, *code.operands], back, code.node, beside=beside, after=True)
+        self.codes[fresh], self.floats[fresh] = code, name
 
     def _reroute(self, use: Use, name: str) -> None:
         self.readers[use.node.inputs[use.index]].remove(use)

@@ -7,6 +7,7 @@ Enters the main graph only, and the names that bodies of control flow read from 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -21,7 +22,7 @@ from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake import WeightCode
 from qdqtool.passes.coding import OnAsymmetric, coding_of, pair_scale, scale_of
-from qdqtool.passes.insert import ESTIMATED
+from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integers import complete_pairs, has_loose_integers
 from qdqtool.passes.outsiders import refuse_outsiders
 from qdqtool.scales import Scale
@@ -101,7 +102,7 @@ def peel_pairs(
     if restored:
         what = f"integers that began at 0 did the work of Relu: it stands behind {len(restored)} tensors again"
         told.append(f"{what}, such as {restored[0]}")
-    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric)
+    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, frozenset(view.producer))
     view.graph.CopyFrom(graph)
     return replace(peeled, view=GraphView(view.graph, view.folder), told=(*told, *peeled.told))
 
@@ -116,8 +117,11 @@ def _has_unsigned(view: GraphView) -> bool:
     return False
 
 
-def _peel(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric) -> Peeled:
-    _refuse_loose_ends(view)
+def _peel(
+    view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric, known: Collection[str] | None = None
+) -> Peeled:
+    """Take the pairs out; `known` are the tensors that the user's model makes, where others were added to it."""
+    _refuse_loose_ends(view, view.producer.keys() if known is None else known)
     carried = _collect(view, on_conflict, on_asymmetric)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
     values = {
@@ -154,11 +158,11 @@ def _told(carried: _Carried) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _refuse_loose_ends(view: GraphView) -> None:
+def _refuse_loose_ends(view: GraphView, known: Collection[str]) -> None:
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     for node in view.every:
         if node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired:
-            raise _loose(view, node)
+            raise _loose(view, node, known)
     for pairs in view.pairs.values():
         for pair in pairs:
             for name in (part.outputs[0] for part in pair.nodes[:-1]):
@@ -173,11 +177,16 @@ def _refuse_loose_ends(view: GraphView) -> None:
             )
 
 
-def _loose(view: GraphView, node: Node) -> QdqError:
-    """Why a Q or DQ is not one of a pair."""
+def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
+    """Why a Q or DQ is not one of a pair; a Q that stands for integers of the user's model is not named."""
     if node.op == QUANTIZE:
         name, other = node.outputs[0], "DQ"
-        where = ": the model gives out these integers" if view.is_output(name) else ""
+        use = next(iter(view.readers(name)), None)
+        reader = f"{use.node.op} {use.node.name} reads these integers" if use else ""
+        if reader and name not in known:
+            reason = f"{reader}, and no DQ makes floats of them, which TensorRT refuses"
+            return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
+        where = ": the model gives out these integers" if view.is_output(name) else f": {reader}" if reader else ""
     else:
         name, other = node.inputs[0], "Q"
         maker = view.producer.get(name)
@@ -230,8 +239,7 @@ def _traced(pair: Pair, scale: Scale) -> Scale:
     trace = {
         entry.key.removeprefix(TRACE): entry.value for entry in node.proto.metadata_props if entry.key.startswith(TRACE)
     }
-    guessed = trace.get("origin") == "estimated" or node.inputs[1].startswith(pair.tensor + ESTIMATED)
-    origin: Literal["estimated", "qdq"] = "estimated" if guessed else "qdq"
+    origin: Literal["estimated", "qdq"] = "estimated" if is_estimated(pair) else "qdq"
     if scale.origin == "derived":  # widened
         return scale
     return Scale(scale.bits, scale.axis, origin, trace.get("method", ""), trace.get("rule", ""))

@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import edits_of
 from qdqtool.graph.tensors import array_of, is_external
 
 
@@ -20,16 +19,15 @@ def restore_source(
 ) -> list[str]:
     """Write every initialiser and Constant of `peeled` that differs from the one of the same name into `source`.
 
-    Those that only one of the two has stay as they are: lifting makes and drops some.
+    Those that only one of the two has stay as they are: lifting makes and drops some, and what `condition` added is
+    there by now (`replay.py`).
 
     Returns:
         Names of those that were written.
 
     Raises:
-        QdqError: one changed its shape or type, so `source` is another model; `condition` added a node or a bias that
-            `source` lacks, without which the weights are wrong.
+        QdqError: one changed its shape or type, so `source` is another model.
     """
-    _refuse_lacking_edits(source, peeled)
     theirs = dict(_weights(peeled.graph))
     changed = []
     for name, tensor in _weights(source.graph):
@@ -57,17 +55,6 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     for node in graph.node:
         if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
             yield node.output[0], node.attribute[0].t
-
-
-def _refuse_lacking_edits(source: onnx.ModelProto, peeled: onnx.ModelProto) -> None:
-    inputs, theirs = ({node.output[0]: node.input for node in m.graph.node if node.output} for m in (source, peeled))
-    todo = "give what qdqtool condition makes of the source, or peel without --source"
-    for edit in edits_of(peeled):
-        site, added = edit["site"], edit.get("added")
-        if edit["step"] == "smooth" and added and added not in inputs:
-            raise QdqError(site, "got a Mul by condition, which the source lacks", todo)
-        if edit["step"] == "correct" and added and len(inputs.get(site, ())) < len(theirs.get(site, ())):
-            raise QdqError(site, "got a bias by condition, which the source lacks", todo)
 
 
 def _same_message(

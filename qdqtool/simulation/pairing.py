@@ -145,22 +145,22 @@ def stricter(first: Iterable[Input], second: Iterable[Input]) -> tuple[Input, ..
     return tuple(merged)
 
 
-def without(shared: Shared, lacking: Mapping[str, str]) -> tuple[Shared, dict[str, str]]:
-    """The tensors of both without those that one of the models cannot give, and why these are left out.
+def without(shared: Shared, reasons: Mapping[str, str]) -> tuple[Shared, dict[str, str]]:
+    """The tensors of both without those that cannot be compared, and why these are left out.
 
     Args:
         shared: the tensors of both.
-        lacking: tensor -> operator that onnxruntime lacks.
+        reasons: tensor -> why it cannot be compared, in words that follow its name.
 
     Raises:
         QdqError: none is left.
     """
-    reasons = {n: f"behind {lacking[n]}, which onnxruntime cannot run" for n in shared.both if n in lacking}
-    both = tuple(name for name in shared.both if name not in lacking)
+    left_out = {name: reasons[name] for name in shared.both if name in reasons}
+    both = tuple(name for name in shared.both if name not in reasons)
     if not both:
-        name, reason = next(iter(reasons.items()))
-        raise QdqError(name, f"lies {reason}", "compare tensors before it")
-    return replace(shared, both=both), reasons
+        name, reason = next(iter(left_out.items()))
+        raise QdqError(name, f"cannot be compared: it is {reason}", "compare other tensors")
+    return replace(shared, both=both), left_out
 
 
 def read_tensors(first: GraphView, second: GraphView, names: Iterable[str]) -> dict[str, tuple[str, str]]:

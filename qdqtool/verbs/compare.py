@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from qdqtool.graph.edit import evened_tensors
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; qdqtool evaluate measures them"
 
+DIVIDED = "with channels that condition or finetune divided in one model alone"
+_NO_RUN = "behind {}, which onnxruntime cannot run"
 _READ = "\0read"
 
 
@@ -96,8 +97,8 @@ def compare(
 ) -> Comparison:
     """Run two models over the same data with the reference executor, and measure each tensor that both have.
 
-    Tensors are matched by name; a Q/DQ model keeps those of its plain one. Both models run batch by batch, and nothing
-    is kept per sample.
+    Tensors are matched by name; a Q/DQ model keeps those of its plain one. Those whose channels `condition` or
+    `finetune` divided in one of the models are left out. Both models run batch by batch; nothing is kept per sample.
 
     Args:
         reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -122,7 +123,9 @@ def compare(
     view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
     shared = pairing.shared_tensors(view, other_view, options.tensors)
     lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
-    shared, left_out = pairing.without(shared, lacking)
+    divided = _divided_in_one(first.proto, second.proto, (view, other_view))
+    reasons = {**dict.fromkeys(divided, DIVIDED), **{name: _NO_RUN.format(op) for name, op in lacking.items()}}
+    shared, left_out = pairing.without(shared, reasons)
     behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
@@ -140,18 +143,16 @@ def compare(
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
         (shared.first, shared.second),
         found.samples,
-        (*feed.notes, *_divided_in_one(first.proto, second.proto)),
+        feed.notes,
     )
 
 
-def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto) -> list[str]:
-    """One sentence where channels of tensors were divided in one of the models, which differ by design then."""
-    alone = sorted(set(evened_tensors(first)) ^ set(evened_tensors(second)))
-    if not alone:
-        return []
-    names = ", ".join(alone[:3]) + (", ..." if alone[3:] else "")
-    what = f"channels of {len(alone)} tensors ({names}) were divided by condition or finetune in one model alone"
-    return [f"{what}: those are no errors; take that model in float for the reference (qdqtool peel gives it)"]
+def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto, views: tuple[GraphView, GraphView]) -> set[str]:
+    """Tensors whose channels were divided in one of the models alone: they differ by design, not by an error."""
+    from qdqtool.simulation.divided import divided_tensors, divisions_of
+
+    ours, theirs = divisions_of(first), divisions_of(second)
+    return divided_tensors(views[0], ours - theirs) | divided_tensors(views[1], theirs - ours)
 
 
 def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:

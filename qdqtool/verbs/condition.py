@@ -63,8 +63,9 @@ def condition(
 ) -> ConditionResult:
     """Edit the weights of a plain model so that it quantises better.
 
-    Equalise and smooth keep the float function, checked on the data to 1e-5 of each output (root of sums of squares);
-    relu6, clip and correct change it, and the result says by how much. Opset and names stay.
+    Equalise and smooth keep the float function, checked on the data to 1e-5 of the range of each output (root of the
+    mean square); where they would not, they divide by powers of two or are left out, as the notes say. relu6, clip and
+    correct change it, and the result says by how much. Opset and names stay.
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.

@@ -66,7 +66,7 @@ def condition_first(
 
     settings = Settings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
     done = condition_model(opened.proto, opened.folder, feed, settings)
-    return [_told(done)], found[-1] if found else None
+    return [*done.notes, _told(done)], found[-1] if found else None
 
 
 def _told(done: Conditioned) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.peel import PeelOptions
 
 _SHOWN = 6
+_UNWRITABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
 _SCRIPTS = frozenset({"trtexec"})
 _BY_NAME = frozenset({"trtexec", "deepstream", "json"})  # these know layers by name only
 
@@ -62,18 +64,18 @@ def emit_places(options: PeelOptions, cache: Path | None) -> dict[str, Path]:
     return {kind: folder / (cache.stem + ending) for kind, ending in ENDINGS.items() if kind in options.emit}
 
 
-def check_emit_places(places: Mapping[str, Path], taken: Iterable[Path | None]) -> None:
+def check_emit_places(places: Mapping[str, Path], inputs: Iterable[Path], results: Iterable[Path | None]) -> None:
     """Refuse to write over an input or a file that the same run writes.
 
     Raises:
         QdqError: names the file.
     """
+    taken = {os.path.realpath(path) for path in results if path is not None}
+    read = list(inputs)
     for path in places.values():
-        for other in taken:
-            if other is not None:
-                refuse_overwrite(path, [other])
-                if path.absolute() == other.absolute():
-                    raise QdqError(path, "is named for two files", "give --emit-dir")
+        if os.path.realpath(path) in taken:
+            raise QdqError(path, "is named for two files", "give --emit-dir")
+        refuse_overwrite(path, read)
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def emitted_texts(
         layers = name_unnamed(found.view, layers)
     folder = None if options.emit_dir is None else Path(options.emit_dir)
     folder = cache.parent if folder is None and cache is not None else folder
+    _refuse_unwritable(path for path in (model, cache) if path is not None)
     inputs, outputs = _tensors(found.clean.proto)
     job = Job(
         model=_seen_from(folder, model, "model.onnx"),
@@ -153,9 +156,23 @@ def _float_layers(found: Peeling) -> list[FloatLayer]:
     return find_float_layers(found.view, found.rules.target, known)
 
 
-def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path]) -> dict[str, Path | str]:
-    """Write each text where it goes; kind -> the file, or the text itself where there is none."""
+def _refuse_unwritable(paths: Iterable[Path]) -> None:
+    """Refuse a name that an emitted file cannot hold: a line break in it would begin a line of its own there."""
+    for path in paths:
+        if _UNWRITABLE.search(str(path)):
+            reason = "has a control character or bytes that are no text in its name, which --emit cannot write"
+            raise QdqError(repr(str(path)), reason, "give another name, or leave --emit out")
+
+
+def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path]) -> tuple[dict[str, Path | str], list[str]]:
+    """Write each text where it goes.
+
+    Returns:
+        Kind -> the file, or the text itself where there is none; a warning for each script that the file system does
+        not let be executable.
+    """
     found: dict[str, Path | str] = {}
+    notes: list[str] = []
     for kind, emitted in texts.items():
         if kind not in places:
             found[kind] = emitted.text
@@ -163,9 +180,12 @@ def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path]) -> d
         with replacing(places[kind]) as file:
             file.write(emitted.text.encode("utf-8"))
         if kind in _SCRIPTS:
-            places[kind].chmod(places[kind].stat().st_mode | 0o111)
+            try:
+                places[kind].chmod(places[kind].stat().st_mode | 0o111)
+            except OSError as error:
+                notes.append(f"{places[kind]} could not be made executable ({error.strerror}): run it with sh")
         found[kind] = places[kind]
-    return found
+    return found, notes
 
 
 def _unnamed_notes(lost: Sequence[FloatLayer]) -> list[str]:

@@ -139,7 +139,8 @@ class InsertResult:
     @property
     def estimated(self) -> int:
         """How many points have a scale that no data was seen for."""
-        return sum(scale.origin == "estimated" for scale in self.inserted.scales.values())
+        fresh = sum(scale.origin == "estimated" for scale in self.inserted.scales.values())
+        return fresh + len(self.inserted.estimated)
 
 
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
@@ -59,6 +60,22 @@ def check_target(path: Path | None, inputs: Iterable[Path | None]) -> None:
     refuse_overwrite(path, [source for source in inputs if source is not None])
     if not path.absolute().parent.is_dir():
         raise QdqError(path, "its folder does not exist", "make it, or name another file")
+
+
+def refuse_same_place(places: Mapping[str, Path | None]) -> None:
+    """Refuse two results that would go to one file, by whatever name or link, before the first is written.
+
+    Args:
+        places: what is written -> where, None for nowhere; such as "the model" and "the cache".
+
+    Raises:
+        QdqError: names the file and both results.
+    """
+    taken: dict[str, str] = {}
+    for what, path in places.items():
+        other = what if path is None else taken.setdefault(os.path.realpath(path), what)
+        if other != what:
+            raise QdqError(path, f"is named for {other} and for {what}", "name two files")
 
 
 def files_of(data: object) -> list[Path]:

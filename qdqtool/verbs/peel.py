@@ -27,13 +27,22 @@ from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.outsiders import refuse_outsiders
 from qdqtool.passes.peel import OnConflict, Peeled, has_qdq, peel_pairs
 from qdqtool.passes.relu6 import replay_cuts
+from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.emitted import Peeling, check_emit_places, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.verbs.fill import fill_every_tensor
-from qdqtool.verbs.opening import check_target, files_of, output_path, path_of, restore_header, stored_table
+from qdqtool.verbs.opening import (
+    check_target,
+    files_of,
+    output_path,
+    path_of,
+    refuse_same_place,
+    restore_header,
+    stored_table,
+)
 from qdqtool.verbs.ranges import notes_of_two_ranges
 
 if TYPE_CHECKING:
@@ -141,15 +150,14 @@ def peel(
 
     Raises:
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
-            `peel_pairs`, `replay_cuts`, `restore_source` and the writers of `emit` refuse. Nothing is written then.
+            `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source` and the writers of `emit` refuse. Nothing
+            is written then.
     """
     require_cache_for(options.trt_version, options.target)
     check_kinds(options.emit)
     opened = open_model(model)
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
-    _check_places(opened, options, target, cache_path)
-    places = emit_places(options, cache_path)
-    check_emit_places(places, _taken(opened, options, target, cache_path))
+    places = _check_places(opened, options, target, cache_path)
     inlined = inline_quantised(opened.proto)
     peeled, table = _take_out(opened, options)
     notes = list(peeled.told)
@@ -177,29 +185,27 @@ def peel(
     if cache_path is not None:
         write_cache(made, cache_path)
         write_sidecar(cache_path, _facts(opened, made, covered, options))
-    emitted = write_emitted(texts, places)
+    emitted, told = write_emitted(texts, places)
+    notes += told
     origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
     result_table = ScaleTable(covered.scales, covered.unscaled)
     left = covered.float_outputs
     return PeelResult(given, made, result_table, left, covered.ties, origins, tuple(notes), emitted, baked)
 
 
-def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> None:
-    """Refuse places that would do harm before anything is done."""
+def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> dict[str, Path]:
+    """Refuse places that would do harm before anything is done; kind -> the file that `emit` writes."""
     known = (opened.path, path_of(options.source), *files_of(options.data))
     inputs = [path for path in known if path is not None]
     check_target(target, inputs)
     check_target(cache, inputs)
+    beside = None if cache is None else sidecar_path(cache)
     if cache is not None:
         check_place(cache, inputs)
-        if target is not None and cache.absolute() == target.absolute():
-            raise QdqError(cache, "is named for the model and for the cache", "name two files")
-
-
-def _taken(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> list[Path | None]:
-    """Files that are read or written besides what `emit` asks for."""
-    beside = None if cache is None else sidecar_path(cache)
-    return [opened.path, path_of(options.source), path_of(options.data), target, cache, beside]
+    refuse_same_place({"the model": target, "the cache": cache, "the facts beside the cache": beside})
+    places = emit_places(options, cache)
+    check_emit_places(places, inputs, [target, cache, beside])
+    return places
 
 
 def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]:
@@ -228,6 +234,9 @@ def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Open
     cut = replay_cuts(source.proto, source.folder, opened.proto)
     if cut:
         notes.append(f"{len(cut)} Relu are cut off at 6 in the source, too, as condition did, such as {cut[0]}")
+    added = replay_additions(source.proto, source.folder, opened.proto, opened.folder)
+    if added:
+        notes.append(f"{len(added)} constants and Mul of condition were added to the source, too, such as {added[0]}")
     changed = restore_source(source.proto, source.folder, opened.proto, opened.folder)
     if changed:
         notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")

@@ -41,6 +41,7 @@ def test_every_name_falls_into_one_group(names: list[str], floats: list[str], ot
     [
         "(Unnamed Layer* 37) [Constant]_output",
         "(Unnamed Layer* 38) [Shuffle]_output",
+        "(Unnamed ITensor* 12)",
         "ONNXTRT_Broadcast_87_output",
         "/model.23/Constant_12_output_0_output",
     ],
@@ -51,7 +52,7 @@ def test_names_that_tensorrt_makes_up_are_no_fault(name: str) -> None:
     assert found.passes()
 
 
-@pytest.mark.parametrize("name", ["conv_output", "x_output", "Unnamed Layer", "my_ONNXTRT_x"])
+@pytest.mark.parametrize("name", ["conv_output", "x_output", "Unnamed Layer", "(Unnamed ITensor)", "my_ONNXTRT_x"])
 def test_names_that_only_look_made_up(name: str) -> None:
     found = check(cache_of(name), ["x"], ["weight"])
     assert (found.made_up, found.unknown) == ((), (name,))

@@ -200,3 +200,14 @@ def test_merge_needs_a_name_and_real_states(folder: Path, capsys: pytest.Capture
 
 def test_workers_auto(folder: Path) -> None:
     assert run(folder, "--data", str(folder / "d.npz"), "--workers", "auto", "--max-memory", "1G") == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--shard", "1/2"]])
+def test_a_checkpoint_in_the_place_of_the_result_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """The table was written, then removed as the checkpoint whose work is done."""
+    out = str(folder / "s.json")
+    assert run(folder, "--data", str(folder / "d.npz"), *words, "-o", out, "--checkpoint", out) == 2
+    assert "and for the checkpoint; name two files" in capsys.readouterr().err
+    assert not (folder / "s.json").exists()

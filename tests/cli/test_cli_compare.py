@@ -83,7 +83,7 @@ def test_what_is_not_compared_is_listed_and_nan_is_warned_of(tmp_path: Path, cap
     assert "y         exact  1.000000              0  NaN or Inf in 1 elements" in said.out
     assert f"only in {tmp_path / 'a.onnx'}: b\n" in said.out
     assert f"only in {tmp_path / 'b.onnx'}: c\n" in said.out
-    assert "not compared, of type int64: s\n" in said.out
+    assert "not compared, of type int64: 1 tensor, s\n" in said.out
 
 
 def test_refusals_are_one_line(folder: Path, capsys: Capsys) -> None:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import onnx
 import pytest
 from command import contents, refused, run, write_net
+from graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -74,6 +76,36 @@ def test_many_places_are_cut_off_and_all_shows_them(folder: Path, capsys: Capsys
     assert "Q025 integer-operator: 9 errors" in short and "  and 4 more (--all shows them)" in short
     assert "  n5: " not in short
     assert "  n8: " in run(capsys, "lint", folder / "many.onnx", "--select", "Q025", "--all").out
+
+
+def test_notes_of_one_code_are_one_line_and_all_shows_each(folder: Path, capsys: Capsys) -> None:
+    words = ("lint", folder / "m.onnx", "--select", "Q016,Q018")
+    short = run(capsys, *words).out.splitlines()
+    assert short[0] == "Q016 odd-sizes: 3 notes, at c1, c2, y (--all shows them)"
+    assert short[1].startswith("Q018 node-names, note: net: 7 of 7 nodes have no name")
+    for word in ("--all", "-v"):
+        lines = run(capsys, *words, word).out.splitlines()
+        assert lines[0] == "Q016 odd-sizes: 3 notes" and lines[1].startswith("  c1: Conv in INT8")
+        assert any(line.startswith("  to do: ") for line in lines) and "Q018 node-names: 1 note" in lines
+    assert len(json.loads(run(capsys, *words, "--json").out)["findings"]) == 4
+
+
+def test_what_fix_leaves_alone_is_offered_by_its_code(folder: Path, capsys: Capsys) -> None:
+    """`1 can be repaired: ... --fix` was said of Q017, which --fix alone does not repair."""
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w> { a = Conv(x, w) y = Relu(a) }"
+    model = model_of(text)
+    for node, name in zip(model.graph.node, ("one", "two"), strict=True):
+        node.name = name
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = "a:0"
+    onnx.save(model, folder / "colon.onnx")
+    words = ("lint", folder / "colon.onnx", "--target", "dla", "--trt-version", "8502")
+    lines = run(capsys, *words).out.splitlines()
+    assert not any("can be repaired" in line for line in lines)
+    start = "Q017 is repaired only where it is asked for: "
+    (step,) = [shlex.split(line.removeprefix(start)) for line in lines if line.startswith(start)]
+    assert step[3:] == [*words[2:], "--fix", "Q017", "-o", str(folder / "colon.fixed.onnx")]
+    assert "1 finding repaired" in run(capsys, *step[1:]).out
+    assert not any(line.startswith(start) for line in run(capsys, "lint", folder / "colon.fixed.onnx").out.splitlines())
 
 
 def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:

@@ -15,7 +15,10 @@ Capsys = pytest.CaptureFixture[str]
 def test_a_line_for_each_node(tmp_path: Path, capsys: Capsys) -> None:
     write_net(tmp_path)
     before = contents(tmp_path)
-    said = run(capsys, "lint", tmp_path / "m.onnx", "--target", "dla", "--trt-version", "8502")
+    words = ("lint", tmp_path / "m.onnx", "--target", "dla", "--trt-version", "8502")
+    short = run(capsys, *words).out.splitlines()
+    assert short[-1] == "where each node runs: --all shows it" and not any("subgraph 1" in line for line in short)
+    said = run(capsys, *words, "--all")
     assert said.code == 0 and contents(tmp_path) == before
     lines = said.out.splitlines()
     assert "DLA of Orin, TensorRT 8.5.2: 5 nodes on the DLA, 2 on the GPU, 2 DLA subgraphs of at most 4" in lines

@@ -193,3 +193,23 @@ def test_same_input_same_files(capsys: Capsys, tmp_path: Path) -> None:
     first = contents(tmp_path)
     assert run(capsys, "peel", qdq, *GPU).code == 0
     assert contents(tmp_path) == first
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-o", "p.cache.json", "--cache", "p.cache"), "is named for the model and for the facts beside the cache"),
+        (("-o", "p.cache", "--cache", "p.cache"), "is named for the model and for the cache"),
+        (("-o", "link/p.onnx", "--cache", "p.onnx"), "is named for the model and for the cache"),
+        (("-o", "p.trtexec.sh", "--cache", "link/p.cache", "--emit", "trtexec"), "is named for two files"),
+    ],
+)
+def test_two_results_in_one_file_are_refused_before_the_first_is_written(
+    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    qdq = write_pairs(tmp_path, capsys)
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    refused(run(capsys, "peel", qdq, *GPU, *words), said)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -277,3 +277,28 @@ def test_products_of_two_ranges_compute_in_fp16_on_the_dla_only(tmp_path: Path, 
         peeled(capsys, tmp_path, "--emit", "trtexec", target=target)
         told = muls & set(layers_in(tmp_path / "q.trtexec.sh"))
         assert muls and told == (muls if target == "dla" else set())
+
+
+@pytest.mark.parametrize("name", ["a\nenable-dla=1\n.onnx", "a\x1b.onnx", "a\udcff.onnx"])
+@pytest.mark.parametrize("option", ["-o", "--cache"])
+def test_a_name_that_would_become_a_line_of_its_own_is_refused(
+    capsys: Capsys, detector: Path, name: str, option: str
+) -> None:
+    """A newline in `-o` became a key of deepstream.txt."""
+    before = contents(detector)
+    words = ("--target", "gpu", "--trt-version", "8502", option, f"{detector}/{name}")
+    refused(run(capsys, "peel", detector / "q.onnx", *words, "--emit", "deepstream"), "which --emit cannot write")
+    assert contents(detector) == before
+
+
+def test_a_file_system_without_execute_permission_is_a_warning(
+    capsys: Capsys, detector: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chmod(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "chmod", chmod)
+    words = ("--target", "gpu", "--trt-version", "8502", "--emit", "trtexec")
+    said = run(capsys, "peel", detector / "q.onnx", *words)
+    assert said.code == 0 and said.out.splitlines()[-1].startswith("next: sh ")
+    assert f"q.trtexec.sh could not be made executable (Operation not permitted): run it with sh{chr(10)}" in said.err

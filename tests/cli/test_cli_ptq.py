@@ -39,7 +39,8 @@ def test_a_cache_beside_the_model_and_a_summary(folder: Path, capsys: Capsys) ->
     assert list(cache.entries) == FLOATS and cache.header == "TRT-8502-EntropyCalibration2"
     assert f"wrote {folder / 'm.cache'}: TRT-8502-EntropyCalibration2, 8 scales, 2 of them tied" in out
     assert "method entropy, 6 samples" in out
-    assert f"next: trtexec --onnx={folder / 'm.onnx'} --int8 --fp16 --calib={folder / 'm.cache'}\n" in out
+    built = f"--calib={folder / 'm.cache'} --saveEngine={folder / 'm.engine'}\n"
+    assert f"next: trtexec --onnx={folder / 'm.onnx'} --int8 --fp16 {built}" in out
     assert "dB, with mse" in out and err == ""
     after = contents(folder)
     assert set(after) - set(before) == {"m.cache", "m.cache.json"}
@@ -48,7 +49,7 @@ def test_a_cache_beside_the_model_and_a_summary(folder: Path, capsys: Capsys) ->
 
 def test_dla_adds_its_flags_and_no_ties_leaves_each_its_own(folder: Path, capsys: Capsys) -> None:
     out, _ = ptq(capsys, folder, *DLA, "--cache", folder / "t.cache")
-    assert out.rstrip().endswith("--useDLACore=0 --allowGPUFallback")
+    assert f"--useDLACore=0 --allowGPUFallback --saveEngine={folder / 'm.engine'}\n" in out
     out, _ = ptq(capsys, folder, *DLA, "--no-ties", "--cache", folder / "a.cache")
     assert "0 of them tied" in out
     tied, alone = read_cache(folder / "t.cache").entries, read_cache(folder / "a.cache").entries

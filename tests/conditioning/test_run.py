@@ -188,12 +188,82 @@ def test_metadata_tells_what_was_done() -> None:
     assert more.edits
 
 
-def test_an_edit_that_moves_the_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qdqtool.conditioning import check
+# Channels 2k and 2k + 1 are the same and are subtracted: what is left is small beside what is rounded.
+CANCEL = """g (float[N,4,6,6] x) => (float[N,3,6,6] y) <float[8,4,1,1] w1, float[8] b1, float[3,8,3,3] w2>
+{ c1 = Conv(x, w1, b1)  s1 = Sigmoid(c1)  m1 = Mul(c1, s1)  y = Conv<pads=[1,1,1,1]>(m1, w2) }"""
 
-    monkeypatch.setattr(check, "TOLERANCE", 1e-12)
-    with pytest.raises(QdqError, match="nothing was written"):
-        done(spread(SILU), "smooth")
+
+def cancelling() -> onnx.ModelProto:
+    proto = spread(CANCEL, names=())
+    generator = np.random.default_rng(5)
+    rows = 3.0 ** -np.arange(4).repeat(2)[:, None, None, None]
+    w1 = (generator.normal(size=(4, 4, 1, 1)).repeat(2, axis=0) * rows).astype(np.float32)
+    w2 = (
+        3000 * generator.normal(size=(3, 4, 3, 3)).repeat(2, axis=1) * [[[[1.0]], [[-1.0]]] * 4] / rows.reshape(8, 1, 1)
+    )
+    values = {"w1": w1, "b1": np.zeros(8, np.float32), "w2": w2 + generator.normal(size=w2.shape)}
+    for tensor in proto.graph.initializer:
+        made = values[tensor.name].astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(made, tensor.name))
+    return proto
+
+
+def test_where_float_factors_move_the_function_powers_of_two_are_taken() -> None:
+    """`--condition auto` ended with exit 2 and named an option that `insert` does not have."""
+    proto = cancelling()
+    made, told = done(proto, "smooth")
+    assert told.count("smooth") == 1
+    (note,) = told.notes
+    assert note.startswith("dividing channels changed the float function (the output y moved by ")
+    assert note.endswith(": they are divided by powers of two, which win less")
+    factors = value_of(made, "m1_smooth_factor")
+    assert (np.frexp(factors)[0] == 0.5).all()
+    again, by_two = done(proto, "smooth", factors="power-of-two")
+    assert by_two.notes == () and again.SerializeToString() == made.SerializeToString()
+    assert all(one.of_range <= 1e-5 for one in told.kept.values())
+
+
+BOTH = """g (float[N,4,6,6] x) => (float[N,3,6,6] y)
+<float[8,4,1,1] w1, float[8] b1, float[8,8,1,1] w2, float[8] b2, float[3,8,1,1] w3>
+{ c1 = Conv(x, w1, b1)  r1 = Relu(c1)  c2 = Conv(r1, w2, b2)  s2 = Sigmoid(c2)  m2 = Mul(c2, s2)  y = Conv(m2, w3) }"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "steps", "said"),
+    [
+        (0, {"equalise", "smooth"}, ""),
+        (1, {"equalise", "smooth"}, "they are divided by powers of two, which win less"),
+        (2, {"equalise"}, "smooth left out"),
+        (3, {"smooth"}, "equalise left out"),
+        (4, set(), "equalise and smooth left out"),
+    ],
+)
+def test_steps_that_move_the_function_all_the_same_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, refused: int, steps: set[str], said: str
+) -> None:
+    from qdqtool.conditioning import run
+
+    answers = iter(["the output y moved"] * refused + [""])
+    monkeypatch.setattr(run, "moved_most", lambda kept: next(answers))
+    proto = spread(BOTH, names=("w1", "b1", "w2", "b2"))
+    made, told = done(proto, "equalise", "smooth")
+    assert {edit.step for edit in told.edits} == steps
+    note = f"dividing channels changed the float function (the output y moved): {said}"
+    assert told.notes == ((note,) if said else ())
+    if not steps:
+        assert told.kept == {} and made.SerializeToString() == proto.SerializeToString()
+
+
+def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
+    """Steps that change the function may change how many values are selected: that was exit 2 at the very end."""
+    text = SILU.replace("=> (float[N,8,6,6] y)", "=> (float[k] z, float[N,8,6,6] y)").replace(
+        "(m1, w2) }", "(m1, w2)  b = Greater(y, t)  c = Reshape(b, all)  f = Reshape(y, all)  z = Compress(f, c) }"
+    )
+    proto = spread(text.replace("w2>", "w2, float t = {0.05}, int64[1] all = {-1}>"))
+    _, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
+    assert told.count("correct") and list(told.moved) == ["y"]
+    (note,) = told.notes
+    assert note.startswith("the output z has the shape [") and note.endswith("before: how far it moved is not told")
 
 
 def test_qdq_and_old_opsets_are_refused() -> None:

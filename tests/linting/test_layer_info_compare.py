@@ -63,6 +63,11 @@ def test_the_add_with_the_other_convolution_is_said_to_vary() -> None:
     )
 
 
+def test_the_add_of_a_bias_is_no_residual_add() -> None:
+    net = "g (float[1,8] x) => (float[1,8] y) <float[8,8] w, float[8] k> { m = MatMul(x, w) b = Add(m, k) y = Softmax(b) }"
+    assert statuses(net, layer("m"), layer("y")) == [("nodes", "leaves out b"), ("same", "")]
+
+
 def test_a_layer_of_another_type() -> None:
     rows = statuses(QDQ, layer("xq", "Int8"), layer("w + wq + c"), layer("cd"), layer("y"))
     assert rows[1] == ("type", "gives out float, predicted int8") and [row[0] for row in rows].count("same") == 3

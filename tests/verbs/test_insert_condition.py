@@ -17,7 +17,7 @@ from nets import SILU, samples, spread
 
 from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import get_metadata
+from qdqtool.graph.edit import edits_of, get_metadata
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
 from qdqtool.verbs.conditioned import ADVICE_SAMPLES, advice_for
@@ -184,16 +184,47 @@ def test_a_source_whose_relu_became_something_else_is_refused(
     assert not (tmp_path / "q.peeled.onnx").exists()
 
 
-@pytest.mark.parametrize(("steps", "what"), [("correct", "y: got a bias by condition"), ("smooth", "m1: got a Mul by")])
-def test_a_source_without_what_condition_added_is_refused(tmp_path: Path, steps: str, what: str) -> None:
+SHARED = SILU.replace("float[8,1,3,3] w2", "float[8,1,3,3] w2, float[8,1,3,3] w3").replace(
+    "y = Conv<pads=[1,1,1,1], group=8>(m1, w2)",
+    "u = Conv<pads=[1,1,1,1], group=8>(m1, w2) t = Relu(u) v = Conv<pads=[1,1,1,1], group=8>(t, w2)"
+    " k = Constant<value = float[8,1,3,3] {"
+    + ",".join(["0.125"] * 72)
+    + "}>() y = Conv<pads=[1,1,1,1], group=8>(v, k)",
+)
+
+
+@pytest.mark.parametrize("text", [SILU, SHARED], ids=["silu", "shared"])
+@pytest.mark.parametrize(("opset", "ir"), [(9, 3), (9, 4), (11, 6), (17, 8)])
+@pytest.mark.parametrize("steps", ["auto", "correct", "smooth", "relu6,auto"])
+def test_peel_makes_of_the_source_what_condition_makes_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, opset: int, ir: int, steps: str
+) -> None:
+    """`insert m --condition`, `peel --source m`: the README's command lines."""
+    onnx.save(spread(text, opset, ir), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=samples())
+    data = ("--data", str(tmp_path / "d.npz"), *NONE, "--method", "percentile=90")
+    assert main(["condition", str(tmp_path / "m.onnx"), *data, "--steps", steps, "-o", str(tmp_path / "c.onnx")]) == 0
+    assert edits_of(onnx.load(tmp_path / "c.onnx"))
+    words = ("--condition", steps, "--keep-float", "0", "-o", str(tmp_path / "q.onnx"))
+    assert main(["insert", str(tmp_path / "m.onnx"), *data, *words]) == 0
+    for source in ("m.onnx", "c.onnx"):
+        words = ("--trt-version", "8602", "--source", str(tmp_path / source), "-o", str(tmp_path / "p.onnx"))
+        assert main(["peel", str(tmp_path / "q.onnx"), "--target", "gpu", *words]) == 0, capsys.readouterr().err
+        assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "c.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("steps", "what"), [("correct", "y: got a bias by condition, which"), ("smooth", "m1: got a Mul by")]
+)
+def test_a_source_without_what_was_conditioned_is_refused(tmp_path: Path, steps: str, what: str) -> None:
     from qdqtool.trtversion import TrtVersion
 
     plan, data = PlanOptions(float_heads="none"), [{"x": samples()}]
-    source = spread(SILU)
     asked = ConditionOptions(steps=(steps,), method="percentile=90", plan=plan)
-    conditioned = condition(source, data, asked).model
+    conditioned = condition(spread(SILU), data, asked).model
     placed = insert(conditioned, data=data, options=InsertOptions(plan=plan)).model
-    with pytest.raises(QdqError, match=f"{what}.*which the source lacks; give what qdqtool condition makes of"):
-        peel(placed, PeelOptions(TrtVersion(8, 6, 1), source=source))
+    other = {"correct": SILU.replace("y = Conv", "y = ConvTranspose"), "smooth": SILU.replace("m1", "m0")}[steps]
+    with pytest.raises(QdqError, match=f"{what}"):
+        peel(placed, PeelOptions(TrtVersion(8, 6, 1), source=spread(other)))
     again = peel(placed, PeelOptions(TrtVersion(8, 6, 1), source=conditioned)).model
     assert again.SerializeToString(deterministic=True) == conditioned.SerializeToString(deterministic=True)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines that verbs print as the next step, made from the user's own options: each runs as it is printed.
+
+A new hint is built from `command` (another verb), `again` (the same command with more options) or `trtexec_line`, with
+`data_words` and `plan_words` for the options that the user gave, and printed through `next_line`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qdqtool.trtversion import TrtVersion
+    from qdqtool.verbs import ConditionResult, InsertResult
+
+# What the options mean when they are not given: these are not repeated.
+_DATA_DEFAULTS: Mapping[str, object] = {
+    "preprocess": None,
+    "batch": 1,
+    "limit": None,
+    "max_data": 8 << 30,
+    "provider": "cpu",
+}
+_WORK_DEFAULTS: Mapping[str, object] = {"workers": 1, "max_memory": None}
+_PLAN_DEFAULTS: Mapping[str, object] = {
+    "trt_version": None,
+    "rules": None,
+    "float_heads": "regression",
+    "heads": [],
+    "not_heads": [],
+}
+
+
+def next_line(line: str) -> str:
+    """A command line as a next step is printed."""
+    return f"next: {line}"
+
+
+def command(verb: str, *words: str) -> str:
+    """A qdqtool command line for a shell.
+
+    Args:
+        verb: such as insert.
+        words: file names (see `file_word`) and options (see `option`), unquoted.
+    """
+    return shell_line("qdqtool", verb, *words)
+
+
+def again(args: argparse.Namespace, *more: str) -> str:
+    """The command that the user gave, with further options: of an option that is there twice, the last one holds.
+
+    Args:
+        args: the parsed words of the verb that runs.
+        more: words behind those that the user gave, unquoted, such as "--condition", "auto".
+    """
+    return shell_line("qdqtool", *args.words, *more)
+
+
+def shell_line(*words: str) -> str:
+    """Words as one line that a shell splits into the same words; what a terminal would act on is escaped."""
+    return " ".join(map(_quoted, words))
+
+
+def file_word(path: str | os.PathLike[str]) -> str:
+    """A file name as a positional argument: one that begins with a minus is no option."""
+    text = os.fspath(path)
+    return f"./{text}" if text.startswith("-") else text
+
+
+def option(name: str, value: object) -> list[str]:
+    """An option and its value as words: in one word where the value begins with a minus."""
+    text = str(value)
+    return [f"{name}={text}"] if text.startswith("-") else [name, text]
+
+
+def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str]:
+    """The user's data and what goes with it, as options of another verb that reads data; none where there is no data.
+
+    Args:
+        args: parsed words of a verb with the options of `cli/data.py`.
+        calibrates: whether the other verb calibrates, so that it takes --workers and --max-memory, too.
+    """
+    if args.data is None:
+        return []
+    paths = getattr(args.data, "paths", None)  # Polygraphy's inputs
+    words = option("--data", args.data) if paths is None else ["--load-inputs", *map(file_word, paths)]
+    return words + _given(args, {**_DATA_DEFAULTS, **(_WORK_DEFAULTS if calibrates else {})})
+
+
+def plan_words(args: argparse.Namespace) -> list[str]:
+    """The user's options that say where pairs stand: version, rules and heads."""
+    return _given(args, _PLAN_DEFAULTS)
+
+
+def trtexec_line(words: Iterable[str]) -> str:
+    """A command line of trtexec from its unquoted arguments."""
+    return shell_line("trtexec", *words)
+
+
+def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
+    """What to do with a Q/DQ model: peel it for a TensorRT that reads caches, build it for one that reads only Q/DQ."""
+    from qdqtool.emit.trtexec import qdq_arguments
+    from qdqtool.trtversion import parse
+
+    if not result.plan.points:
+        return []
+    version, lines = _default_version(args.target), list[str]()
+    if args.trt_version:
+        version, word = parse(args.trt_version), args.trt_version
+    else:
+        word = version.text
+        lines.append(f"the next step is for TensorRT {word}: --trt-version names the one that you have")
+    if not version.has_caches:
+        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version)
+        return [*lines, next_line(trtexec_line(words))]
+    words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
+    if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
+        words += option("--source", args.model)
+    if result.estimated:
+        words.append("--allow-estimated")
+    return [*lines, next_line(command("peel", *words))]
+
+
+def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[str]:
+    """Insert with the same data and the same plan, which the edits were made for."""
+    if not result.done.edits:
+        return []
+    words = [file_word(result.model), *data_words(args), *option("--method", args.method), *plan_words(args)]
+    return [next_line(command("insert", *words))]
+
+
+def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:
+    """Insert with the table, where the model is known: the states of shards do not tell it."""
+    if not args.model:
+        return [f"qdqtool insert takes the table: --scales {shell_line(str(output))}"]
+    return [next_line(command("insert", file_word(args.model), *option("--scales", output)))]
+
+
+def after_shard(args: argparse.Namespace, output: Path, count: int) -> list[str]:
+    """Merge, where the only shard is done; else say that the others come first."""
+    if count > 1:
+        return [f"when all {count} shards are done, qdqtool calibrate --merge takes their states"]
+    table = Path(args.model).with_suffix(".scales.json")
+    words = ["--merge", file_word(output), *(option("--method", args.method) if args.method else [])]
+    return [next_line(command("calibrate", *words, *option("-o", table)))]
+
+
+def after_cache(model: object, cache: object, target: str, version: TrtVersion) -> list[str]:
+    """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes."""
+    from qdqtool.emit import Job
+    from qdqtool.emit.trtexec import trtexec_arguments
+
+    job = Job(str(model), str(cache), _stem(model), target, version, (), {})
+    return [next_line(trtexec_line(trtexec_arguments(job)))]
+
+
+def after_script(script: object) -> list[str]:
+    """Run the script that builds the engine."""
+    return [next_line(shell_line("sh", file_word(str(script))))]
+
+
+def repair(args: argparse.Namespace, codes: Iterable[str] = ()) -> str:
+    """`lint --fix` of the model that was looked at, as it was looked at.
+
+    Args:
+        args: the parsed words of lint.
+        codes: what to repair; none for all that `--fix` repairs by itself.
+    """
+    wanted = ",".join(codes)
+    words = [file_word(args.model), *([] if args.target == "gpu" else ["--target", args.target])]
+    words += _given(args, {"trt_version": None, "platform": None})
+    for name in ("select", "ignore"):
+        words += [word for value in getattr(args, name) for word in option(f"--{name}", value)]
+    words += ["--fix", *([wanted] if wanted else [])]
+    return command("lint", *words, *option("-o", f"{_stem(args.model)}.fixed.onnx"))
+
+
+def _default_version(target: str) -> TrtVersion:
+    """The newest release known that runs INT8 on the target: whose rules hold where no version is asked for."""
+    from qdqtool.trtversion import RELEASES
+
+    versions = [release.version for release in RELEASES]
+    return max(version for version in versions if target == "gpu" or version.has_dla_int8)
+
+
+def _given(args: argparse.Namespace, defaults: Mapping[str, object]) -> list[str]:
+    """The options that differ from their defaults, as words; one that may be repeated is."""
+    words: list[str] = []
+    for name, default in defaults.items():
+        value = getattr(args, name, default)
+        if value != default:
+            for one in value if isinstance(value, list) else [value]:
+                words += option(f"--{name.replace('_', '-')}", one)
+    return words
+
+
+def _stem(model: object) -> str:
+    """A file's path without its last ending."""
+    path = Path(str(model))
+    return str(path.with_name(path.stem)) if path.name else str(path)
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell; one with control characters or bytes that are no text is written as bash's $'...'."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (c if c.isprintable() and c not in "'\\" else _escaped(c) for c in word)
+    return f"$'{''.join(escaped)}'"
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))

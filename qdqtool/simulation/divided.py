@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors carry channels that `condition` or `finetune` divided: they differ from the plain model's by design."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from qdqtool.graph.edit import edits_of, evened_tensors
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
+
+_TAKES_IN = frozenset({"BatchNormalization", "Mul"})  # whose constants take a division in, beside weighted operators
+
+
+def divisions_of(proto: onnx.ModelProto) -> frozenset[tuple[str, str]]:
+    """The divisions that a model's metadata tell: (the tensor, the output of the Mul that divides it or "")."""
+    muls = [edit for edit in edits_of(proto) if edit["step"] == "smooth"]
+    by_mul = {(str(edit["site"]), str(edit.get("added", ""))) for edit in muls if edit.get("added")}
+    return frozenset(by_mul | {(name, "") for name in evened_tensors(proto)})
+
+
+def divided_tensors(view: GraphView, divisions: Iterable[tuple[str, str]]) -> set[str]:
+    """The tensors with divided channels: from what divides them up to the weights that make up for it.
+
+    Args:
+        view: the graph that holds the divisions; Q/DQ pairs are seen through.
+        divisions: as `divisions_of` gives them.
+    """
+    found: set[str] = set()
+    for tensor, mul in divisions:
+        found.update([mul] if mul else _before(view, tensor))
+        _behind(view, mul or tensor, found)
+    return found
+
+
+def _before(view: GraphView, name: str) -> list[str]:
+    """A tensor and those before it, back to the one that weights divide: what lies between passes a factor on."""
+    names = [name]
+    node = view.maker(name)
+    while node is not None and node.op not in _TAKES_IN and weight_index(view, node) is None:
+        name = next((view.root(one) for one in node.inputs if one and not view.is_constant(one)), "")
+        if not name:
+            break
+        names.append(name)
+        node = view.maker(name)
+    return names
+
+
+def _behind(view: GraphView, start: str, found: set[str]) -> None:
+    """What moves the values of a tensor to weighted operators, which multiply them again."""
+    stack = [start]
+    while stack:
+        for use in view.readers(stack.pop()):
+            if weight_index(view, use.node) is None:
+                fresh = [name for name in use.node.outputs if name and name not in found]
+                found.update(fresh)
+                stack += fresh

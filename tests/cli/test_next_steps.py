@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every next step that a verb prints runs as it is printed; what qdqtool cannot run itself is checked as text."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from command import Said, run
+
+from qdqtool.cli import next_steps
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+Capsys = pytest.CaptureFixture[str]
+MODEL, DATA = "a model.onnx", "digits calib.npz"
+FEW = ("--data", DATA, "--limit", "8")
+
+
+@pytest.fixture
+def bench(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The bundled detector and its data under names with blanks, in the folder where the commands run."""
+    shutil.copy(models / "digits_detector.onnx", tmp_path / MODEL)
+    shutil.copy(models / "digits_calib.npz", tmp_path / DATA)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def steps_of(said: Said) -> list[list[str]]:
+    """The next steps that a command printed, split as a shell splits them."""
+    assert said.code == 0, said.err
+    return [shlex.split(line.removeprefix("next: ")) for line in said.out.splitlines() if line.startswith("next: ")]
+
+
+def step_of(said: Said) -> list[str]:
+    (step,) = steps_of(said)
+    return step
+
+
+def follow(capsys: Capsys, step: list[str]) -> Said:
+    assert step[0] == "qdqtool"
+    said = run(capsys, *step[1:])
+    assert said.code == 0, f"{shlex.join(step)}\n{said.err}"
+    return said
+
+
+def test_condition_insert_peel_and_trtexec(bench: Path, capsys: Capsys) -> None:
+    version = ("--trt-version", "jp4.6", "--heads", "stage4.first")
+    step = step_of(run(capsys, "condition", MODEL, *FEW, *version, "--method", "max"))
+    assert step[1:3] == ["insert", "a model.conditioned.onnx"]
+    assert step[3:] == [*FEW, "--method", "max", *version]
+    step = step_of(follow(capsys, step))
+    assert step[1:3] == ["peel", "a model.conditioned.qdq.onnx"]
+    assert step[3:] == ["--target", "gpu", "--trt-version", "jp4.6", "--source", "a model.conditioned.onnx"]
+    step = step_of(follow(capsys, step))
+    stem = "a model.conditioned.qdq"
+    calib = [f"--calib={stem}.cache", f"--saveEngine={stem}.peeled.engine"]
+    assert step == ["trtexec", f"--onnx={stem}.peeled.onnx", "--workspace=1024", "--int8", "--fp16", *calib]
+
+
+def test_the_source_of_a_conditioned_insert_is_taken(bench: Path, capsys: Capsys) -> None:
+    words = ("--condition", "auto", "--trt-version", "8502", "-o", "q.onnx")
+    step = step_of(run(capsys, "insert", MODEL, *FEW, *words))
+    assert step[-2:] == ["--source", MODEL]
+    follow(capsys, step)
+
+
+@pytest.mark.parametrize("words", [(), ("--fold-bn",), ("--points-only",), ("--target", "dla")])
+def test_insert_is_followed_by_the_peel_that_fits_it(bench: Path, capsys: Capsys, words: tuple[str, ...]) -> None:
+    step = step_of(run(capsys, "insert", MODEL, *FEW, "--trt-version", "7103", *words))
+    assert step[1] == "peel" and "7103" in step and ("--source" in step) == ("--fold-bn" not in words)
+    assert step_of(follow(capsys, step))[0] == "trtexec"
+
+
+def test_estimated_scales_and_pairs_that_were_there(bench: Path, capsys: Capsys) -> None:
+    said = run(capsys, "insert", MODEL, "--trt-version", "8502", "-o", "q.onnx")
+    step = step_of(said)
+    assert step[-1] == "--allow-estimated"
+    follow(capsys, step)
+    for more in ((), ("--requantize",)):
+        step = step_of(run(capsys, "insert", "q.onnx", *more, "--trt-version", "8502", "-o", "r.onnx"))
+        assert "--source" not in step
+        follow(capsys, step)
+
+
+def test_a_tensorrt_without_caches_takes_the_model_itself(bench: Path, capsys: Capsys) -> None:
+    for words in (("--trt-version", "11.0.0"), ()):
+        said = run(capsys, "insert", MODEL, *FEW, *words, "-o", "q.onnx")
+        assert step_of(said) == ["trtexec", "--onnx=q.onnx", "--saveEngine=q.engine"]
+        assert ("--trt-version names the one that you have" in said.out) == (not words)
+    said = run(capsys, "insert", MODEL, *FEW, "--target", "dla", "-o", "q.onnx")
+    assert "10.7.0" in step_of(said)
+    follow(capsys, step_of(said))
+
+
+def test_calibrate_and_shards(bench: Path, capsys: Capsys) -> None:
+    step = step_of(run(capsys, "calibrate", MODEL, *FEW))
+    assert step == ["qdqtool", "insert", MODEL, "--scales", "a model.scales.json"]
+    follow(capsys, step)
+    step = step_of(run(capsys, "calibrate", MODEL, *FEW, "--shard", "1/1", "-o=-part.state"))
+    assert step == ["qdqtool", "calibrate", "--merge", "./-part.state", "-o", "a model.scales.json"]
+    assert steps_of(follow(capsys, step)) == []
+    said = run(capsys, "calibrate", MODEL, *FEW, "--shard", "1/2", "-o", "part.state")
+    assert steps_of(said) == [] and "when all 2 shards are done, qdqtool calibrate --merge takes" in said.out
+
+
+def test_ptq_and_the_flags_of_old_versions(bench: Path, capsys: Capsys) -> None:
+    said = run(capsys, "ptq", MODEL, *FEW, "--target", "dla", "--trt-version", "7103")
+    old, dla = ["--explicitBatch", "--workspace=1024"], ["--useDLACore=0", "--allowGPUFallback"]
+    files = [f"--onnx={MODEL}", "--calib=a model.cache", "--saveEngine=a model.engine"]
+    assert step_of(said) == ["trtexec", files[0], *old, "--int8", "--fp16", files[1], *dla, files[2]]
+
+
+def test_lint_names_the_repair_as_it_was_asked(bench: Path, capsys: Capsys) -> None:
+    words = ("--target", "dla", "--trt-version", "8502", "--ignore", "Q030")
+    shutil.copy(MODEL, "-m.onnx")
+    import onnx
+
+    model = onnx.load(MODEL)
+    model.graph.node[0].name = ""
+    onnx.save(model, "n.onnx")
+    said = run(capsys, "lint", "n.onnx", *words)
+    (line,) = [line for line in said.out.splitlines() if "can be repaired: " in line]
+    step = shlex.split(line.partition("can be repaired: ")[2])
+    assert step == ["qdqtool", "lint", "n.onnx", *words, "--fix", "-o", "n.fixed.onnx"]
+    assert "wrote n.fixed.onnx: 1 finding repaired" in follow(capsys, step).out
+
+
+def test_the_same_command_again_with_more(bench: Path, capsys: Capsys) -> None:
+    args = argparse.Namespace(words=("insert", MODEL, *FEW))
+    line = next_steps.again(args, "--keep-float", "0", "-o", "r.onnx")
+    assert line == "qdqtool insert 'a model.onnx' --data 'digits calib.npz' --limit 8 --keep-float 0 -o r.onnx"
+    follow(capsys, shlex.split(line))
+
+
+def test_names_that_a_shell_or_a_terminal_would_act_on() -> None:
+    assert next_steps.shell_line("peel", next_steps.file_word("-x y;z")) == "peel './-x y;z'"
+    assert next_steps.shell_line("a\nb\x1b'c\\") == "$'a\\x0ab\\x1b\\x27c\\x5c'"
+    assert next_steps.shell_line("\udcff.onnx") == "$'\\xff.onnx'"
+    assert next_steps.option("--heads", "-a") == ["--heads=-a"]
+
+
+def test_data_of_polygraphy_and_what_is_not_the_default(tmp_path: Path) -> None:
+    from qdqtool.cli.data import add_data_arguments
+
+    parser = argparse.ArgumentParser()
+    add_data_arguments(parser)
+    given = ["--load-inputs", "a.json", "b.json", "--batch", "2", "--provider", "cuda", "--workers", "3"]
+    assert next_steps.data_words(parser.parse_args(given)) == given
+    assert next_steps.data_words(parser.parse_args(given), calibrates=False) == given[:-2]
+    assert next_steps.data_words(parser.parse_args([])) == []
