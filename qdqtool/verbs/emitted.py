@@ -18,7 +18,7 @@ from qdqtool.emit import ENDINGS, Emitted, Job, emit
 from qdqtool.emit.job import Tensor
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.files import FileSet
 from qdqtool.graph.io import Opened
 from qdqtool.graph.types import float_tensors, infer_types, opset_of
 from qdqtool.graph.view import GraphView
@@ -60,20 +60,6 @@ def emit_places(options: PeelOptions, cache: Path | None) -> dict[str, Path]:
     if options.emit and not folder.is_dir():
         raise QdqError(folder, "is no folder", "make it, or name another one")
     return {kind: folder / (cache.stem + ending) for kind, ending in ENDINGS.items() if kind in options.emit}
-
-
-def check_emit_places(places: Mapping[str, Path], taken: Iterable[Path | None]) -> None:
-    """Refuse to write over an input or a file that the same run writes.
-
-    Raises:
-        QdqError: names the file.
-    """
-    for path in places.values():
-        for other in taken:
-            if other is not None:
-                refuse_overwrite(path, [other])
-                if path.absolute() == other.absolute():
-                    raise QdqError(path, "is named for two files", "give --emit-dir")
 
 
 @dataclass(frozen=True)
@@ -153,17 +139,17 @@ def _float_layers(found: Peeling) -> list[FloatLayer]:
     return find_float_layers(found.view, found.rules.target, known)
 
 
-def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path]) -> dict[str, Path | str]:
-    """Write each text where it goes; kind -> the file, or the text itself where there is none."""
+def write_emitted(
+    texts: Mapping[str, Emitted], places: Mapping[str, Path], files: FileSet
+) -> dict[str, Path | str]:
+    """Write each text where it goes, in a set of files; kind -> the file, or the text itself where there is none."""
     found: dict[str, Path | str] = {}
     for kind, emitted in texts.items():
         if kind not in places:
             found[kind] = emitted.text
             continue
-        with replacing(places[kind]) as file:
+        with files.open(places[kind], executable=kind in _SCRIPTS) as file:
             file.write(emitted.text.encode("utf-8"))
-        if kind in _SCRIPTS:
-            places[kind].chmod(places[kind].stat().st_mode | 0o111)
         found[kind] = places[kind]
     return found
 

@@ -89,7 +89,7 @@ def graft(
     opened = open_model(model)
     inline_quantised(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [opened.path, path_of(cache)])
+    check_target(target, [*opened.files, path_of(cache), options.plan.rules])
     given = cache if isinstance(cache, Cache) else read_cache(cache)
     entries = given.entries
     normalised = normalise(opened.proto, opened.folder)

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite
+from qdqtool.files import check_outputs
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
-from qdqtool.graph.io import Opened
+from qdqtool.graph.io import Opened, open_model
 from qdqtool.scales import ScaleTable
 
 _TABLE, _IR = "scales", "ir_version"
@@ -48,17 +48,32 @@ def output_path(opened: Opened, output: str | Path | None, ending: str) -> Path 
     return None if opened.path is None else opened.path.with_name(opened.path.stem + ending)
 
 
-def check_target(path: Path | None, inputs: Iterable[Path | None]) -> None:
-    """Refuse a place that would do harm, before any work is done.
+def check_target(path: Path | None, inputs: Iterable[Path | str | None]) -> None:
+    """Refuse a place for the only file of a run; see `check_targets`."""
+    check_targets({"the output": path}, inputs)
+
+
+def check_targets(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None]) -> None:
+    """Refuse places that would do harm, before any work is done.
+
+    Args:
+        outputs: what a file is -> where it goes; None for what is not written.
+        inputs: files that are read; None for what is not read from a file.
 
     Raises:
-        QdqError: the file is an input, or its folder does not exist.
+        QdqError: see `check_outputs`.
     """
-    if path is None:
-        return
-    refuse_overwrite(path, [source for source in inputs if source is not None])
-    if not path.absolute().parent.is_dir():
-        raise QdqError(path, "its folder does not exist", "make it, or name another file")
+    check_outputs(outputs, [source for source in inputs if source is not None])
+
+
+def check_weights(output: Path | None, model: object) -> None:
+    """Refuse to write over a data file of a model that is not open yet; a new file is over none.
+
+    Raises:
+        QdqError: `output` is one, or the model cannot be opened.
+    """
+    if output is not None and isinstance(model, (str, Path)) and output.exists():
+        check_target(output, open_model(model).files)
 
 
 def files_of(data: object) -> list[Path]:
