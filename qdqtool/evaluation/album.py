@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -51,6 +52,7 @@ def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
     Raises:
         QdqError: a file would replace an input; no permission, a full disk.
     """
+    beside = folder
     try:
         with FileSet(inputs) as files:
             beside = files.scratch(folder.absolute().parent) / folder.name
@@ -61,6 +63,9 @@ def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
             for file in made:
                 files.add(file, folder / file.name)
     except OSError as error:
+        name = None if error.filename is None else os.fsdecode(error.filename)
+        if name is not None and beside != folder and not Path(name).is_relative_to(beside.parent):
+            raise QdqError(name, str(error.strerror)) from error  # a file that the block read
         raise QdqError(folder, f"cannot be written ({error.strerror or error})", "give another with -o") from error
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.bounded import Kind, read_text
 from qdqtool.calibration.arrays import StoredArray, open_npy, open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.names import LEFT_OUT, Names
@@ -24,6 +25,7 @@ _FORMS = f"class folders, a .csv of file and class, a .npz with y, a .npy, or th
 _HEADERS = frozenset({"y", "label", "labels", "class", "class_id", "category", "target", "id"})
 _NUMBER = re.compile(r"-?\d+")
 _LIMIT = 1 << 30
+_LIST = Kind("a list of classes", 256 << 20, _FORMS)
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,14 @@ def _rows(path: Path) -> list[list[str]]:
     """The rows of a list, a heading left out; parted by comma, semicolon, tab or space, the first there is."""
     if not path.is_file():
         raise QdqError(path, "is a folder, not labels of classes" if path.is_dir() else "does not exist", _FORMS)
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise QdqError(path, f"cannot be read ({error})", _FORMS) from error
+    lines = [line for line in read_text(path, _LIST).splitlines() if line.strip()]
     if not lines:
         raise QdqError(path, "is empty", _FORMS)
     mark = next((mark for mark in ",;\t" if mark in lines[0]), " ")
-    rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(lines, delimiter=mark)]
+    try:
+        rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(lines, delimiter=mark)]
+    except csv.Error as error:
+        raise QdqError(path, f"is no list of classes ({error})", _FORMS) from None
     if rows[0][-1].casefold() in _HEADERS and len(rows) > 1:
         rows = rows[1:]
     if any(len(row) not in (1, 2) or len(row) != len(rows[0]) for row in rows):

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.bounded import Kind, read_text
 from qdqtool.errors import QdqError
 
 LEFT_OUT = -2  # the class of label words that are left out on purpose
 _NONE = "none"
+_NAMES = Kind("a list of class names", 16 << 20, "give a text file with one class per line")
 _HINT = "one class per comma or line, in the model's order: car,person or face=masked|bare, and none=WORD to leave out"
 
 
@@ -91,8 +93,5 @@ def names_of(classes: Sequence[str], where: object = "--names") -> Names:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise QdqError(path, f"cannot be read ({error})", "give a text file with one class per line") from None
+    lines = read_text(path, _NAMES).splitlines()
     return [line.strip() for line in lines if line.strip()]

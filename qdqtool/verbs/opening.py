@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.errors import QdqError
+from qdqtool.bounded import SCALES, read_text
 from qdqtool.files import check_outputs
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.io import Opened, open_model
@@ -34,11 +34,7 @@ def load_table(path: str | Path) -> ScaleTable:
     Raises:
         QdqError: missing, unreadable, or not such a table.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise QdqError(path, f"cannot be read ({error})", "give the file that calibrate -o wrote") from None
-    return ScaleTable.from_json(text, path)
+    return ScaleTable.from_json(read_text(path, SCALES), path)
 
 
 def output_path(opened: Opened, output: str | Path | None, ending: str) -> Path | None:

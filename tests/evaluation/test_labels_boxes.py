@@ -180,7 +180,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     refuse(voc(tmp_path / "m", "<object></object>"), "without", NAMES)
     refuse(write(tmp_path / "k", {"a.txt": kitti("Car", rest="0"), "b.txt": ""}), "columns in a row, KITTI", NAMES)
     (tmp_path / "l.json").write_text("{")
-    refuse(tmp_path / "l.json", "cannot be read as JSON")
+    refuse(tmp_path / "l.json", "not JSON")
     refuse(coco(tmp_path / "l.json", annotations=[{"image_id": 7}]), "is not COCO's labels")
     (tmp_path / "l.json").write_text("[]")
     refuse(tmp_path / "l.json", "is not COCO's labels")
