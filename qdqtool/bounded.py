@@ -89,7 +89,9 @@ def read_text(path: str | PathLike[str], kind: Kind) -> str:
         raise QdqError(path, f"cannot be read (line {line} is not UTF-8 text)", kind.todo) from None
 
 
-def parse_json(text: str, where: object, kind: Kind, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+def parse_json(
+    text: str, where: object, kind: Kind, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
     """What a JSON text holds.
 
     Args:

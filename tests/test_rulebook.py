@@ -123,7 +123,7 @@ def test_every_kind_of_rule_is_read(tmp_path: Path) -> None:
 
 
 BROKEN = {
-    "not TOML": ("[[fusion", "mine.toml: is not a rules file (not TOML"),
+    "not TOML": ("[[fusion", "mine.toml: is not a rules file \\(not TOML"),
     "another schema": ("", "schema is 2, not 1"),
     "no schema": ("", "schema is None, not 1"),
     "another target": ("", "extends 'dla', but the target is 'gpu'; write extends"),

@@ -23,6 +23,7 @@ _FORMS = "COCO's .json, a folder of VOC's .xml, of YOLO's or KITTI's .txt, or a 
 _COCO = Kind("COCO's labels", 1 << 30, _FORMS)  # those of the 118,000 training images of 2017 have 0.45 GB
 _IMAGE = Kind("the labels of one image", 16 << 20, _FORMS)
 _YOLO_COLUMNS, _KITTI_COLUMNS = 5, 15
+_MOST_CLASSES = 1 << 31
 _DONT_CARE = "dontcare"
 _SLACK = 0.01  # how far beyond the image's border a fraction may lie: tools round
 
@@ -215,8 +216,8 @@ def _yolo_rows(file: Path, names: Names | None) -> list[Row]:
         if len(words) != _YOLO_COLUMNS:
             raise QdqError(file, f"has {len(words)} columns in a row, not class, x, y, width, height", _FORMS)
         number, x, y, width, height = _numbers(file, words)
-        if number != int(number) or number < 0:
-            raise QdqError(file, f"has the class {words[0]}, which is no class number", _FORMS)
+        if number != int(number) or not 0 <= number <= _MOST_CLASSES:
+            raise QdqError(file, f"has the class {words[0][:40]}, which is no class number", _FORMS)
         corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         if min(corners) < -_SLACK or max(corners) > 1 + _SLACK:
             raise QdqError(file, f"has a box beyond the image ({' '.join(words[1:])})", "YOLO's are fractions of it")

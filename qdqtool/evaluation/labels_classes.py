@@ -25,6 +25,7 @@ _FORMS = f"class folders, a .csv of file and class, a .npz with y, a .npy, or th
 _HEADERS = frozenset({"y", "label", "labels", "class", "class_id", "category", "target", "id"})
 _NUMBER = re.compile(r"-?\d+")
 _LIMIT = 1 << 30
+_DIGITS = 10  # of a class number
 _LIST = Kind("a list of classes", 256 << 20, _FORMS)
 
 
@@ -60,7 +61,7 @@ def from_folders(images: Sequence[Path], names: Names | None) -> ClassLabels:
         number = {folder: _named(where / folder, folder, names) for folder in folders}
         shown = names.shown
     elif all(folder.isdecimal() for folder in folders):
-        number, shown = {folder: int(folder) for folder in folders}, ()
+        number, shown = {folder: _class_number(where / folder, folder) for folder in folders}, ()
     else:
         number, shown = {folder: index for index, folder in enumerate(folders)}, tuple(folders)
     return ClassLabels("folders", np.array([number[image.parent.name] for image in images], np.int64), shown)
@@ -76,7 +77,7 @@ def from_file_names(images: Sequence[Path], names: Names | None) -> ClassLabels:
     for image, match in zip(images, found, strict=True):
         if not match:
             raise QdqError(image, "does not begin with a class number and an underscore", _FORMS)
-    numbers = [int(match[1]) for match in found if match]
+    numbers = [_class_number(match.string, match[1]) for match in found if match]
     return ClassLabels("filename", _checked(images[0].parent, numbers, names), names.shown if names else ())
 
 
@@ -150,10 +151,17 @@ def _rows(path: Path) -> list[list[str]]:
 
 def _class(path: Path, word: str, names: Names | None) -> int:
     if _NUMBER.fullmatch(word):
-        return int(word) if names is None else names.checked(path, int(word))
+        number = _class_number(path, word)
+        return number if names is None else names.checked(path, number)
     if names is None:
         raise QdqError(path, f"has the class {word!r}, whose number is not known", "give the classes with --names")
     return _named(path, word, names)
+
+
+def _class_number(where: object, word: str) -> int:
+    if len(word) > _DIGITS:
+        raise QdqError(where, f"has the class {word[:40]}, which is no class number", _FORMS)
+    return int(word)
 
 
 def _named(where: Path, word: str, names: Names) -> int:

@@ -253,4 +253,6 @@ def number_of(node: Node, name: str, default: int) -> int:
 
 def _names_in(value: object) -> frozenset[str]:
     """The names in a fact of the metadata; none where another hand wrote something else."""
-    return frozenset(name for name in value if isinstance(name, str)) if isinstance(value, (list, dict)) else frozenset()
+    return (
+        frozenset(name for name in value if isinstance(name, str)) if isinstance(value, (list, dict)) else frozenset()
+    )

@@ -139,9 +139,7 @@ def _float_layers(found: Peeling) -> list[FloatLayer]:
     return find_float_layers(found.view, found.rules.target, known)
 
 
-def write_emitted(
-    texts: Mapping[str, Emitted], places: Mapping[str, Path], files: FileSet
-) -> dict[str, Path | str]:
+def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path], files: FileSet) -> dict[str, Path | str]:
     """Write each text where it goes, in a set of files; kind -> the file, or the text itself where there is none."""
     found: dict[str, Path | str] = {}
     for kind, emitted in texts.items():

@@ -40,14 +40,22 @@ def spread(folder: Path, name: str) -> None:
     """Put the weights of a model into `weights.bin` beside it."""
     model = onnx.load(folder / name)
     onnx.save_model(
-        model, folder / name, save_as_external_data=True, location="weights.bin", size_threshold=0, convert_attribute=False
+        model,
+        folder / name,
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+        convert_attribute=False,
     )
 
 
 # ------------------------------------------------------------------------------------------- all of a run or none
 
 COLLISIONS = {
-    "model and sidecar": (["-o", "p.cache.json", "--cache", "p.cache"], "named for the model and for the cache's facts"),
+    "model and sidecar": (
+        ["-o", "p.cache.json", "--cache", "p.cache"],
+        "named for the model and for the cache's facts",
+    ),
     "model and cache": (["-o", "d/../p", "--cache", "p"], "named for the model and for the cache"),
     "model and script": (["-o", "p.trtexec.sh", "--cache", "p.cache", "--emit", "trtexec"], "and for --emit trtexec"),
     "a second folder that is none": (["-o", "p.onnx", "--cache", "no/p.cache"], "its folder does not exist"),
@@ -135,7 +143,9 @@ def test_a_checkpoint_is_not_the_result(folder: Path, capsys: Capsys) -> None:
     """The result would be removed with the checkpoint whose work is in it."""
     words = ["calibrate", folder / "m.onnx", "--data", folder / "d.npz"]
     before = contents(folder)
-    refused(run(capsys, *words, "-o", folder / "r", "--checkpoint", folder / "r"), "for the result and for --checkpoint")
+    refused(
+        run(capsys, *words, "-o", folder / "r", "--checkpoint", folder / "r"), "for the result and for --checkpoint"
+    )
     assert contents(folder) == before
 
 
@@ -157,7 +167,9 @@ main(sys.argv[4:])
 """
 
 
-@pytest.mark.parametrize(("step", "nth"), [("Path mkdir", 1), ("os fsync", 2), ("Path replace", 2), ("Path replace", 3)])
+@pytest.mark.parametrize(
+    ("step", "nth"), [("Path mkdir", 1), ("os fsync", 2), ("Path replace", 2), ("Path replace", 3)]
+)
 def test_after_a_kill_the_next_run_leaves_nothing_behind(folder: Path, capsys: Capsys, step: str, nth: int) -> None:
     """Killed before a temporary folder is made, in it, and between two renames."""
     before = contents(folder)
