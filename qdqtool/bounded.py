@@ -26,6 +26,7 @@ else:
 
 _SHOWN = 120  # characters of what a parser says
 _KEY_PARTS = 64
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BETWEEN_KEYS = re.compile(r"[={,]")
 
 
@@ -101,9 +102,11 @@ def parse_json(
         pairs: makes the value of an object; a ValueError of it is a fault of the text.
 
     Raises:
-        QdqError: it is not JSON, or nested too deeply.
+        QdqError: it is not JSON, nested too deeply, or has half of a character in it.
     """
     try:
+        if _SURROGATE.search(text):
+            json.dumps(json.loads(text), ensure_ascii=False).encode()  # text that could not be written again
         return json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
         raise QdqError(where, f"is not {kind.name} (JSON nested too deeply)", kind.todo) from None

@@ -139,7 +139,7 @@ def test_many_writers_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
             for turn in range(20):
                 with replacing(tmp_path / f"{number}") as file:
                     file.write(f"{turn}".encode())
-        except BaseException as error:  # noqa: BLE001 - told to the main thread
+        except BaseException as error:
             faults.append(error)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]

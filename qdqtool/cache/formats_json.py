@@ -115,7 +115,7 @@ def _numbers(end: Any) -> Iterator[float]:
         try:
             yield float(end)
         except OverflowError:
-            yield math.copysign(math.inf, end)
+            yield math.inf if end > 0 else -math.inf
 
 
 def _array(value: float) -> Document:

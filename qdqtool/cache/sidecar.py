@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool import __version__
+from qdqtool.bounded import Kind, parse_json
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.scales import Scale
@@ -28,6 +29,7 @@ _MAX_BYTES = 256 << 20
 _SECTIONS = ("model", "data", "options", "tensors")
 _FACTS = frozenset({"verb", "header", "sources", *_SECTIONS})
 _TODO = "remove it, or make the cache again"
+_KIND = Kind("a sidecar", _MAX_BYTES, _TODO)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def write_sidecar(
         raise TypeError(f"a sidecar has no place for {', '.join(unknown)}")
     path = sidecar_path(cache_path)
     check_place(cache_path)
-    cache = {"file": Path(cache_path).name, "sha256": sha256 or file_sha256(cache_path)}
+    cache: dict[str, Any] = {"file": Path(cache_path).name, "sha256": sha256 or file_sha256(cache_path)}
     cache["header"] = facts.get("header")
     document = {"schema": SCHEMA, "tool": _TOOL, "version": __version__, "verb": facts.get("verb", "")}
     document["cache"] = _plain(cache)
@@ -206,12 +208,13 @@ def _document(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
-        document = json.loads(data) if len(data) <= _MAX_BYTES else None
     except FileNotFoundError:
         return None
     except OSError as error:
         raise QdqError(path, f"cannot be read ({error.strerror})", _TODO) from error
-    except (ValueError, RecursionError):
+    try:
+        document = parse_json(data.decode(), path, _KIND) if len(data) <= _MAX_BYTES else None
+    except (UnicodeDecodeError, QdqError):
         return None
     return document if isinstance(document, dict) and document.get("tool") == _TOOL else None
 

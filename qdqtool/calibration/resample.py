@@ -55,7 +55,7 @@ def _mixed(start: _Float32, end: _Float32, weight: _Float32) -> _Float32:
 
 
 def _neighbours(old: int, count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], _Float32]:
-    """For each of `count` places along a side of `old` pixels: the pixels around it, and how near it is to the second."""
+    """For each of `count` places along a side of `old` pixels: the two pixels around it, and the second's share."""
     place = np.clip((np.arange(count) + 0.5) * (old / count) - 0.5, 0, old - 1)
     low = np.floor(place).astype(np.intp)
     return low, np.minimum(low + 1, old - 1), (place - low).astype(np.float32)

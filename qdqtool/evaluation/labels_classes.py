@@ -142,6 +142,8 @@ def _rows(path: Path) -> list[list[str]]:
         rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(lines, delimiter=mark)]
     except csv.Error as error:
         raise QdqError(path, f"is no list of classes ({error})", _FORMS) from None
+    if not all(rows):
+        raise QdqError(path, "has a row without a class", _FORMS)
     if rows[0][-1].casefold() in _HEADERS and len(rows) > 1:
         rows = rows[1:]
     if any(len(row) not in (1, 2) or len(row) != len(rows[0]) for row in rows):

@@ -15,6 +15,7 @@ from qdqtool.graph.io import Opened, open_model
 from qdqtool.scales import ScaleTable
 
 _TABLE, _IR = "scales", "ir_version"
+_IR_VERSIONS = ("0", "1", "2", "3")  # that are raised, see `raise_ir`
 
 
 def store_table(proto: onnx.ModelProto, table: ScaleTable) -> None:
@@ -95,6 +96,6 @@ def raise_ir(proto: onnx.ModelProto) -> None:
 def restore_header(proto: onnx.ModelProto) -> None:
     """Take our metadata out again, and give back the IR version there was."""
     version = get_metadata(proto, _IR)
-    if version is not None and version.isdigit():
+    if version is not None and version in _IR_VERSIONS:
         proto.ir_version = int(version)
     clear_metadata(proto)

@@ -27,7 +27,7 @@ LONG = "n" * 256
 def folder(tmp_path: Path, capsys: Capsys) -> Path:
     """`m.onnx`, `q.onnx` with Q/DQ, data `d.npz` and a cache `c.cache`."""
     model = write_net(tmp_path)
-    scales = {name: 0.1 for name in ("x", "r1", "r2", "g")}
+    scales = dict.fromkeys(("x", "r1", "r2", "g"), 0.1)
     table = tmp_path / "s.json"
     table.write_text(ScaleTable({name: Scale.of(value) for name, value in scales.items()}).to_json())
     assert run(capsys, "insert", model, "--scales", table, "-o", tmp_path / "q.onnx", "-q").code == 0
@@ -234,3 +234,36 @@ def test_a_name_that_no_file_can_have(folder: Path, capsys: Capsys, line: str) -
     before = contents(folder)
     refused(run(capsys, *line.replace("{long}", LONG).format(*[folder] * 4).split()), LONG[:20])
     assert contents(folder) == before
+
+
+# -------------------------------------------------------------------------------------------- metadata of other hands
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("ir_version", "9" * 60),
+        ("ir_version", "9" * 5000),
+        ("ir_version", "²"),
+        ("conditioned", "[" * 100_000),
+        ("conditioned", '{"edits": [{"step": ["a"], "site": {}}, 3, null]}'),
+        ("finetuned", '{"equalised": 3}'),
+    ],
+)
+def test_metadata_that_another_hand_wrote(folder: Path, capsys: Capsys, key: str, text: str) -> None:
+    model = onnx.load(folder / "q.onnx")
+    model.metadata_props.add(key=f"qdqtool.{key}", value=text)
+    onnx.save(model, folder / "q.onnx")
+    assert run(capsys, "lint", folder / "q.onnx").code in (0, 1)
+    said = run(capsys, "peel", folder / "q.onnx", *GPU)
+    assert said.code == 0, said.err
+    assert onnx.load(folder / "q.peeled.onnx").ir_version == model.ir_version
+
+
+@pytest.mark.parametrize("facts", ['{"kept": 3, "cuts": [["a"], {}]}', '{"kept": {"a": 1}}', '{"data": 3}'])
+def test_facts_of_a_table_that_another_hand_wrote(folder: Path, capsys: Capsys, facts: str) -> None:
+    model = onnx.load(folder / "q.onnx")
+    model.metadata_props.add(key="qdqtool.scales", value=f'{{"schema": 1, "tensors": {{}}, "facts": {facts}}}')
+    onnx.save(model, folder / "q.onnx")
+    assert run(capsys, "lint", folder / "q.onnx").code in (0, 1)
+    assert run(capsys, "peel", folder / "q.onnx", *GPU, "--emit", "deepstream").code == 0
