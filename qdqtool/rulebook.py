@@ -6,19 +6,14 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SCHEMA = 1
 _TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "float", "layer", "limit"])
@@ -194,13 +189,7 @@ def documents_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
-    except OSError as error:
-        raise QdqError(path, f"cannot be read ({error.strerror})", "give a rules file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise QdqError(path, f"not TOML: {error}", "see rules/gpu.toml for the form") from None
+    document = read_toml(path, RULES)
     if document.get("schema") != SCHEMA:
         raise QdqError(
             path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top"

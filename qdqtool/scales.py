@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.bounded import SCALES, parse_json
 from qdqtool.errors import QdqError
 
 Origin = Literal["qdq", "ptq", "equal", "derived", "bound", "estimated"]
@@ -183,10 +184,7 @@ class ScaleTable:
         Raises:
             QdqError: not JSON, another schema, or a malformed entry (named).
         """
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise QdqError(where, f"not JSON ({error})", "give the file that calibrate -o wrote") from None
+        document = parse_json(text, where, SCALES)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise QdqError(where, f"not a scale table of schema {SCHEMA}", "give the file that calibrate -o wrote")
         tensors, unscaled = document.get("tensors"), document.get("unscaled", {})

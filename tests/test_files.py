@@ -7,11 +7,12 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.files import FileSet, check_outputs, refuse_overwrite, replacing
 
 
 def names(folder: Path) -> list[str]:
@@ -196,3 +197,155 @@ def test_other_files_may_be_overwritten(tmp_path: Path) -> None:
     refuse_overwrite(tmp_path / "out", [tmp_path / "in"])
     refuse_overwrite(tmp_path / "new", [str(tmp_path / "in")])
     refuse_overwrite(tmp_path / "new", [])
+
+
+def wrong(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def write_two(folder: Path, first: str = "a", second: str = "b/b") -> None:
+    with FileSet() as files:
+        for name in (first, second):
+            with files.open(folder / name) as file:
+                file.write(b"new")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two folders with a file in each that is to be replaced."""
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").write_bytes(b"old a")
+    (tmp_path / "b" / "b").write_bytes(b"old b")
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+OLD = {"a": b"old a", "b/b": b"old b"}
+
+
+def test_a_set_arrives_together(two: Path) -> None:
+    with FileSet() as files:
+        with files.open(two / "a") as file:
+            file.write(b"new")
+        assert contents(two)["a"] == b"old a"
+        with files.open(two / "b" / "new", executable=True) as file:
+            file.write(b"script")
+    assert contents(two) == {"a": b"new", "b/b": b"old b", "b/new": b"script"}
+    assert (two / "b" / "new").stat().st_mode & 0o111
+    assert names(two) == ["a", "b"]
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.mkdir", "pathlib.Path.open"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_fault_at_any_file_of_a_set_leaves_all_as_they_were(
+    two: Path, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
+) -> None:
+    module, name = (os, "fsync") if step == "os.fsync" else (Path, step.rpartition(".")[2])
+    real, calls = getattr(module, name), []
+
+    def fail(*words: Any, **more: Any) -> Any:
+        calls.append(words)
+        return wrong() if len(calls) == nth else real(*words, **more)
+
+    monkeypatch.setattr(module, name, fail)
+    with pytest.raises(QdqError, match="No space left on device"):
+        write_two(two)
+    monkeypatch.undo()
+    assert contents(two) == OLD
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_rename_that_fails_brings_back_what_was_renamed(
+    two: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException, links: bool
+) -> None:
+    real = Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        if target.name == "b" and self.suffix != ".old":
+            raise fault
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", wrong)
+    with pytest.raises((QdqError, KeyboardInterrupt)):
+        write_two(two)
+    assert contents(two) == OLD
+    with pytest.raises((QdqError, KeyboardInterrupt)):
+        write_two(two, "new", "b/b")
+    assert contents(two) == OLD
+
+
+def test_a_file_that_cannot_be_taken_back_is_named(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        return wrong() if target.name == "b" else real(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(Path, "unlink", wrong)
+    with pytest.raises(QdqError, match=r"new \(No space left on device\): was written, and the other files"):
+        write_two(two, "new", "b/b")
+
+
+def test_two_files_of_one_name_are_refused(two: Path) -> None:
+    (two / "link").symlink_to("a")
+    for second in ("a", "b/../a", "link"):
+        with pytest.raises(QdqError, match="is named for two files"):
+            write_two(two, "a", second)
+    assert contents(two) == {**OLD, "link": b"old a"}
+
+
+def test_no_file_of_a_set_replaces_an_input(two: Path) -> None:
+    (two / "hard").hardlink_to(two / "b" / "b")
+    with pytest.raises(QdqError, match="is the input"), FileSet([two / "b" / "b"]) as files:
+        with files.open(two / "a") as file:
+            file.write(b"new")
+        with files.open(two / "hard"):
+            pass
+    assert contents(two) == {**OLD, "hard": b"old b"}
+
+
+def test_folders_of_a_set_that_fails_are_removed(tmp_path: Path) -> None:
+    def fill(fault: bool) -> None:
+        with FileSet() as files:
+            files.make_folder(tmp_path / "x" / "y")
+            with files.open(tmp_path / "x" / "y" / "f") as file:
+                file.write(b"1")
+            if fault:
+                raise QdqError("m", "bad")
+
+    with pytest.raises(QdqError):
+        fill(fault=True)
+    assert names(tmp_path) == []
+    fill(fault=False)
+    assert contents(tmp_path) == {"x/y/f": b"1"}
+
+
+def test_outputs_are_checked_before_the_work(two: Path) -> None:
+    check_outputs({"the model": two / "a", "the cache": two / "c", "the log": None}, [two / "b" / "b"])
+    cases = {
+        "is named for the model and for the cache": {"the model": two / "c", "the cache": two / "b" / ".." / "c"},
+        "is the input": {"the model": two / "b" / "b"},
+        "its folder does not exist": {"the model": two / "no" / "c"},
+        "File name too long": {"the model": two / ("n" * 256)},
+        "it is a folder": {"the model": two / "b"},
+    }
+    for reason, outputs in cases.items():
+        with pytest.raises(QdqError, match=reason):
+            check_outputs(outputs, [two / "b" / "b"])
+    assert contents(two) == OLD
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")
+def test_a_read_only_folder_is_found_before_the_work(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    try:
+        with pytest.raises(QdqError, match="no permission"):
+            check_outputs({"the model": tmp_path / "t"}, [])
+    finally:
+        tmp_path.chmod(0o755)

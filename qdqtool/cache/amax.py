@@ -63,7 +63,7 @@ def cache_of(ranges: Iterable[tuple[str, Any]], where: object) -> Cache:
         QdqError: an amax that is no number, negative or NaN, an empty name, or a name with two values.
     """
     entries: dict[str, np.float32] = {}
-    dropped: list[Dropped] = []
+    dropped: dict[str, Dropped] = {}
     seen: dict[str, float] = {}
     for name, value in ranges:
         amax = _number(name, value, where)
@@ -72,9 +72,9 @@ def cache_of(ranges: Iterable[tuple[str, Any]], where: object) -> Cache:
         scale = scale_of(amax)
         if np.isfinite(scale) and scale > 0:
             entries[name] = scale
-        elif all(name != known for known, *_ in dropped):
-            dropped.append((name, repr(amax), "infinite" if scale > 0 else "zero"))
-    return Cache(None, "", entries, tuple(dropped))
+        else:
+            dropped.setdefault(name, (name, repr(amax), "infinite" if scale > 0 else "zero"))
+    return Cache(None, "", entries, tuple(dropped.values()))
 
 
 def _number(name: str, value: Any, where: object) -> float:

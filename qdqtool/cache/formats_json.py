@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from qdqtool.bounded import Kind, parse_json
 from qdqtool.cache.amax import amax_of, cache_of
 from qdqtool.cache.formats_text import cache_of_words
-from qdqtool.cache.text import Cache
+from qdqtool.cache.text import MAX_BYTES, Cache
 from qdqtool.errors import QdqError
 
 Document = dict[str, Any]
+CACHE = Kind("a cache", MAX_BYTES, "give a cache, or the JSON of one")
 
 
 def load_json(text: str, where: object) -> Document:
@@ -21,10 +25,7 @@ def load_json(text: str, where: object) -> Document:
     Raises:
         QdqError: not JSON, a name that stands twice, or another kind of value.
     """
-    try:
-        document = json.loads(text, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise QdqError(where, f"is not JSON ({error})", "give a cache, or the JSON of one") from None
+    document = parse_json(text, where, CACHE, _once)
     if not isinstance(document, dict):
         raise QdqError(where, "is JSON, but no object", "give a cache, or the JSON of one")
     return document
@@ -111,7 +112,10 @@ def _numbers(end: Any) -> Iterator[float]:
         for part in end[:2]:
             yield from _numbers(part)
     elif isinstance(end, (int, float)) and not isinstance(end, bool):
-        yield float(end)
+        try:
+            yield float(end)
+        except OverflowError:
+            yield math.inf if end > 0 else -math.inf
 
 
 def _array(value: float) -> Document:
@@ -134,8 +138,7 @@ def _object(value: Any, where: object) -> Document:
 def _once(pairs: list[tuple[str, Any]]) -> Document:
     document = dict(pairs)
     if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"{twice!r} stands twice")
     return document
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from qdqtool import __version__
+from qdqtool.bounded import Kind, parse_json
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.scales import Scale
 
 SCHEMA = 1
@@ -28,6 +29,7 @@ _MAX_BYTES = 256 << 20
 _SECTIONS = ("model", "data", "options", "tensors")
 _FACTS = frozenset({"verb", "header", "sources", *_SECTIONS})
 _TODO = "remove it, or make the cache again"
+_KIND = Kind("a sidecar", _MAX_BYTES, _TODO)
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,41 @@ def sidecar_path(cache_path: str | os.PathLike[str]) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def write_sidecar(cache_path: str | os.PathLike[str], facts: Mapping[str, Any]) -> Path:
-    """Describe a cache that has just been written, in a file beside it.
+def write_with_sidecar(
+    cache_path: str | os.PathLike[str], data: bytes, facts: Mapping[str, Any], files: FileSet | None = None
+) -> None:
+    """Write a cache and the sidecar that describes it, both or none.
 
     Args:
-        cache_path: the cache, which exists: its SHA-256 goes in, so that `read_sidecar` sees when it was changed.
+        cache_path: the file to write.
+        data: its content.
+        facts: see `write_sidecar`.
+        files: the set of files that both belong to; None for these two alone.
+
+    Raises:
+        QdqError: as `write_sidecar`, or one of them cannot be written.
+    """
+    with joined(files) as both:
+        with both.open(cache_path) as file:
+            file.write(data)
+        write_sidecar(cache_path, facts, hashlib.sha256(data).hexdigest(), both)
+
+
+def write_sidecar(
+    cache_path: str | os.PathLike[str],
+    facts: Mapping[str, Any],
+    sha256: str | None = None,
+    files: FileSet | None = None,
+) -> Path:
+    """Describe a cache in a file beside it.
+
+    Args:
+        cache_path: the cache: its SHA-256 goes in, so that `read_sidecar` sees when it was changed.
         facts: any of `verb` (text), `header` (text), `model`, `data`, `options` (mappings), `tensors` (name ->
             mapping; see `tensor_facts`) and `sources` (a list of mappings). Paths are cut to their last part, numpy
             float32 become their eight hexadecimal digits, tuples lists; None and empty sections are left out.
+        sha256: hex digest of the cache, where it is not written yet.
+        files: the set of files that it is written with; None for it alone.
 
     Returns:
         The path that was written.
@@ -83,11 +112,12 @@ def write_sidecar(cache_path: str | os.PathLike[str], facts: Mapping[str, Any]) 
         raise TypeError(f"a sidecar has no place for {', '.join(unknown)}")
     path = sidecar_path(cache_path)
     check_place(cache_path)
-    cache = {"file": Path(cache_path).name, "sha256": file_sha256(cache_path), "header": facts.get("header")}
+    cache: dict[str, Any] = {"file": Path(cache_path).name, "sha256": sha256 or file_sha256(cache_path)}
+    cache["header"] = facts.get("header")
     document = {"schema": SCHEMA, "tool": _TOOL, "version": __version__, "verb": facts.get("verb", "")}
     document["cache"] = _plain(cache)
     document.update({key: value for key in (*_SECTIONS, "sources") if (value := _plain(facts.get(key)))})
-    with replacing(path) as file:
+    with joined(files) as both, both.open(path) as file:
         file.write((json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
     return path
 
@@ -178,12 +208,13 @@ def _document(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
-        document = json.loads(data) if len(data) <= _MAX_BYTES else None
     except FileNotFoundError:
         return None
     except OSError as error:
         raise QdqError(path, f"cannot be read ({error.strerror})", _TODO) from error
-    except (ValueError, RecursionError):
+    try:
+        document = parse_json(data.decode(), path, _KIND) if len(data) <= _MAX_BYTES else None
+    except (UnicodeDecodeError, QdqError):
         return None
     return document if isinstance(document, dict) and document.get("tool") == _TOOL else None
 

@@ -13,9 +13,9 @@ from qdqtool.cache.convert import Source, Target, read_any, render, with_version
 from qdqtool.cache.merge import Merged, OnConflict, merge
 from qdqtool.cache.retarget import cautions, retarget
 from qdqtool.cache.sanitise import renamed, sanitised
-from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, source_fact, write_sidecar
+from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, source_fact, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache, read_cache
-from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.files import FileSet, check_outputs
 from qdqtool.trtversion import TrtVersion, require_caches
 
 _Path = str | os.PathLike[str]
@@ -93,8 +93,8 @@ def merge_files(paths: Sequence[_Path], output: _Path, on_conflict: OnConflict =
     return merged, Stored(merged.cache, notes=(*lost, *stale))
 
 
-def convert_file(path: _Path, output: _Path, options: ConvertOptions) -> Stored:
-    """Write a cache in another format.
+def convert_file(path: _Path, output: _Path, options: ConvertOptions, files: FileSet | None = None) -> Stored:
+    """Write a cache in another format; with `files`, as a part of that set.
 
     Raises:
         QdqError: as `read_any`, `with_version`, `render` and `write`; nothing is written then.
@@ -108,7 +108,7 @@ def convert_file(path: _Path, output: _Path, options: ConvertOptions) -> Stored:
     cache = renamed(cache, names)
     facts: dict[str, Any] = {"verb": "cache convert", "header": cache.header}
     facts["options"] = {"to": options.target, "from": kind, "renamed": names or None}
-    write(render(cache, options.target), output, {**facts, **described}, [path])
+    write(render(cache, options.target), output, {**facts, **described}, [path], files)
     return Stored(cache, source.header, kind, names, (*_notes(source, cache, options, names), *stale))
 
 
@@ -143,17 +143,25 @@ def carried(paths: Sequence[_Path], chosen: Mapping[str, int]) -> tuple[dict[str
     return facts, stale
 
 
-def write(data: bytes, output: _Path, facts: Mapping[str, Any], inputs: Sequence[_Path]) -> None:
-    """Write a cache and its sidecar; every refusal comes before the first byte.
+def write(
+    data: bytes, output: _Path, facts: Mapping[str, Any], inputs: Sequence[_Path], files: FileSet | None = None
+) -> None:
+    """Write a cache and its sidecar, both or none; every refusal comes before the first byte.
+
+    Args:
+        data: the cache.
+        output: its file.
+        facts: see `write_sidecar`.
+        inputs: the caches that were read.
+        files: the set of files that both belong to; None for these two alone.
 
     Raises:
         QdqError: either would overwrite an input, an input's sidecar or a stranger's file, or cannot be written.
     """
-    refuse_overwrite(output, [*inputs, *map(sidecar_path, inputs)])
+    read = [*inputs, *map(sidecar_path, inputs)]
+    check_outputs({"the cache": output, "the cache's facts": sidecar_path(output)}, read)
     check_place(output, inputs)
-    with replacing(output) as file:
-        file.write(data)
-    write_sidecar(output, facts)
+    write_with_sidecar(output, data, facts, files)
 
 
 def _notes(source: Cache, cache: Cache, options: ConvertOptions, names: Mapping[str, str]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from qdqtool.bounded import SCHEDULER, read_json
 from qdqtool.errors import MissingPackageError, QdqError
 
 _ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://[^/]+:\d+|[\w.-]+:\d+")
@@ -108,14 +108,13 @@ def _address(where: str) -> Iterator[Any]:
 
 
 def _from_file(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_bytes())["address"])
-    except FileNotFoundError:
+    if not path.exists():
         reason = "is no scheduler's address, and no file of that name is here"
-        raise QdqError(path, reason, "give tcp://host:8786, a scheduler file, or local:4") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"is no scheduler file ({first_line(error)})"
-        raise QdqError(path, reason, "give what dask scheduler --scheduler-file wrote") from error
+        raise QdqError(path, reason, "give tcp://host:8786, a scheduler file, or local:4")
+    try:
+        return str(read_json(path, SCHEDULER)["address"])
+    except (KeyError, TypeError) as error:
+        raise QdqError(path, f"is no scheduler file ({first_line(error)})", SCHEDULER.todo) from error
 
 
 @contextmanager

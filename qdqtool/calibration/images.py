@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,9 @@ Float32 = npt.NDArray[np.float32]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 _CROP = 0.875  # the centre that a classifier sees: 224 of 256
+MAX_PIXELS = 89_478_485  # of one image, as Pillow's own limit: a quarter of a gigabyte as RGB
+MAX_SIDE = 65_535  # pixels, the most that a JPEG can have
+_ORIENTATION = 0x0112  # of EXIF: 1 is upright
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 
 
@@ -41,13 +46,21 @@ class ImageReader:
         """The array of one image file: float32, (1, C, H, W) or (1, H, W, C).
 
         Raises:
-            QdqError: the file is no image, is broken, or holds more than 8 bits a channel.
+            QdqError: see `decode_image` and `array`.
         """
-        return self.array(decode_image(path, self.channels))
+        return self.array(decode_image(path, self.channels), path)
 
-    def array(self, image: Image) -> Float32:
-        """The array of a decoded image: float32, (1, C, H, W) or (1, H, W, C)."""
-        pixels = np.asarray(self._resized(image), np.uint8)
+    def array(self, image: Image, where: object = "image") -> Float32:
+        """The array of a decoded image: float32, (1, C, H, W) or (1, H, W, C).
+
+        Args:
+            image: as `decode_image` gives it.
+            where: its file, for messages.
+
+        Raises:
+            QdqError: it is so long and narrow that filling the input's size would take more than `MAX_PIXELS`.
+        """
+        pixels = np.asarray(self._resized(image, where), np.uint8)
         pixels = pixels.reshape(*pixels.shape[:2], self.channels)
         if self.spec.color == "bgr":
             pixels = pixels[..., ::-1]
@@ -57,13 +70,17 @@ class ImageReader:
             values = values.transpose(2, 0, 1)
         return np.ascontiguousarray(values[None], np.float32)
 
-    def _resized(self, image: Image) -> Image:
+    def _resized(self, image: Image, where: object) -> Image:
         width, height = self.spec.size or image.size
         how = self.spec.interpolation
         if self.spec.resize == "stretch":
             return _resample(image, width, height, how)
         if self.spec.resize == "crop":
-            covering = _resample(image, *covering_size(image.size, (width, height)), how)
+            whole = covering_size(image.size, (width, height))
+            if math.prod(whole) > MAX_PIXELS:
+                grown = f"to fill {width}x{height} it would grow to {whole[0]}x{whole[1]}"
+                raise QdqError(where, f"is {image.width}x{image.height}: {grown}", "cut it to a usual shape first")
+            covering = _resample(image, *whole, how)
             left, top = (covering.width - width) // 2, (covering.height - height) // 2
             return covering.crop((left, top, left + width, top + height))
         return self._letterboxed(image, width, height)
@@ -157,25 +174,46 @@ def decode_image(path: Path, channels: int) -> Image:
         channels: 1 for grey, 3 for RGB.
 
     Raises:
-        QdqError: the file is no image, is broken, or holds more than 8 bits a channel.
+        QdqError: the file is no image, is broken, or holds more than 8 bits a channel or more than `MAX_PIXELS`.
     """
     pillow = load_pillow()
     try:
-        with pillow.open(path) as file:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # what it warns of is refused below
+            opened = pillow.open(path)
+        with opened as file:
+            _check_size(path, file.width, file.height)
             if file.mode not in _MODES:
                 raise QdqError(
                     path, f"is an image of mode {file.mode}, not of 8 bits a channel", "convert it, or give .npz"
                 )
-            from PIL import ImageOps
-
-            upright: Image = ImageOps.exif_transpose(file)
-            return upright.convert("RGB" if channels == 3 else "L")
+            return _upright(file, "RGB" if channels == 3 else "L")
     except QdqError:
         raise
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+    except pillow.DecompressionBombError as error:
         raise QdqError(path, f"is too large to decode ({error})", "scale it down first") from error
     except Exception as error:  # Pillow's decoders raise what they like: OSError, SyntaxError, struct.error, IndexError
         raise QdqError(path, f"cannot be read as an image ({_short(error)})", "remove or replace it") from error
+
+
+def _check_size(path: Path, width: int, height: int) -> None:
+    """Refuse, before anything is decoded, what a small file can unpack to."""
+    if width * height > MAX_PIXELS:
+        reason = f"has {width}x{height} pixels, above the {MAX_PIXELS} that are decoded"
+        raise QdqError(path, reason, "scale it down first")
+    if max(width, height) > MAX_SIDE:
+        reason = f"has {width}x{height} pixels, above the {MAX_SIDE} that a side may have"
+        raise QdqError(path, reason, "cut it to a usual shape first")
+
+
+def _upright(file: Any, mode: str) -> Image:
+    """The image decoded and turned, without a second copy of its pixels where nothing is to be done."""
+    from PIL import ImageOps
+
+    turned = file.getexif().get(_ORIENTATION, 1) != 1
+    file.load()
+    upright: Image = ImageOps.exif_transpose(file) if turned else file
+    return upright if upright.mode == mode else upright.convert(mode)
 
 
 def _short(error: Exception) -> str:

@@ -8,11 +8,12 @@ is `{"array": base64 of a .npy, "polygraphy_class": "ndarray"}`.
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from qdqtool.calibration.loader import Item, items_of
 from qdqtool.errors import QdqError
-from qdqtool.files import replacing
+from qdqtool.files import FileSet, replacing
 
 _INDENT = " " * 4
 _DIGITS = 10  # of the names in a folder, so that their order is that of the samples
@@ -65,8 +66,8 @@ def write_json_inputs(path: str | os.PathLike[str], feed: Iterable[Mapping[str, 
     """Write inputs as Polygraphy's `--save-inputs` does, byte for byte, to be read by its `--load-inputs` or by ours.
 
     Args:
-        path: with an ending, one file, written whole or not at all; without, a folder of one file per item, which is
-            new or empty.
+        path: with an ending, one file; without, a folder of one file per item, which is new or empty. Written whole
+            or not at all.
         feed: mappings from input name to array, such as a `Feed`; walked once, never held in memory together.
 
     Returns:
@@ -93,20 +94,32 @@ def _write_file(path: Path, items: Iterable[Item]) -> int:
 
 
 def _write_folder(folder: Path, items: Iterable[Item]) -> int:
+    count = 0
+    with FileSet() as files:
+        with _named(folder):
+            if folder.exists() and not folder.is_dir():
+                raise QdqError(folder, "is a file, and a name without ending is a folder", "let it end in .json")
+            if folder.exists() and any(folder.iterdir()):
+                todo = "name a new one, or a file that ends in .json"
+                raise QdqError(folder, "is a folder with something in it", todo)
+            beside = files.scratch(folder.absolute().parent)
+            files.make_folder(folder)
+        for item in items:
+            name = f"{count:0{_DIGITS}d}.json"
+            with _named(folder):
+                (beside / name).write_bytes(_text(item).encode())
+            files.add(beside / name, folder / name)
+            count += 1
+    return count
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Faults of the system as faults of the folder."""
     try:
-        folder.mkdir(exist_ok=True)
-        if any(folder.iterdir()):
-            raise QdqError(folder, "is a folder with something in it", "name a new one, or a file that ends in .json")
-    except FileExistsError:
-        raise QdqError(folder, "is a file, and a name without ending is a folder", "let it end in .json") from None
+        yield
     except OSError as error:
         raise QdqError(folder, f"cannot be made ({error.strerror})", "name another place") from error
-    count = 0
-    for item in items:
-        with replacing(folder / f"{count:0{_DIGITS}d}.json") as file:
-            file.write(_text(item).encode())
-        count += 1
-    return count
 
 
 def _text(item: Item) -> str:

@@ -9,11 +9,11 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.bounded import Kind, parse_json, read_text
 from qdqtool.calibration.arrays import array_of_bytes
 from qdqtool.errors import QdqError
 
 Item = dict[str, npt.NDArray[Any]]
+_INPUTS = Kind("Polygraphy's JSON inputs", 0, "write it with --save-inputs")  # its bound is --max-data
 _LEGACY = "polygraphy_serialized_json_type"  # how older files mark a value: {"__polygraphy_encoded_<type>": this}
 _SCRIPT = re.compile(r"(?s)(?P<path>.*\.py)(?::(?P<function>\w+))?")
 
@@ -132,16 +134,10 @@ def read_json(path: Path, max_bytes: int) -> list[Item]:
     Raises:
         QdqError: not such a file, or larger than `max_bytes`.
     """
-    try:
-        if path.stat().st_size > max_bytes:
-            raise QdqError(path, f"is larger than the {max_bytes} bytes allowed", "raise --max-data")
-        document = json.loads(path.read_text(encoding="utf-8"), object_hook=lambda value: _object(path, value))
-    except OSError as error:
-        raise QdqError(path, f"cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise QdqError(
-            path, f"is not Polygraphy's JSON inputs ({_told(error)})", "write it with --save-inputs"
-        ) from error
+    if path.is_file() and path.stat().st_size > max_bytes:
+        raise QdqError(path, f"is larger than the {max_bytes} bytes allowed", "raise --max-data")
+    text = read_text(path, replace(_INPUTS, max_bytes=max_bytes))
+    document = parse_json(text, path, _INPUTS, lambda pairs: _object(path, dict(pairs)))
     samples = document if isinstance(document, list) else [document]
     return list(items_of(path, lambda: samples))
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 Pixels = npt.NDArray[np.uint8]
+_BLOCK_BYTES = 32 << 20  # of running sums at a time: an image of 80 million pixels would take gigabytes
 _Float32 = npt.NDArray[np.float32]
 
 
@@ -20,8 +21,9 @@ def resize_linear(pixels: Pixels, width: int, height: int) -> Pixels:
         width: columns of the result.
         height: rows of the result.
     """
-    columns = _between(pixels.astype(np.float32), width, 1)
-    return np.rint(_between(columns, height, 0)).astype(np.uint8)
+    low, high, weight = _neighbours(pixels.shape[0], height)
+    above, below = (_across(pixels.take(rows, 0), width) for rows in (low, high))
+    return np.rint(_mixed(above, below, weight.reshape(-1, 1, 1))).astype(np.uint8)
 
 
 def resize_area(pixels: Pixels, width: int, height: int) -> Pixels:
@@ -34,19 +36,29 @@ def resize_area(pixels: Pixels, width: int, height: int) -> Pixels:
     """
     if width > pixels.shape[1] or height > pixels.shape[0]:
         return resize_linear(pixels, width, height)
-    rows = _mean_over(pixels.astype(np.float64), height, 0)
+    wide = max(1, _BLOCK_BYTES // (8 * pixels.shape[0] * pixels.shape[2]))
+    blocks = (pixels[:, start : start + wide].astype(np.float64) for start in range(0, pixels.shape[1], wide))
+    rows = np.concatenate([_mean_over(block, height, 0) for block in blocks], 1)
     return np.rint(_mean_over(rows, width, 1)).astype(np.uint8)
 
 
-def _between(values: _Float32, count: int, axis: int) -> _Float32:
-    last = values.shape[axis] - 1
-    place = np.clip((np.arange(count) + 0.5) * (values.shape[axis] / count) - 0.5, 0, last)
-    low = np.floor(place).astype(np.intp)
-    weight = (place - low).astype(np.float32)
-    weight = weight.reshape(-1, 1) if axis == 1 else weight.reshape(-1, 1, 1)
-    start = values.take(low, axis)
-    mixed: _Float32 = start + (values.take(np.minimum(low + 1, last), axis) - start) * weight
+def _across(pixels: Pixels, width: int) -> _Float32:
+    """Rows between their pixels."""
+    low, high, weight = _neighbours(pixels.shape[1], width)
+    left, right = (pixels.take(columns, 1).astype(np.float32) for columns in (low, high))
+    return _mixed(left, right, weight.reshape(-1, 1))
+
+
+def _mixed(start: _Float32, end: _Float32, weight: _Float32) -> _Float32:
+    mixed: _Float32 = start + (end - start) * weight
     return mixed
+
+
+def _neighbours(old: int, count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], _Float32]:
+    """For each of `count` places along a side of `old` pixels: the two pixels around it, and the second's share."""
+    place = np.clip((np.arange(count) + 0.5) * (old / count) - 0.5, 0, old - 1)
+    low = np.floor(place).astype(np.intp)
+    return low, np.minimum(low + 1, old - 1), (place - low).astype(np.float32)
 
 
 def _mean_over(values: npt.NDArray[np.float64], count: int, axis: int) -> npt.NDArray[np.float64]:

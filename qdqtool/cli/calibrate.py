@@ -48,12 +48,10 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     if args.shard:
         return _run_shard(args)
-    from qdqtool.files import refuse_overwrite, replacing
-    from qdqtool.verbs.opening import refuse_same_place
+    from qdqtool.files import replacing
 
     output = _output(args)
-    refuse_same_place({"the table": output, "the checkpoint": args.checkpoint})
-    refuse_overwrite(output, [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])])
+    _check_places(args, output)
     table = _table(args)
     print_notes(table, args)
     with replacing(output) as file:
@@ -85,6 +83,15 @@ def _check(args: argparse.Namespace) -> None:
         raise QdqError("--dask", "makes shards by itself and keeps no checkpoint", "leave --shard and --checkpoint out")
 
 
+def _check_places(args: argparse.Namespace, output: Path) -> None:
+    """Refuse places that would do harm before anything is done."""
+    from qdqtool.verbs.opening import check_targets, check_weights
+
+    inputs = [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])]
+    check_targets({"the result": output, "--checkpoint": args.checkpoint}, inputs)
+    check_weights(output, args.model)
+
+
 def _output(args: argparse.Namespace) -> Path:
     model = Path(args.model or "")
     return Path(args.output) if args.output else model.parent / f"{model.stem}.scales.json"
@@ -112,14 +119,11 @@ def _table(args: argparse.Namespace) -> ScaleTable:
 def _run_shard(args: argparse.Namespace) -> int:
     from qdqtool.calibration.shards import calibrate_shard, parse_shard
     from qdqtool.calibration.state import write_state
-    from qdqtool.files import refuse_overwrite
-    from qdqtool.verbs.opening import refuse_same_place
 
     if not args.output:
         raise QdqError("--shard", "needs the name of the state", "give -o part.state")
     output, shard = Path(args.output), parse_shard(args.shard)
-    refuse_same_place({"the state": output, "the checkpoint": args.checkpoint})
-    refuse_overwrite(output, [args.model, *data_paths(args)])
+    _check_places(args, output)
     state = calibrate_shard(args.model, args.data, shard, _options(args), feed_options_from(args))
     write_state(state, output, compress=True)
     if args.checkpoint is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -39,6 +40,10 @@ VERBS = {
 }
 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
+# What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
+_REFUSED_PATHS = frozenset(
+    {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ENOSPC, errno.EIO}
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,13 +89,24 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.write(
-            "qdqtool: this is a bug in qdqtool: please report the lines above and what `qdqtool doctor` says\n"
-        )
-        return EXIT_BUG
+    except Exception as error:
+        return _unexpected(error, verbose=verbose)
     return code
+
+
+def _unexpected(error: Exception, *, verbose: bool) -> int:
+    """Say what was raised that is no QdqError: a path that the system refuses is the user's, anything else our bug."""
+    refused = isinstance(error, OSError) and error.errno in _REFUSED_PATHS and error.filename is not None
+    if verbose or not refused:
+        traceback.print_exception(error)
+    if isinstance(error, OSError) and refused:
+        told = QdqError(os.fsdecode(error.filename), str(error.strerror), "check the path and its permissions")
+        sys.stderr.write(f"qdqtool: error: {told.line()}\n")
+        return EXIT_USAGE
+    sys.stderr.write(
+        "qdqtool: this is a bug in qdqtool: please report the lines above and what `qdqtool doctor` says\n"
+    )
+    return EXIT_BUG
 
 
 @contextlib.contextmanager

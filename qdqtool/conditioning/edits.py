@@ -9,7 +9,7 @@ from typing import Any
 
 from qdqtool.conditioning.check import Difference
 from qdqtool.conditioning.prediction import Prediction
-from qdqtool.graph.edit import CONDITIONED
+from qdqtool.graph.edit import CONDITIONED, recorded_edits
 
 STEPS = ("equalise", "smooth", "clip", "correct")
 ASKED = ("relu6",)  # what is done only where it is asked for by name; it comes first
@@ -77,6 +77,6 @@ class Conditioned:
         Args:
             earlier: what the metadata say of an earlier run on the same model; its edits come first.
         """
-        before = json.loads(earlier)["edits"] if earlier else []
+        before = recorded_edits(earlier)
         document = {"schema": 1, "method": self.method, "edits": [*before, *(edit.to_json() for edit in self.edits)]}
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

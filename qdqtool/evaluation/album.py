@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
-import shutil
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite
+from qdqtool.files import FileSet
 
 
 def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool = False) -> None:
@@ -53,20 +52,21 @@ def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
     Raises:
         QdqError: a file would replace an input; no permission, a full disk.
     """
-    beside = folder.absolute().parent / f".qdqtool-{secrets.token_hex(8)}.tmp"
+    beside = folder
     try:
-        beside.mkdir()
-        yield beside
-        made = sorted(beside.iterdir())
-        for file in made:
-            refuse_overwrite(folder / file.name, inputs)
-        folder.mkdir(exist_ok=True)
-        for file in made:
-            file.replace(folder / file.name)
+        with FileSet(inputs) as files:
+            beside = files.scratch(folder.absolute().parent) / folder.name
+            beside.mkdir()
+            yield beside
+            made = sorted(beside.iterdir())
+            files.make_folder(folder)
+            for file in made:
+                files.add(file, folder / file.name)
     except OSError as error:
+        name = None if error.filename is None else os.fsdecode(error.filename)
+        if name is not None and beside != folder and not Path(name).is_relative_to(beside.parent):
+            raise QdqError(name, str(error.strerror)) from error  # a file that the block read
         raise QdqError(folder, f"cannot be written ({error.strerror or error})", "give another with -o") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def picture_names(files: Sequence[Path]) -> list[str]:

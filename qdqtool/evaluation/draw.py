@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 Color = tuple[int, int, int]
 BOTH, LOST, SPURIOUS = (60, 200, 90), (240, 40, 40), (255, 150, 0)
 _PLATE, _WHITE, _BLACK = (24, 24, 24), (255, 255, 255), (0, 0, 0)
-_SMALLEST = 320  # the shorter side of what is drawn, at least, in pixels
+_SMALLEST = 320  # the shorter side of what is drawn, at least, in pixels; of a strip that would get too long, less
+_LONGEST = 4096  # the longer side of what is enlarged, at most, in pixels
+_DASHES = 256  # in one line, at most
 _GOLDEN = 0.618034  # steps of this fraction around the colour circle keep neighbouring classes apart
 _DASH = 5  # line widths in a dash, and in the gap after it
 
@@ -147,7 +149,7 @@ def _marked(pen: _Pen, found: Detections, alone: Any, mark: tuple[Color, str], n
 def _enlarged(image: Image) -> tuple[Image, _Pen]:
     from PIL import ImageDraw
 
-    zoom = max(1, math.ceil(_SMALLEST / min(image.size)))
+    zoom = max(1, min(math.ceil(_SMALLEST / min(image.size)), _LONGEST // max(image.size)))
     picture = image.convert("RGB")
     if zoom > 1:
         nearest = load_pillow().Resampling.NEAREST
@@ -232,8 +234,9 @@ def _dashed(pen: _Pen, corners: tuple[int, int, int, int], color: Color) -> None
     )
     for x1, y1, x2, y2 in sides:
         length = max(abs(x2 - x1), abs(y2 - y1))
-        for start in range(0, length, 2 * dash):
-            end = min(start + dash, length)
+        step = max(dash, length // (2 * _DASHES))
+        for start in range(0, length, 2 * step):
+            end = min(start + step, length)
             points = [(x1 + (x2 - x1) * at / length, y1 + (y2 - y1) * at / length) for at in (start, end)]
             pen.draw.line(points, fill=_BLACK, width=pen.width + 2)
             pen.draw.line(points, fill=color, width=pen.width)

@@ -25,10 +25,10 @@ def read_image(reader: ImageReader, path: Path) -> tuple[Float32, Geometry, Imag
         The array, float32 (1, C, H, W) or (1, H, W, C); how the image lies in it; the upright image.
 
     Raises:
-        QdqError: the file is no image, is broken, or holds more than 8 bits a channel.
+        QdqError: the file is no image, is broken, or holds more than 8 bits a channel; see `ImageReader.array`.
     """
     image = decode_image(path, reader.channels)
-    return reader.array(image), geometry_of(reader.spec, image.size), image
+    return reader.array(image, path), geometry_of(reader.spec, image.size), image
 
 
 def geometry_of(spec: Preprocess, size: tuple[int, int]) -> Geometry:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.bounded import Kind, read_text
 from qdqtool.calibration.arrays import StoredArray, open_npy, open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.names import LEFT_OUT, Names
@@ -24,6 +25,8 @@ _FORMS = f"class folders, a .csv of file and class, a .npz with y, a .npy, or th
 _HEADERS = frozenset({"y", "label", "labels", "class", "class_id", "category", "target", "id"})
 _NUMBER = re.compile(r"-?\d+")
 _LIMIT = 1 << 30
+_DIGITS = 10  # of a class number
+_LIST = Kind("a list of classes", 256 << 20, _FORMS)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def from_folders(images: Sequence[Path], names: Names | None) -> ClassLabels:
         number = {folder: _named(where / folder, folder, names) for folder in folders}
         shown = names.shown
     elif all(folder.isdecimal() for folder in folders):
-        number, shown = {folder: int(folder) for folder in folders}, ()
+        number, shown = {folder: _class_number(where / folder, folder) for folder in folders}, ()
     else:
         number, shown = {folder: index for index, folder in enumerate(folders)}, tuple(folders)
     return ClassLabels("folders", np.array([number[image.parent.name] for image in images], np.int64), shown)
@@ -74,7 +77,7 @@ def from_file_names(images: Sequence[Path], names: Names | None) -> ClassLabels:
     for image, match in zip(images, found, strict=True):
         if not match:
             raise QdqError(image, "does not begin with a class number and an underscore", _FORMS)
-    numbers = [int(match[1]) for match in found if match]
+    numbers = [_class_number(match.string, match[1]) for match in found if match]
     return ClassLabels("filename", _checked(images[0].parent, numbers, names), names.shown if names else ())
 
 
@@ -131,14 +134,16 @@ def _rows(path: Path) -> list[list[str]]:
     """The rows of a list, a heading left out; parted by comma, semicolon, tab or space, the first there is."""
     if not path.is_file():
         raise QdqError(path, "is a folder, not labels of classes" if path.is_dir() else "does not exist", _FORMS)
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise QdqError(path, f"cannot be read ({error})", _FORMS) from error
+    lines = [line for line in read_text(path, _LIST).splitlines() if line.strip()]
     if not lines:
         raise QdqError(path, "is empty", _FORMS)
     mark = next((mark for mark in ",;\t" if mark in lines[0]), " ")
-    rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(lines, delimiter=mark)]
+    try:
+        rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(lines, delimiter=mark)]
+    except csv.Error as error:
+        raise QdqError(path, f"is no list of classes ({error})", _FORMS) from None
+    if not all(rows):
+        raise QdqError(path, "has a row without a class", _FORMS)
     if rows[0][-1].casefold() in _HEADERS and len(rows) > 1:
         rows = rows[1:]
     if any(len(row) not in (1, 2) or len(row) != len(rows[0]) for row in rows):
@@ -148,10 +153,17 @@ def _rows(path: Path) -> list[list[str]]:
 
 def _class(path: Path, word: str, names: Names | None) -> int:
     if _NUMBER.fullmatch(word):
-        return int(word) if names is None else names.checked(path, int(word))
+        number = _class_number(path, word)
+        return number if names is None else names.checked(path, number)
     if names is None:
         raise QdqError(path, f"has the class {word!r}, whose number is not known", "give the classes with --names")
     return _named(path, word, names)
+
+
+def _class_number(where: object, word: str) -> int:
+    if len(word) > _DIGITS:
+        raise QdqError(where, f"has the class {word[:40]}, which is no class number", _FORMS)
+    return int(word)
 
 
 def _named(where: Path, word: str, names: Names) -> int:

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.bounded import Kind, read_text
 from qdqtool.errors import QdqError
 
 LEFT_OUT = -2  # the class of label words that are left out on purpose
 _NONE = "none"
+_COMPARED = 256  # letters of a word that are looked for among the names
+_NAMES = Kind("a list of class names", 16 << 20, "give a text file with one class per line")
 _HINT = "one class per comma or line, in the model's order: car,person or face=masked|bare, and none=WORD to leave out"
 
 
@@ -35,7 +38,7 @@ class Names:
         """
         found = self.words.get(word.strip().casefold())
         if found is None:
-            near = difflib.get_close_matches(word.casefold(), self.words, 1)
+            near = difflib.get_close_matches(word[:_COMPARED].casefold(), self.words, 1)
             guess = f", did you mean {near[0]}" if near else ""
             reason = f"has the class {word!r}, which is none of the {len(self.shown)} names{guess}"
             raise QdqError(where, reason, f"add it to --names, or none={word} to leave it out")
@@ -91,8 +94,5 @@ def names_of(classes: Sequence[str], where: object = "--names") -> Names:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise QdqError(path, f"cannot be read ({error})", "give a text file with one class per line") from None
+    lines = read_text(path, _NAMES).splitlines()
     return [line.strip() for line in lines if line.strip()]

@@ -250,17 +250,22 @@ def get_metadata(model: onnx.ModelProto, key: str) -> str | None:
 
 def edits_of(model: onnx.ModelProto) -> list[dict[str, Any]]:
     """What `condition` tells of its edits in the metadata: objects with `step` and `site`, in order."""
+    return recorded_edits(get_metadata(model, CONDITIONED))
+
+
+def recorded_edits(text: str | None) -> list[dict[str, Any]]:
+    """The edits in an entry of the metadata that `condition` wrote; none in one of another hand."""
     try:
-        edits = json.loads(get_metadata(model, CONDITIONED) or "{}")["edits"]
-        return [edit for edit in edits if {"step", "site"} <= edit.keys()]
-    except (ValueError, KeyError, TypeError, AttributeError):  # of another hand
+        edits = json.loads(text or "{}")["edits"]
+        return [edit for edit in edits if all(isinstance(edit[key], str) for key in ("step", "site"))]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
 def evened_tensors(model: onnx.ModelProto) -> list[str]:
     """Tensors whose channels `condition` or `finetune` divided in the weights, as the metadata tell."""
     tuned: object = None
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # of another hand
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # of another hand
         tuned = json.loads(get_metadata(model, FINETUNED) or "{}")["equalised"]
     names = [edit["site"] for edit in edits_of(model) if edit["step"] == "equalise"]
     return [*names, *map(str, tuned)] if isinstance(tuned, list) else names

@@ -19,7 +19,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.graph.guard import check_structure, tensors_of
 from qdqtool.graph.tensors import external_range, is_external, location_of
 
@@ -70,6 +70,15 @@ class Opened:
     def name(self) -> str:
         """What a message calls the model: its path as it was given, else its graph's name."""
         return str(self.path) if self.path is not None else (self.proto.graph.name or "the model")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file and the data files beside it, which nothing may be written over; empty where there is no file."""
+        if self.path is None:
+            return ()
+        external = (tensor for tensor in tensors_of(self.proto) if is_external(tensor))
+        locations = dict.fromkeys(location_of(tensor, self.name) for tensor in external)
+        return (self.path, *(self.path.parent / location for location in locations))
 
 
 def open_model(source: ModelSource) -> Opened:
@@ -180,7 +189,12 @@ def _too_large(proto: onnx.ModelProto) -> QdqError:
 
 
 def save_model(
-    proto: onnx.ModelProto, path: str | os.PathLike[str], *, folder: Path | None = None, inputs: Iterable[Path] = ()
+    proto: onnx.ModelProto,
+    path: str | os.PathLike[str],
+    *,
+    folder: Path | None = None,
+    inputs: Iterable[Path] = (),
+    files: FileSet | None = None,
 ) -> Path:
     """Write a model, whole or not at all.
 
@@ -192,13 +206,14 @@ def save_model(
         path: the file to write; an existing one is replaced unless it is an input.
         folder: where the model's external data lie.
         inputs: files that were read to make the model; they are never overwritten.
+        files: the set of files that the model is written with; None for the model and its data files alone.
 
     Returns:
         The path written.
 
     Raises:
         QdqError: `path` is an input or a data file, a different data file is in the way, the external data cannot be
-            found, or the model is larger than 2 GiB. Nothing is written then, save data files that were copied before.
+            found, or the model is larger than 2 GiB. Nothing is written then, no data file either.
     """
     target = Path(path)
     refuse_overwrite(target, inputs)
@@ -207,10 +222,11 @@ def save_model(
     refuse_overwrite(target, (copy for _, copy in places))
     data = serialise(proto)
     moves = [(source, copy) for source, copy in places if not _in_place(source, copy)]
-    for source, copy in moves:
-        _copy(source, copy)
-    with replacing(target) as file:
-        file.write(data)
+    with joined(files) as both:
+        for source, copy in moves:
+            _copy(source, copy, both)
+        with both.open(target) as file:
+            file.write(data)
     return target
 
 
@@ -245,28 +261,27 @@ def _identical(one: Path, other: Path) -> bool:
     return True
 
 
-def _copy(source: Path, copy: Path) -> None:
-    try:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise QdqError(copy.parent, f"cannot be made ({error.strerror})", "write to another folder") from None
-    with source.open("rb") as file, replacing(copy) as out:
+def _copy(source: Path, copy: Path, files: FileSet) -> None:
+    files.make_folder(copy.parent)
+    with source.open("rb") as file, files.open(copy) as out:
         shutil.copyfileobj(file, out, _CHUNK)
 
 
-def give_back(proto: onnx.ModelProto, opened: Opened, output: Path | None) -> Any:
+def give_back(proto: onnx.ModelProto, opened: Opened, output: Path | None, files: FileSet | None = None) -> Any:
     """Return a result as the kind its input was: the path of the file written, a ModelProto, or a gs.Graph.
 
     Args:
         proto: the result.
         opened: what it was made from.
         output: the file to write; for the kinds that live in memory None writes none.
+        files: the set of files that it is written with; see `save_model`.
 
     Raises:
         QdqError: the input was a path and no output is named, or the file cannot be written.
     """
     if output is not None:
-        written = save_model(proto, output, folder=opened.folder, inputs=[opened.path] if opened.path else [])
+        inputs = [opened.path] if opened.path else []
+        written = save_model(proto, output, folder=opened.folder, inputs=inputs, files=files)
         if opened.kind == "path":
             return written
     if opened.kind == "path":

@@ -6,21 +6,20 @@ Reads every form seen from 8.0 to 10.16. What was foretold is `layers.py`, what 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from qdqtool.bounded import LAYERS, parse_json, read_bytes
 from qdqtool.errors import QdqError
 
-_TODO = "give the JSON of trtexec --exportLayerInfo --profilingVerbosity=detailed, or a log of trtexec --verbose"
-_MAX_BYTES = 512 << 20  # the largest export seen has 1.1 MB; more is no layer information
+_TODO = LAYERS.todo
 # A log may begin with a bracket too: [I], [V], [03/24/2023-12:56:13].
 _JSON = re.compile(r"\ufeff?\s*(?:\{|\[\s*[{\"\]])")
-# Myelin separates the nodes of one layer by the record and unit separators of ASCII.
-_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|$)", re.S)
+_SEPARATORS = re.compile(r"[\x1e\x1f]")  # of the nodes of one layer, with Myelin
+_PWN = re.compile(r"(?:PWN\()*")
 # What INT8 kernels of the Tensor Cores are called: mma shapes (i8816, tensor16x8x32), imma, tensorop_i of cutlass.
 _TENSOR_CORE = re.compile(r"imma|i8816|i16832|tensorop_i\d|_tensor\d+x\d+x\d+")
 # Those of the plain cores: four products per dp4a instruction, and the scalar ones.
@@ -131,21 +130,13 @@ def read_layer_info(path: Path) -> EngineInfo:
 
 
 def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise QdqError(path, "is too large for layer information", _TODO)
-        data = path.read_bytes()
-    except OSError as error:
-        raise QdqError(path, f"cannot be read ({error.strerror})", _TODO) from None
+    data = read_bytes(path, LAYERS)
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's redirection writes
     return data.decode("utf-16" if wide else "utf-8", errors="replace")
 
 
 def _from_json(path: Path, text: str) -> tuple[EngineLayer, ...]:
-    try:
-        document = json.loads(text.lstrip("\ufeff"))
-    except (ValueError, RecursionError) as error:
-        raise QdqError(path, f"is not JSON ({str(error)[:80]})", _TODO) from None
+    document = parse_json(text.lstrip("\ufeff"), path, LAYERS)
     entries = document.get("Layers") if isinstance(document, dict) else document
     if not isinstance(entries, list) or not entries:
         raise QdqError(path, "has no list of Layers", _TODO)
@@ -160,12 +151,18 @@ def _layer(path: Path, entry: object) -> EngineLayer:
     return EngineLayer(
         entry["Name"],
         _word(entry, "LayerType"),
-        tuple(_NODE.findall(_word(entry, "Metadata"))),
+        _onnx_nodes(_word(entry, "Metadata")),
         _formats(entry.get("Inputs")),
         _formats(entry.get("Outputs")),
         _word(entry, "TacticName"),
         origin=_word(entry, "Origin"),
     )
+
+
+def _onnx_nodes(metadata: str) -> tuple[str, ...]:
+    """The names in `[ONNX Layer: a]`, one or several."""
+    parts = (part.partition("[ONNX Layer: ")[2].rstrip("\n") for part in _SEPARATORS.split(metadata))
+    return tuple(part[:-1] for part in parts if part.endswith("]"))
 
 
 def _word(entry: Mapping[str, Any], key: str) -> str:
@@ -195,8 +192,7 @@ def _words(name: str) -> list[str]:
     plain = re.sub(r"_myl\d+_\d+$", "", name)
     words = []
     for part in re.split(r" \+ | \|\| |, ", plain):
-        word = part
-        while word.startswith("PWN("):
-            word = word[4:]
+        opened = _PWN.match(part)
+        word = part[opened.end() :] if opened else part
         words += [part, word, word.rstrip(")")]
     return words

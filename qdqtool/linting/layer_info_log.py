@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of an engine from a verbose build log: as listed at its end, or by replaying the fusions that it tells."""
+"""The layers of an engine from a verbose build log: as listed at its end, or by replaying the fusions that it tells.
+
+Time is linear in the log: lines are cut at fixed words, and no pattern here can begin to match in more places than it
+can end. Names of tensors and nodes stand in the lines, and those are whatever a model's author wrote.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,6 @@ from qdqtool.linting.layer_info import EngineInfo, EngineLayer
 _VERSION = re.compile(r"TensorRT version: ([\d.]+)|\[TensorRT v(\d+)\]")
 _LISTED = re.compile(r"^Layer\((?P<kind>[^)]*)\): (?P<name>.*?), Tactic: (?P<tactic>[^,]*), (?P<ports>.*)$")
 _PORT = re.compile(r"\[(\w+)\(")
-_PARSED = re.compile(r"Parsing node: (.+) \[(\S+)\]\s*$")
-_MADE = re.compile(r"\] (?P<node>.+) \[\S+\] outputs: (?P<outputs>.*)$")
-_REGISTERED = re.compile(r"Registering layer: (?P<layer>.+) for ONNX node: (?P<node>.+?)\s*$")
-_FUSING = re.compile(r"(?P<by>\w*Fusion\w*): Fusing (?P<first>.+) with (?P<second>.+?)\s*$")
-_MERGING = re.compile(r"Merging layers: (?P<names>.+?)\s*$")
-_ELIMINATED = re.compile(r"Eliminating concatenation (?P<name>.+?)\s*$")
 _RESTART = re.compile(r"After dead-layer removal: \d+ layers")
 _NOT_FLOAT = re.compile(r"\[(?:INT32|INT64|BOOL)\]")
 _TODO = "give a log of trtexec --verbose that goes on to the fusions, or the JSON of --exportLayerInfo"
@@ -70,25 +68,44 @@ class _Replay:
         self.parsed: dict[str, str] = {}
         self.integer: set[str] = set()
         self.registered: list[str] = []
-        self.layers: dict[str, tuple[str, ...]] = {}
+        self._places: dict[str, int] = {}
+        self._layers: dict[int, EngineLayer] = {}  # a layer that is replaced keeps its place
+        self._places_used = 0
+
+    @property
+    def layers(self) -> list[EngineLayer]:
+        """Those with ONNX nodes in them."""
+        return [layer for layer in self._layers.values() if layer.parts]
 
     def restart(self) -> None:
         """Begin again from what was parsed: TensorRT runs its passes a first time to find the tensors to calibrate."""
-        self.layers = {
-            name: (name,) if name in self.parsed else () for name in self.registered if name not in self.integer
-        }
+        self._places, self._layers = {}, {}
+        for name in self.registered:
+            if name not in self.integer and name not in self._places:
+                self._put(self._new_place(), EngineLayer(name, parts=(name,) if name in self.parsed else ()))
 
-    def join(self, names: list[str], into: list[str]) -> None:
-        """Make one layer of several; it is known by every name in `into`, the first of which it is listed by."""
-        nodes = tuple(node for name in names for node in self.layers.get(name, ()))
-        place = [name for name in names if name in self.layers]
-        self.layers = {
-            (into[0] if key == place[0] else key): (nodes if key == place[0] else value)
-            for key, value in self.layers.items()
-            if key == (place[0] if place else "") or key not in names
-        }
-        if not place:
-            self.layers[into[0]] = nodes
+    def join(self, names: list[str], into: str) -> None:
+        """Make one layer of several, which stands where the first of them did."""
+        places = [place for name in dict.fromkeys(names) if (place := self._places.pop(name, None)) is not None]
+        nodes = tuple(node for place in places for node in self._layers[place].parts)
+        for place in places[1:]:
+            del self._layers[place]
+        self.remove(into)
+        self._put(places[0] if places else self._new_place(), EngineLayer(into, parts=nodes))
+
+    def remove(self, name: str) -> None:
+        """Take a layer away, if it is there."""
+        place = self._places.pop(name, None)
+        if place is not None:
+            del self._layers[place]
+
+    def _new_place(self) -> int:
+        self._places_used += 1
+        return self._places_used
+
+    def _put(self, place: int, layer: EngineLayer) -> None:
+        self._places[layer.name] = place
+        self._layers[place] = layer
 
 
 def _replay(lines: Iterable[str]) -> list[EngineLayer]:
@@ -97,23 +114,53 @@ def _replay(lines: Iterable[str]) -> list[EngineLayer]:
         _note_parsing(state, line)
         if _RESTART.search(line):
             state.restart()
-        elif found := _FUSING.search(line):
-            state.join([found["first"], found["second"]], [_fused_name(**found.groupdict())])
-        elif found := _MERGING.search(line):
-            state.join(found["names"].split(" || "), [found["names"]])
-        elif found := _ELIMINATED.search(line):
-            state.layers.pop(found["name"], None)
-    return [EngineLayer(name, parts=nodes) for name, nodes in state.layers.items() if nodes]
-
-
-def _fused_name(by: str, first: str, second: str) -> str:
-    return f"PWN({first}, {second})" if by == "PointWiseFusion" else f"{first} + {second}"
+        elif fused := _fusing(line):
+            by, first, second = fused
+            state.join([first, second], f"PWN({first}, {second})" if by == "PointWiseFusion" else f"{first} + {second}")
+        elif names := _behind(line, "Merging layers: "):
+            state.join(names.split(" || "), names)
+        elif name := _behind(line, "Eliminating concatenation "):
+            state.remove(name)
+    return state.layers
 
 
 def _note_parsing(state: _Replay, line: str) -> None:
-    if found := _PARSED.search(line):
-        state.parsed[found[1]] = found[2]
-    elif found := _REGISTERED.search(line):
-        state.registered.append(found["layer"])
-    elif (found := _MADE.search(line)) and _NOT_FLOAT.search(found["outputs"]):
-        state.integer.add(found["node"].rpartition("] ")[2])
+    if parsed := _parsed(line):
+        state.parsed[parsed[0]] = parsed[1]
+    elif layer := _behind(line, "Registering layer: ").rpartition(" for ONNX node: ")[0]:
+        state.registered.append(layer)
+    elif node := _integer_node(line):
+        state.integer.add(node)
+
+
+def _behind(line: str, words: str) -> str:
+    """The rest of a line behind some words, without white space at its end; "" where they do not stand in it."""
+    return line.partition(words)[2].rstrip()
+
+
+def _parsed(line: str) -> tuple[str, str] | None:
+    """Name and operator of `Parsing node: <name> [<operator>]`."""
+    name, _, op = _behind(line, "Parsing node: ").rpartition(" [")
+    return (name, op[:-1]) if name and op.endswith("]") and _is_word(op[:-1]) else None
+
+
+def _integer_node(line: str) -> str:
+    """The node of `[V] [TRT] <name> [<operator>] outputs: [<tensor> -> (<shape>)[INT32]], ...`; "" for any other."""
+    made, _, outputs = line.rpartition("] outputs: ")
+    node, _, op = made.rpartition(" [")
+    return node.rpartition("] ")[2] if _is_word(op) and _NOT_FLOAT.search(outputs) else ""
+
+
+def _fusing(line: str) -> tuple[str, str, str] | None:
+    """The pass and the two layers of `<pass>: Fusing <first> with <second>`."""
+    head, _, layers = line.partition(": Fusing ")
+    first, _, second = layers.rstrip().rpartition(" with ")
+    begin = len(head)
+    while begin and (head[begin - 1].isalnum() or head[begin - 1] == "_"):
+        begin -= 1
+    by = head[begin:]
+    return (by, first, second) if first and second and "Fusion" in by else None
+
+
+def _is_word(text: str) -> bool:
+    return bool(text) and not any(letter.isspace() for letter in text)

@@ -129,12 +129,12 @@ class Subject:
     @property
     def kept(self) -> frozenset[str]:
         """First outputs of the operators that accuracy keeps in float."""
-        return frozenset(self.facts.get("kept", ()))
+        return _names_in(self.facts.get("kept"))
 
     @property
     def cuts(self) -> frozenset[str]:
         """Tensors that have a scale of their own on purpose though their values come from points."""
-        return frozenset(self.facts.get("cuts", ()))
+        return _names_in(self.facts.get("cuts"))
 
     # ------------------------------------------------------------------ pairs
 
@@ -256,3 +256,10 @@ def sources(node: Node) -> list[str]:
 def number_of(node: Node, name: str, default: int) -> int:
     """An integer attribute, of files before IR 2 too, which give attributes no type."""
     return next((int(item.i) for item in node.proto.attribute if item.name == name), default)
+
+
+def _names_in(value: object) -> frozenset[str]:
+    """The names in a fact of the metadata; none where another hand wrote something else."""
+    return (
+        frozenset(name for name in value if isinstance(name, str)) if isinstance(value, (list, dict)) else frozenset()
+    )

@@ -7,6 +7,7 @@ graph only: a Relu in the body of control flow stays and is told, one inside a l
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import CONDITIONED, Editor, edits_of, get_metadata, set_metadata
+from qdqtool.graph.edit import CONDITIONED, Editor, edits_of, get_metadata, recorded_edits, set_metadata
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.passes.condition.constants import list_as_inputs
@@ -123,8 +124,10 @@ def replay_cuts(source: onnx.ModelProto, folder: Path | None, told: onnx.ModelPr
         return []
     cut_at_six(source, folder, [edit["site"] for edit in wanted])
     earlier = get_metadata(source, CONDITIONED)
-    document: dict[str, Any] = json.loads(earlier) if earlier else {"schema": 1, "method": "", "edits": []}
-    document["edits"] = [*document["edits"], *wanted]
+    document: dict[str, Any] = {"schema": 1, "method": ""}
+    with contextlib.suppress(ValueError, TypeError, RecursionError):  # of another hand
+        document = {**document, **json.loads(earlier or "{}")}
+    document["edits"] = [*recorded_edits(earlier), *wanted]
     set_metadata(source, CONDITIONED, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
     return [edit["site"] for edit in wanted]
 

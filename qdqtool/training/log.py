@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from qdqtool.bounded import LOG, read_bytes
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.progress import is_shown
@@ -99,7 +100,7 @@ def _cut(path: Path, done: int) -> None:
     """Leave the lines of the first `done` steps; nothing of an earlier run where this one begins anew."""
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if done else []
+    lines = read_bytes(path, LOG).decode("utf-8", "replace").splitlines(keepends=True) if done else []
     with replacing(path) as file:
         file.writelines(line.encode() for line in lines if _step_of(line) <= done)
 
@@ -108,5 +109,5 @@ def _step_of(line: str) -> float:
     """The step that a line tells of; infinity for half a line."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return math.inf

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.verbs.opening import check_target, files_of, output_path, path_of
+from qdqtool.verbs.opening import check_target, files_of, output_path
 
 if TYPE_CHECKING:
     from qdqtool.calibration.feed import Data, Feed, FeedOptions
@@ -86,7 +86,7 @@ def condition(
     parse_method(options.method)  # a slip here is told before a large model is read
     opened = open_model(model)
     target = output_path(opened, output, ".conditioned.onnx")
-    check_target(target, [opened.path, *files_of(data), path_of(options.plan.rules)])
+    check_target(target, [*opened.files, *files_of(data), options.plan.rules])
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
     settings = Settings(steps, options.plan, options.method, options.provider, options.factors)
     done = condition_model(opened.proto, opened.folder, feed, settings)

@@ -19,7 +19,7 @@ from qdqtool.emit import ENDINGS, Emitted, Job, emit
 from qdqtool.emit.job import Tensor
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite, replacing
+from qdqtool.files import FileSet
 from qdqtool.graph.io import Opened
 from qdqtool.graph.types import float_tensors, infer_types, opset_of
 from qdqtool.graph.view import GraphView
@@ -62,20 +62,6 @@ def emit_places(options: PeelOptions, cache: Path | None) -> dict[str, Path]:
     if options.emit and not folder.is_dir():
         raise QdqError(folder, "is no folder", "make it, or name another one")
     return {kind: folder / (cache.stem + ending) for kind, ending in ENDINGS.items() if kind in options.emit}
-
-
-def check_emit_places(places: Mapping[str, Path], inputs: Iterable[Path], results: Iterable[Path | None]) -> None:
-    """Refuse to write over an input or a file that the same run writes.
-
-    Raises:
-        QdqError: names the file.
-    """
-    taken = {os.path.realpath(path) for path in results if path is not None}
-    read = list(inputs)
-    for path in places.values():
-        if os.path.realpath(path) in taken:
-            raise QdqError(path, "is named for two files", "give --emit-dir")
-        refuse_overwrite(path, read)
 
 
 @dataclass(frozen=True)
@@ -164,28 +150,17 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
             raise QdqError(repr(str(path)), reason, "give another name, or leave --emit out")
 
 
-def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path]) -> tuple[dict[str, Path | str], list[str]]:
-    """Write each text where it goes.
-
-    Returns:
-        Kind -> the file, or the text itself where there is none; a warning for each script that the file system does
-        not let be executable.
-    """
+def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path], files: FileSet) -> dict[str, Path | str]:
+    """Write each text where it goes, in a set of files; kind -> the file, or the text itself where there is none."""
     found: dict[str, Path | str] = {}
-    notes: list[str] = []
     for kind, emitted in texts.items():
         if kind not in places:
             found[kind] = emitted.text
             continue
-        with replacing(places[kind]) as file:
+        with files.open(places[kind], executable=kind in _SCRIPTS) as file:
             file.write(emitted.text.encode("utf-8"))
-        if kind in _SCRIPTS:
-            try:
-                places[kind].chmod(places[kind].stat().st_mode | 0o111)
-            except OSError as error:
-                notes.append(f"{places[kind]} could not be made executable ({error.strerror}): run it with sh")
         found[kind] = places[kind]
-    return found, notes
+    return found
 
 
 def _unnamed_notes(lost: Sequence[FloatLayer]) -> list[str]:

@@ -33,7 +33,7 @@ from qdqtool.training.state import Identity, Saved, open_state, write_state
 from qdqtool.training.task import LoopOptions, Subject
 from qdqtool.verbs.evened import Start, evened_start
 from qdqtool.verbs.insert import plan
-from qdqtool.verbs.opening import check_target, files_of, output_path, path_of
+from qdqtool.verbs.opening import check_targets, files_of, output_path, path_of
 from qdqtool.verbs.tuned import TaskJudge, check_judgeable, finished_model, output_gains
 from qdqtool.verbs.tuning import FinetuneOptions, FinetuneResult
 
@@ -133,12 +133,8 @@ class _Job:
 
 def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: Path | None) -> None:
     """Refuse places that would do harm before anything is done."""
-    inputs = [opened.path, path_of(options.teacher), *files_of(data)]
-    for place in (target, options.run.checkpoint, options.run.log):
-        check_target(place, inputs)
-    taken = [place.absolute() for place in (target, options.run.checkpoint, options.run.log) if place is not None]
-    if len(set(taken)) < len(taken):
-        raise QdqError(taken[-1], "is named twice among model, checkpoint and log", "name a file for each")
+    outputs = {"the model": target, "--checkpoint": options.run.checkpoint, "--log": options.run.log}
+    check_targets(outputs, [*opened.files, path_of(options.teacher), *files_of(data)])
 
 
 def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options: FeedOptions) -> _Job:

@@ -25,6 +25,7 @@ from qdqtool.scales import Scale
 from qdqtool.verbs.opening import check_target, output_path, path_of, raise_ir
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
+_NEAR_LENGTH = 256  # letters of a name that is compared
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def graft(
     opened = open_model(model)
     inline_quantised(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [opened.path, path_of(cache)])
+    check_target(target, [*opened.files, path_of(cache), options.plan.rules])
     given = cache if isinstance(cache, Cache) else read_cache(cache)
     entries = given.entries
     normalised = normalise(opened.proto, opened.folder)
@@ -150,6 +151,7 @@ def _unplaced(view: GraphView, decided: Plan, entries: Iterable[str]) -> dict[st
 
 
 def _near_misses(unknown: list[str], known: list[str]) -> dict[str, tuple[str, ...]]:
-    looked_up = unknown[: _NEAR_PAIRS // max(1, len(known))]
+    known = [name for name in known if len(name) <= _NEAR_LENGTH]
+    looked_up = [name for name in unknown[: _NEAR_PAIRS // max(1, len(known))] if len(name) <= _NEAR_LENGTH]
     near = {name: tuple(difflib.get_close_matches(name, known, 2, 0.8)) for name in looked_up}
     return {name: near.get(name, ()) for name in unknown}

@@ -183,7 +183,7 @@ def insert(
     options.keeping(by_default=False).check(has_data=data is not None)
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [opened.path, *files_of(data), path_of(scales), options.plan.rules])
+    check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
     notes: list[str] = []
     measured = _conditioned(opened, data, options) if options.condition else _Measured()
     notes += measured.notes

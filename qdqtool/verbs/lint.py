@@ -96,4 +96,4 @@ def _check_places(opened: Opened, options: LintOptions, output: Path | None) -> 
         raise QdqError(opened.name, "a repaired model needs a file of its own", "name it with -o")
     if output is not None and not options.fix:
         raise QdqError(output, "is to be written, but nothing is to be repaired", "add --fix")
-    check_target(output, [opened.path])
+    check_target(output, opened.files)

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
 
-from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite
+from qdqtool.bounded import SCALES, read_text
+from qdqtool.files import check_outputs
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
-from qdqtool.graph.io import Opened
+from qdqtool.graph.io import Opened, open_model
 from qdqtool.scales import ScaleTable
 
 _TABLE, _IR = "scales", "ir_version"
+_IR_VERSIONS = ("0", "1", "2", "3")  # that are raised, see `raise_ir`
 
 
 def store_table(proto: onnx.ModelProto, table: ScaleTable) -> None:
@@ -35,11 +35,7 @@ def load_table(path: str | Path) -> ScaleTable:
     Raises:
         QdqError: missing, unreadable, or not such a table.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise QdqError(path, f"cannot be read ({error})", "give the file that calibrate -o wrote") from None
-    return ScaleTable.from_json(text, path)
+    return ScaleTable.from_json(read_text(path, SCALES), path)
 
 
 def output_path(opened: Opened, output: str | Path | None, ending: str) -> Path | None:
@@ -49,33 +45,32 @@ def output_path(opened: Opened, output: str | Path | None, ending: str) -> Path 
     return None if opened.path is None else opened.path.with_name(opened.path.stem + ending)
 
 
-def check_target(path: Path | None, inputs: Iterable[Path | None]) -> None:
-    """Refuse a place that would do harm, before any work is done.
-
-    Raises:
-        QdqError: the file is an input, or its folder does not exist.
-    """
-    if path is None:
-        return
-    refuse_overwrite(path, [source for source in inputs if source is not None])
-    if not path.absolute().parent.is_dir():
-        raise QdqError(path, "its folder does not exist", "make it, or name another file")
+def check_target(path: Path | None, inputs: Iterable[Path | str | None]) -> None:
+    """Refuse a place for the only file of a run; see `check_targets`."""
+    check_targets({"the output": path}, inputs)
 
 
-def refuse_same_place(places: Mapping[str, Path | None]) -> None:
-    """Refuse two results that would go to one file, by whatever name or link, before the first is written.
+def check_targets(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None]) -> None:
+    """Refuse places that would do harm, before any work is done.
 
     Args:
-        places: what is written -> where, None for nowhere; such as "the model" and "the cache".
+        outputs: what a file is -> where it goes; None for what is not written.
+        inputs: files that are read; None for what is not read from a file.
 
     Raises:
-        QdqError: names the file and both results.
+        QdqError: see `check_outputs`.
     """
-    taken: dict[str, str] = {}
-    for what, path in places.items():
-        other = what if path is None else taken.setdefault(os.path.realpath(path), what)
-        if other != what:
-            raise QdqError(path, f"is named for {other} and for {what}", "name two files")
+    check_outputs(outputs, [source for source in inputs if source is not None])
+
+
+def check_weights(output: Path | None, model: object) -> None:
+    """Refuse to write over a data file of a model that is not open yet; a new file is over none.
+
+    Raises:
+        QdqError: `output` is one, or the model cannot be opened.
+    """
+    if output is not None and isinstance(model, (str, Path)) and output.exists():
+        check_target(output, open_model(model).files)
 
 
 def files_of(data: object) -> list[Path]:
@@ -101,6 +96,6 @@ def raise_ir(proto: onnx.ModelProto) -> None:
 def restore_header(proto: onnx.ModelProto) -> None:
     """Take our metadata out again, and give back the IR version there was."""
     version = get_metadata(proto, _IR)
-    if version is not None and version.isdigit():
+    if version is not None and version in _IR_VERSIONS:
         proto.ir_version = int(version)
     clear_metadata(proto)

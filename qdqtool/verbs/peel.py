@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx
 
-from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_sidecar
-from qdqtool.cache.text import Cache, format_cache, write_cache
+from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
+from qdqtool.cache.text import Cache, format_cache
 from qdqtool.errors import QdqError
+from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import opset_of
@@ -32,17 +33,9 @@ from qdqtool.passes.restore import restore_source
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
-from qdqtool.verbs.emitted import Peeling, check_emit_places, check_kinds, emit_places, emitted_texts, write_emitted
+from qdqtool.verbs.emitted import Peeling, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.verbs.fill import fill_every_tensor
-from qdqtool.verbs.opening import (
-    check_target,
-    files_of,
-    output_path,
-    path_of,
-    refuse_same_place,
-    restore_header,
-    stored_table,
-)
+from qdqtool.verbs.opening import check_targets, files_of, output_path, path_of, restore_header, stored_table
 from qdqtool.verbs.ranges import notes_of_two_ranges
 
 if TYPE_CHECKING:
@@ -157,7 +150,8 @@ def peel(
     check_kinds(options.emit)
     opened = open_model(model)
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
-    places = _check_places(opened, options, target, cache_path)
+    places = emit_places(options, cache_path)
+    _check_places(opened, options, target, cache_path, places)
     inlined = inline_quantised(opened.proto)
     peeled, table = _take_out(opened, options)
     notes = list(peeled.told)
@@ -175,37 +169,36 @@ def peel(
     covered = _cover(clean, view, rules, decided, points, peeled, table, options)
     notes += _more_points(decided, covered.scales, options)
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
-    format_cache(made)  # refuses names that a cache cannot hold, before anything is written
+    text = format_cache(made)
     found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
     texts, told = emitted_texts(found, options, target, cache_path)
     notes += told
     if not options.emit:
         notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
-    given = give_back(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target)
-    if cache_path is not None:
-        write_cache(made, cache_path)
-        write_sidecar(cache_path, _facts(opened, made, covered, options))
-    emitted, told = write_emitted(texts, places)
-    notes += told
+    with FileSet((*opened.files, *clean.files)) as files:
+        given = give_back(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, files)
+        if cache_path is not None:
+            write_with_sidecar(cache_path, text.encode(), _facts(opened, made, covered, options), files)
+        emitted = write_emitted(texts, places, files)
+        barred = files.not_executable.items()
+        notes += [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
     origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
     result_table = ScaleTable(covered.scales, covered.unscaled)
     left = covered.float_outputs
     return PeelResult(given, made, result_table, left, covered.ties, origins, tuple(notes), emitted, baked)
 
 
-def _check_places(opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None) -> dict[str, Path]:
-    """Refuse places that would do harm before anything is done; kind -> the file that `emit` writes."""
-    known = (opened.path, path_of(options.source), *files_of(options.data))
-    inputs = [path for path in known if path is not None]
-    check_target(target, inputs)
-    check_target(cache, inputs)
-    beside = None if cache is None else sidecar_path(cache)
+def _check_places(
+    opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None, emitted: Mapping[str, Path]
+) -> None:
+    """Refuse places that would do harm before anything is done."""
+    inputs = [path for path in (*opened.files, path_of(options.source), *files_of(options.data)) if path is not None]
+    outputs: dict[str, Path | None] = {"the model": target, "the cache": cache}
+    if cache is not None:
+        outputs["the cache's facts"] = sidecar_path(cache)
+    check_targets({**outputs, **{f"--emit {kind}": path for kind, path in emitted.items()}}, inputs)
     if cache is not None:
         check_place(cache, inputs)
-    refuse_same_place({"the model": target, "the cache": cache, "the facts beside the cache": beside})
-    places = emit_places(options, cache)
-    check_emit_places(places, inputs, [target, cache, beside])
-    return places
 
 
 def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]:

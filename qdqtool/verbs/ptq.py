@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.cache.sidecar import check_place, tensor_facts, write_sidecar
-from qdqtool.cache.text import Cache, write_cache
+from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
+from qdqtool.cache.text import Cache, format_cache
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -22,7 +22,7 @@ from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
-from qdqtool.verbs.opening import check_target, files_of, output_path
+from qdqtool.verbs.opening import check_targets, files_of, output_path
 from qdqtool.verbs.ranges import notes_of_two_ranges
 
 if TYPE_CHECKING:
@@ -113,17 +113,13 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
     job = open_job(model, options)
     target = output_path(job.opened, cache, ".cache")
     if target is not None:
-        check_target(target, [job.opened.path, *files_of(data)])
+        outputs: dict[str, Path | None] = {"the cache": target, "the cache's facts": sidecar_path(target)}
+        check_targets(outputs, [*job.opened.files, *files_of(data)])
         check_place(target, files_of(data))
         _check_writable(target)
     made = run_job(job, open_data(job, data))
     if target is not None:
-        if made.written:
-            with replacing(target) as file:
-                file.write(made.written)
-        else:
-            write_cache(made.cache, target)
-        write_sidecar(target, _facts(job, made))
+        write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made))
     rules = load_rules(options.target, options.trt_version)
     notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
     return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from qdqtool.cache.sanitise import sanitised
 from qdqtool.cache.sidecar import sidecar_path
 from qdqtool.cache.store import ConvertOptions, Stored, convert_file
 from qdqtool.errors import QdqError
-from qdqtool.files import refuse_overwrite
-from qdqtool.graph.io import open_model, save_model, serialise
+from qdqtool.files import FileSet, check_outputs
+from qdqtool.graph.io import open_model, save_model
 from qdqtool.passes.rename import rename_tensors, tensor_names
-from qdqtool.verbs.opening import check_target, stored_table
+from qdqtool.verbs.opening import stored_table
 
 _Path = str | os.PathLike[str]
 
@@ -53,12 +53,12 @@ def sanitise_files(
     Raises:
         QdqError: as `convert_file`, `open_model`, `rename_tensors` and `save_model`; the model still holds the table
             of scales that insert left; a file to write is one that is read, or is named twice. Nothing is written
-            then, save the cache where the model's file cannot be written.
+            then.
     """
     source = Path(model)
     target = source.with_name(f"{source.stem}.sanitized.onnx") if model_output is None else Path(model_output)
-    _check_places(cache, source, Path(output), target)
     opened = open_model(source)
+    _check_places(cache, opened.files, Path(output), target)
     if stored_table(opened.proto) is not None:
         reason = "holds the scales of qdqtool insert under the names they have"
         raise QdqError(source, reason, "peel it first, and give the model and the cache that come out")
@@ -66,9 +66,9 @@ def sanitise_files(
     options = replace(options, sanitize_names=True, model_names=every)
     entries = read_any(cache, options.source)[0].entries
     renamed = rename_tensors(opened.proto, sanitised([*entries, *every]))
-    serialise(opened.proto)  # refuses what is too large before the cache is written
-    stored = convert_file(cache, output, options)
-    save_model(opened.proto, target, folder=opened.folder, inputs=[source])
+    with FileSet() as files:
+        stored = convert_file(cache, output, options, files)
+        save_model(opened.proto, target, folder=opened.folder, inputs=[source], files=files)
     return Sanitised(replace(stored, notes=(*stored.notes, *_new_face(opened.proto, renamed))), target, renamed)
 
 
@@ -80,11 +80,7 @@ def _new_face(proto: onnx.ModelProto, renamed: Mapping[str, str]) -> list[str]:
     return [f"inputs and outputs of the model are fed and read under their new names: {pairs}"] if face else []
 
 
-def _check_places(cache: _Path, model: Path, output: Path, target: Path) -> None:
-    """Refuse places that would do harm before anything is read."""
-    read = [Path(cache), sidecar_path(cache), model]
-    for path in (output, sidecar_path(output)):
-        refuse_overwrite(path, [model])
-        if os.path.realpath(path) == os.path.realpath(target):
-            raise QdqError(target, "is named for the model and for the cache", "name two files")
-    check_target(target, read)
+def _check_places(cache: _Path, model: Sequence[Path], output: Path, target: Path) -> None:
+    """Refuse places that would do harm before anything is done."""
+    outputs = {"the model": target, "the cache": output, "the cache's facts": sidecar_path(output)}
+    check_outputs(outputs, [Path(cache), sidecar_path(cache), *model])

@@ -28,7 +28,7 @@ from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_im
 from qdqtool.simulation.measures import Measure
 from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
-from qdqtool.verbs.opening import check_target, files_of, path_of, stored_table
+from qdqtool.verbs.opening import check_target, check_weights, files_of, path_of, stored_table
 
 if TYPE_CHECKING:
     from qdqtool.calibration.feed import Data, Feed, FeedOptions
@@ -155,6 +155,7 @@ def simulate(
     options = options or SimulateOptions()
     file = None if output is None else Path(output)
     check_target(file, [path_of(model), path_of(options.cache), *files_of(data)])
+    check_weights(file, model)
     one = simulated_model(model, options)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(one.model.graph), feed_options)
     runs = (

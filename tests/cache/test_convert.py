@@ -291,9 +291,9 @@ def test_the_way_back_to_trt_needs_a_version() -> None:
 @pytest.mark.parametrize(
     ("data", "source", "reason"),
     [
-        (b"{", "json", "is not JSON"),
+        (b"{", "json", "not JSON"),
         (b"[]", "json", "no object"),
-        (b"[" * 100_000, "json", "is not JSON"),
+        (b"[" * 100_000, "json", "JSON nested too deeply"),
         (b'{"entries": {"x": {"value": 1}}}', "json", "'x' has no scale"),
         (b'{"header": "", "entries": {"a: 1\\nb": {"scale": "1"}}}', "json", "line break"),
         (b'{"header": "TRT-8502-X\\ny: 1", "entries": {}}', "json", "line break"),
@@ -365,3 +365,28 @@ def test_every_real_cache_there_and_back(shared: Path, capsys: pytest.CaptureFix
     with capsys.disabled():
         print(f"\n{len(paths)} caches, {scales} scales: all bits back from {len(READ_BACK)} formats; ", end="")
         print(f"{inexact} are 1 ulp away for a reader that keeps amax as float32")
+
+
+def test_numbers_that_no_float_holds_are_dropped_as_infinite() -> None:
+    text = '{"a": [-1, %s], "b": [-2, 3]}' % ("9" * 400)
+    cache = parse(text.encode(), "ort-json")
+    assert list(cache.entries) == ["b"]
+    assert [row[0] for row in cache.dropped] == ["a"]
+
+
+def test_a_name_that_is_half_a_character_is_refused() -> None:
+    """It can be read from JSON and never be written again."""
+    for text in ('{"tensor_scales": {"\\ud800": 1.5}}', '{"tensor_scales": {"a": 1.5}, "note": "\\uDC00"}'):
+        with pytest.raises(QdqError, match="surrogates not allowed"):
+            parse(text.encode(), "tao-json")
+    whole = parse(b'{"tensor_scales": {"\\ud83d\\ude00": 1.5}}', "tao-json")
+    assert list(whole.entries) == ["\N{GRINNING FACE}"]
+
+
+def test_many_zeros_and_many_names_are_read_in_linear_time() -> None:
+    count = 100_000
+    cache = parse("".join(f"t{index} 0\n" for index in range(count)).encode(), "ort-text")
+    assert len(cache.dropped) == count
+    names = "".join(f'"t{index}": 1, ' for index in range(count))
+    with pytest.raises(QdqError, match="'z' stands twice"):
+        parse(f'{{{names} "z": 1, "z": 1}}'.encode(), "json")

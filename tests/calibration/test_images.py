@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.calibration.images import fit_reader
+from qdqtool.calibration.images import decode_image, fit_reader
 from qdqtool.calibration.preprocess import parse_preprocess
 from qdqtool.errors import MissingPackageError, QdqError
 
@@ -159,3 +160,41 @@ def test_without_pillow_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingPackageError, match=r"qdqtool\[images\]"):
         read(path, "scale=1", (1, 3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        ((9500, 9500), "has 9500x9500 pixels, above the 89478485"),
+        ((14000, 14000), "too large to decode"),
+        ((70000, 1), "has 70000x1 pixels, above the 65535"),
+    ],
+)
+def test_a_small_file_of_many_pixels_is_refused_before_it_is_decoded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+    size: tuple[int, int],
+    reason: str,
+) -> None:
+    """The head alone says so: the pixels of this file are not even there."""
+    pil.new("L", (1, 1)).save(tmp_path / "a.png")
+    data = bytearray((tmp_path / "a.png").read_bytes())
+    data[16:24] = size[0].to_bytes(4, "big") + size[1].to_bytes(4, "big")
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    (tmp_path / "a.png").write_bytes(data)
+    with pytest.raises(QdqError, match=reason):
+        read(tmp_path / "a.png", "size=4x4", (1, 3, 4, 4))
+    assert not recwarn.list
+
+
+def test_an_image_too_narrow_to_fill_the_input_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", noise(12000, 1))
+    with pytest.raises(QdqError, match=r"a.png: is 1x12000: to fill 224x224 it would grow to 256x3072000"):
+        read(path, "imagenet", (1, 3, 224, 224))
+
+
+def test_a_decoded_image_is_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "a.png", noise(4, 5))
+    monkeypatch.setattr("PIL.ImageOps.exif_transpose", lambda image: pytest.fail("copied"))
+    assert decode_image(path, 3).size == (5, 4)

@@ -135,16 +135,18 @@ def test_a_fault_in_the_data_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_items_are_written_as_they_come(tmp_path: Path) -> None:
-    """A folder holds each item before the next one is asked for."""
+    """Each item is on the disk before the next one is asked for; all of them arrive together."""
     held: list[int] = []
 
     def watched() -> Iterator[dict[str, Any]]:
         for item in samples(3):
-            held.append(len(list(tmp_path.glob("out/*.json"))))
+            held.append(len(list(tmp_path.glob(".qdqtool-*.tmp/*.json"))))
             yield item
 
     write_json_inputs(tmp_path / "out", watched())
     assert held == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert len(list(tmp_path.glob("out/*.json"))) == 3
 
 
 def test_places_that_are_taken(tmp_path: Path) -> None:

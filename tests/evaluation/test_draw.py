@@ -167,3 +167,27 @@ def test_without_freetype_letters_that_pillows_font_lacks_are_replaced(monkeypat
     monkeypatch.setattr(draw, "_font", lambda size: old)
     picture = draw_boxes(plain(), found(((100, 120, 300, 350), 0.5, 0)), ["自転車"])
     assert where(picture, color_of(0)).any()
+
+
+@pytest.mark.parametrize("size", [(1, 12000), (12000, 1), (3, 5000), (1, 1)])
+def test_a_long_and_narrow_picture_is_not_enlarged_beyond_bounds(size: tuple[int, int]) -> None:
+    """By its short side alone, 1 x 12000 would become 320 x 3840000: 8.6 GB."""
+    rows = (((0, 0, size[0], size[1]), 0.9, 0), ((0, 0, size[0] / 2, size[1] / 2), 0.4, 1))
+    picture = draw_boxes(plain(*size), found(*rows))
+    assert max(picture.size) <= max(4096, *size)
+    assert picture.width * picture.height <= 320 * 4096
+    assert picture.width * size[1] == picture.height * size[0]
+    pair = draw_pair(plain(*size), differ(found(*rows), found(rows[1])))
+    assert max(pair.size) <= 2 * max(4096, *size) + 4
+
+
+def test_a_long_line_has_no_more_dashes_than_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[object] = []
+
+    class Draw:
+        def line(self, points: object, **_: object) -> None:
+            drawn.append(points)
+
+    pen = draw._Pen(Draw(), None, 2, (60000, 20), 1)
+    draw._dashed(pen, (0, 0, 59999, 19), LOST)
+    assert len(drawn) < 4 * 2 * 300

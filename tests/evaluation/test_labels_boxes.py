@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     refuse(voc(tmp_path / "m", "<object></object>"), "without", NAMES)
     refuse(write(tmp_path / "k", {"a.txt": kitti("Car", rest="0"), "b.txt": ""}), "columns in a row, KITTI", NAMES)
     (tmp_path / "l.json").write_text("{")
-    refuse(tmp_path / "l.json", "cannot be read as JSON")
+    refuse(tmp_path / "l.json", "not JSON")
     refuse(coco(tmp_path / "l.json", annotations=[{"image_id": 7}]), "is not COCO's labels")
     (tmp_path / "l.json").write_text("[]")
     refuse(tmp_path / "l.json", "is not COCO's labels")
@@ -195,3 +196,22 @@ def test_what_is_no_form_of_labels_is_refused(tmp_path: Path) -> None:
     refuse(boxes(tmp_path, labels=None), "has no array labels")
     refuse(boxes(tmp_path, labels=np.array([0, 1])), "has boxes")
     refuse(boxes(tmp_path, labels=np.array([0.5])), "has boxes")
+
+
+def test_files_of_another_hand_are_named(tmp_path: Path) -> None:
+    """Numbers beyond what an array holds, an encoding that nobody knows, nesting without end."""
+    huge = coco(tmp_path / "huge.json")
+    huge.write_text(huge.read_text().replace('"bbox": [', f'"bbox": [{"9" * 400}, ', 1))
+    refuse(huge, "is not COCO's labels", NAMES)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    refuse(tmp_path / "deep.json", "nested too deeply", NAMES)
+    for number, head in enumerate(("utf-7777", "utf-16", "cp037")):
+        text = f'<?xml version="1.0" encoding="{head}"?><annotation/>'
+        refuse(write(tmp_path / f"x{number}", {"a.xml": text, "b.xml": text}), "cannot be read as XML", NAMES)
+    refuse(write(tmp_path / "y", {"a.txt": f"{'9' * 25} .5 .5 .5 .5"}), "no class number")
+
+
+def test_a_large_file_of_one_image_is_not_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "k", {"a.txt": "0 .5 .5 .5 .5"})
+    os.truncate(folder / "a.txt", (16 << 20) + 1)
+    refuse(folder, "is larger than 16 MiB, which the labels of one image is not")

@@ -150,3 +150,24 @@ def test_a_folder_and_an_absent_file_are_no_list(tmp_path: Path) -> None:
     for path, part in ((tmp_path, "is a folder"), (tmp_path / "no.csv", "does not exist")):
         with pytest.raises(QdqError, match=part):
             read_class_labels(path, IMAGES, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (f"1\n{'9' * 25}\n", "which is no class number"),
+        (f"1\n{'9' * 5000}\n", "which is no class number"),
+        ('""', "has a row without a class"),
+        (f'1\n"{"a" * 200_000}"\n', "is no list of classes"),
+    ],
+)
+def test_lists_of_another_hand_are_named(tmp_path: Path, lines: str, reason: str) -> None:
+    with pytest.raises(QdqError, match=reason):
+        read_class_labels(text(tmp_path, lines), None, 2, None)
+
+
+def test_names_of_files_and_folders_that_no_class_number_can_be() -> None:
+    with pytest.raises(QdqError, match="no class number"):
+        from_file_names([Path(f"d/{'9' * 30}_a.jpg")], None)
+    with pytest.raises(QdqError, match="no class number"):
+        from_folders([Path(f"d/{'9' * 30}/a.jpg"), Path("d/1/a.jpg")], None)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +178,7 @@ def test_a_log_that_ends_before_the_engine_is_replayed_from_its_last_pass(tmp_pa
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is not JSON"),
+        ("{", r"is not layer information \(not JSON"),
         ('{"Bindings": []}', "has no list of Layers"),
         ('{"Layers": []}', "has no list of Layers"),
         ('{"Layers": [{"LayerType": "X"}]}', "has a layer without a Name"),
@@ -239,3 +241,69 @@ def test_tensor_core_kernels_of_real_engines(shared: Path, file: str, on: int, o
     layers = read_layer_info(shared / "trt" / "engines" / f"{file}.graph.json").layers
     cores = [layer.tensor_cores for layer in layers]
     assert (cores.count(True), cores.count(False)) == (on, off)
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Ends a test that takes a minute, where linear time is milliseconds and quadratic time an hour."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("the time is not linear in the length of the line")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+LONG_LINES = {
+    "parsing": "Parsing node: " + "Parsing node: [a [b " * 20_000,
+    "made": "] " + "] a [b] outputs" * 30_000 + "x",
+    "registering": "Registering layer: " + "Registering layer: a for ONNX node: " * 10_000,
+    "fusing": "Fusion" * 70_000,
+    "fusing what": "AFusion: Fusing " * 10_000 + "a with " * 30_000,
+    "merging": "Merging layers: a" + " " * 400_000 + "b" + " " * 400_000,
+    "eliminating": "Eliminating concatenation " * 1_000 + " " * 400_000 + "b",
+    "listed": "Layer(a): " + ", Tactic: a" * 40_000,
+    "ports": "Layer(a): b, Tactic: 1, " + "[a" * 200_000,
+    "version": "TensorRT version: [TensorRT v1" * 20_000,
+}
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("line", LONG_LINES)
+def test_a_long_line_of_a_log_takes_linear_time(tmp_path: Path, line: str) -> None:
+    """14 kB of `Parsing node: [` took 76 s."""
+    info = read_layer_info(write(tmp_path, f"{FUSIONS}[V] [TRT] {LONG_LINES[line]}\n"))
+    assert info.layers
+
+
+@pytest.mark.usefixtures("in_time")
+def test_many_fusions_take_linear_time(tmp_path: Path) -> None:
+    nodes = range(20_000)
+    lines = [
+        f"[V] [TRT] Parsing node: c{n} [Conv]\n[V] [TRT] Registering layer: c{n} for ONNX node: c{n}" for n in nodes
+    ]
+    lines += [f"[V] [TRT] ConvFusion: Fusing c{n} with c{n + 1}" for n in nodes[::2]]
+    text = "\n".join([*lines[: len(nodes)], "[V] [TRT] After dead-layer removal: 9 layers", *lines[len(nodes) :]])
+    layers = read_layer_info(write(tmp_path, text)).layers
+    assert len(layers) == len(nodes) // 2
+    assert layers[1].parts == ("c2", "c3")
+
+
+@pytest.mark.usefixtures("in_time")
+def test_long_names_of_an_export_take_linear_time(tmp_path: Path) -> None:
+    metadata = "[ONNX Layer: a" * 60_000
+    text = json.dumps({"Layers": [{"Name": "PWN(" * 200_000, "Metadata": metadata}, {"Name": "b"}]})
+    layers = read_layer_info(write(tmp_path, text)).layers
+    assert layers[0].metadata == ()
+    assert layers[0].nodes({"PWN(": 1}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "line", ["Parsing node: a b]", "Parsing node:  [Conv]", "Fusion: Fusing a", "XFusing a with b"]
+)
+def test_a_line_that_is_cut_short_tells_nothing(tmp_path: Path, line: str) -> None:
+    whole = read_layer_info(write(tmp_path, FUSIONS)).layers
+    assert read_layer_info(write(tmp_path, f"{FUSIONS}{line}\n")).layers == whole

@@ -405,7 +405,7 @@ def test_an_operator_without_a_gradient_is_named(tmp_path: Path) -> None:
 
 
 def test_files_named_twice_and_the_input_are_refused(folder: Path) -> None:
-    with pytest.raises(QdqError, match="named twice"):
+    with pytest.raises(QdqError, match="is named for the model and for --log"):
         tune(folder, log=folder / "t.onnx")
     with pytest.raises(QdqError, match="is the input"):
         tune(folder, "q.onnx")

@@ -29,6 +29,7 @@ _FLAVOURS = (
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _PLACE = re.compile(r"\S+\.(?:cc|h|cu):\d+ (?:[\w:<>&*, ]+\([^)]*\) )?")
 _LONGEST = 240
+_READ = 4000  # characters of a message, before its places are cut out: names of tensors may stand in it
 
 
 def load_onnxruntime() -> Any:
@@ -87,7 +88,7 @@ def provider_names(runtime: Any, provider: str) -> list[str]:
 def one_line(error: Exception) -> str:
     """What onnxruntime complains of, without its codes and source places."""
     text = _PREFIX.sub("", next(iter(str(error).splitlines()), type(error).__name__))
-    text = _PLACE.sub("", text).strip()
+    text = _PLACE.sub("", text[:_READ]).strip()
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Temporary folders go with their process: those of killed ones are swept, those in use never."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from qdqtool import staging
+from qdqtool.files import replacing
+from qdqtool.staging import Staging, sweep
+
+WRITER = """
+import sys
+from pathlib import Path
+from qdqtool.files import FileSet
+with FileSet() as files:
+    with files.open(Path(sys.argv[1]) / "a") as file:
+        file.write(b"half")
+        print("here", flush=True)
+        sys.stdin.read()
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def writer(folder: Path) -> subprocess.Popen[bytes]:
+    """A process in the middle of a write."""
+    words = [sys.executable, "-c", WRITER, str(folder)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"here\n"
+    return process
+
+
+def test_what_a_killed_process_left_is_swept_by_the_next_write(tmp_path: Path) -> None:
+    with writer(tmp_path) as process:
+        process.kill()
+        process.communicate()
+    assert len(names(tmp_path)) == 1
+    with replacing(tmp_path / "b") as file:
+        file.write(b"whole")
+    assert names(tmp_path) == ["b"]
+
+
+def test_what_a_living_process_writes_is_not_swept(tmp_path: Path) -> None:
+    with writer(tmp_path) as process:
+        held = names(tmp_path)
+        sweep(tmp_path)
+        with replacing(tmp_path / "b") as file:
+            file.write(b"whole")
+        assert names(tmp_path) == [*held, "b"]
+        process.communicate(b"")
+    assert process.returncode == 0
+    assert names(tmp_path) == ["a", "b"]
+    assert (tmp_path / "a").read_bytes() == b"half"
+
+
+def test_a_folder_is_swept_whenever_its_process_was_killed(tmp_path: Path) -> None:
+    """Before the lock was made, with the lock alone, with files and folders, and half-way through another sweep."""
+    made = [tmp_path / f".qdqtool-{number:016x}.tmp" for number in range(3)]
+    for place in made:
+        place.mkdir()
+    (made[1] / "lock").touch()
+    (made[2] / "lock").touch()
+    (made[2] / "folder").mkdir()
+    (made[2] / "folder" / "1.png").touch()
+    sweep(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "lock").touch()
+    (tmp_path / ".qdqtool-00000000000000aa.tmp").symlink_to("elsewhere")
+    (tmp_path / ".qdqtool-00000000000000ab.tmp").touch()
+    (tmp_path / ".qdqtool-mine.tmp").mkdir()
+    linked = tmp_path / ".qdqtool-00000000000000ac.tmp"
+    linked.mkdir()
+    (linked / "lock").touch()
+    (linked / "link").symlink_to(tmp_path / "elsewhere")
+    before = names(tmp_path)
+    sweep(tmp_path)
+    assert names(tmp_path) == [name for name in before if name != linked.name]
+    assert names(tmp_path / "elsewhere") == ["lock"]
+
+
+def test_a_sweep_between_making_and_locking_costs_another_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, sweeps = staging._hold, []
+
+    def late(lock: Path) -> int | None:
+        if not sweeps:
+            sweeps.append(lock)
+            sweep(tmp_path)
+        return real(lock)
+
+    monkeypatch.setattr(staging, "_hold", late)
+    with Staging(tmp_path) as held:
+        assert held.path != sweeps[0].parent
+        assert names(tmp_path) == [held.path.name]
+    assert names(tmp_path) == []
+
+
+def test_a_lock_that_is_taken_or_gone_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_take", lambda handle: False)
+    with pytest.raises(BlockingIOError, match="removed as soon as they are made"):
+        Staging(tmp_path)
+
+    def vanish(handle: int) -> bool:
+        (tmp_path / "lock").unlink()
+        return True
+
+    monkeypatch.setattr(staging, "_take", vanish)
+    assert staging._hold(tmp_path / "lock") is None
+
+
+def test_nothing_is_swept_where_nothing_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / ".qdqtool-00000000000000ab.tmp"
+    place.mkdir()
+    (place / "lock").touch()
+    monkeypatch.setattr(staging, "_take", lambda handle: None)
+    with Staging(tmp_path) as held:
+        assert names(tmp_path) == sorted([place.name, held.path.name])
+    assert names(tmp_path) == [place.name]
+
+
+def test_many_writers_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    faults: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            for turn in range(20):
+                with replacing(tmp_path / f"{number}") as file:
+                    file.write(f"{turn}".encode())
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert names(tmp_path) == ["0", "1", "2", "3"]
+    assert {os.fsdecode(path.read_bytes()) for path in tmp_path.iterdir()} == {"19"}
