@@ -153,7 +153,8 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     if result.inserted.kept:
         return "its Q/DQ were there before: try insert --condition auto on the model without them"
     if not result.conditioned:
-        instead = "" if result.max_output_loss is not None else f", or --max-output-loss {LARGE_LOSS} in its place"
+        free = result.max_output_loss is None and not args.keep_float
+        instead = f", or --max-output-loss {LARGE_LOSS} in its place" if free else ""
         return f"try: {conditioned_insert(args)}{instead}"
     if result.max_output_loss is None:
         return f"try: {insert_with_more_float(args, LARGE_LOSS)}"

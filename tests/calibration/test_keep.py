@@ -133,3 +133,10 @@ def test_the_model_is_not_changed(sick: Quantised) -> None:
     before = sick.source.proto.SerializeToString()
     keep_most_harmful(sick, 1)
     assert sick.source.proto.SerializeToString() == before
+
+
+def test_what_takes_nothing_away_is_not_kept(sick: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qdqtool.calibration.sensitivity_runner.SensitivityRunner.loss", lambda self, floats=(): 0.5)
+    assert keep_most_harmful(sick, 3).steps == () and keep_where_concentrated(sick).steps == ()
+    found = keep_within_loss(sick, 0.1)
+    assert found.steps == () and found.missed and found.reaching is None and found.groups > 0
