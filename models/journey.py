@@ -72,7 +72,9 @@ def main() -> None:
         say(f"{path.relative_to(ROOT)!s:<28} {use}" if path.exists() else f"{path.relative_to(ROOT)} is missing")
     if not same:
         raise SystemExit(1)
-    say("\nnext: qdqtool insert YOUR.onnx --data IMAGES --preprocess imagenet; qdqtool insert -h says the rest")
+    say(
+        "\nwith a model of your own: qdqtool insert YOUR.onnx --data IMAGES --preprocess imagenet; qdqtool insert -h says the rest"
+    )
 
 
 if __name__ == "__main__":

@@ -151,10 +151,16 @@ def after_shard(args: argparse.Namespace, output: Path, count: int) -> list[str]
 
 
 def after_cache(model: object, cache: object, target: str, version: TrtVersion) -> list[str]:
-    """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes."""
+    """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes.
+
+    Nothing for versions before 6.0, whose trtexec is not known here.
+    """
     from qdqtool.emit import Job
     from qdqtool.emit.trtexec import trtexec_arguments
+    from qdqtool.emit.trtexec_flags import has_flag
 
+    if not has_flag("--onnx", version):
+        return []
     job = Job(str(model), str(cache), _stem(model), target, version, (), {})
     return [next_line(trtexec_line(trtexec_arguments(job)))]
 

@@ -114,6 +114,11 @@ def test_ptq_and_the_flags_of_old_versions(bench: Path, capsys: Capsys) -> None:
     assert step_of(said) == ["trtexec", files[0], *old, "--int8", "--fp16", files[1], *dla, files[2]]
 
 
+def test_a_trtexec_that_is_not_known_is_not_named(bench: Path, capsys: Capsys) -> None:
+    said = run(capsys, "ptq", MODEL, *FEW, "--target", "gpu", "--trt-version", "5.1.0")
+    assert steps_of(said) == [] and "wrote a model.cache" in said.out
+
+
 def test_lint_names_the_repair_as_it_was_asked(bench: Path, capsys: Capsys) -> None:
     words = ("--target", "dla", "--trt-version", "8502", "--ignore", "Q030")
     shutil.copy(MODEL, "-m.onnx")
