@@ -115,7 +115,7 @@ def cast(value: Value, node: onnx.NodeProto) -> Value | None:
 def _saturated(value: Value, kind: Any) -> Value:
     import ml_dtypes
 
-    most = float(ml_dtypes.finfo(kind).max)
+    most = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
     cut: Value = np.clip(value.astype(np.float32), -most, most).astype(kind)
     return cut
 
@@ -124,7 +124,7 @@ def _element_type(node: onnx.NodeProto) -> int:
     for item in node.attribute:
         if item.name == "to" and item.type == AttributeProto.STRING:  # opset 1 to 5
             text = item.s.decode("ascii", "replace").upper()
-            return dict(onnx.TensorProto.DataType.items()).get(text, 0)
+            return int(dict(onnx.TensorProto.DataType.items()).get(text, 0))
     return _int(node, "to", 0)
 
 

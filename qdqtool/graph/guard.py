@@ -189,12 +189,9 @@ def _check_written_out(
     there = [(node.domain, node.op_type) for node in _nodes_within(proto.graph.node)]
     total, stored = sum(1 + nodes.get(key, 0) for key in there), len(there) + sum(map(len, calls.values()))
     if total > MAX_WRITTEN_OUT + 10 * stored:
-        reason = f"its local functions come to {_number(total)} nodes when their calls are written out"
+        shown = str(total) if total < 10**12 else "more than 10^12"
+        reason = f"its local functions come to {shown} nodes when their calls are written out"
         raise QdqError(where, f"{reason}, where it stores {stored}", "export the model without functions")
-
-
-def _number(count: int) -> str:
-    return str(count) if count < 10**12 else "more than 10^12"
 
 
 def _nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

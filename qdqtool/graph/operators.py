@@ -160,7 +160,7 @@ class OperatorForms:
         return _Form(
             (schema.min_input, schema.max_input, schema.min_output, schema.max_output),
             tuple(i for i, parameter in enumerate(schema.inputs) if parameter.option == single),
-            {name: int(entry.type.value) for name, entry in schema.attributes.items()},
+            {name: int(entry.type.value) for name, entry in schema.attributes.items()},  # type: ignore[attr-defined]
             frozenset(name for name, entry in schema.attributes.items() if entry.required),
             _CHECKS.get(op) if domain == "" else None,
         )

@@ -10,7 +10,6 @@ the index true).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,81 +18,38 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.folding import FOLDING, MAX_STEPS, Extent, cast, folded_shape, folded_value
+from qdqtool.graph.nodes import (
+    DEQUANTIZE,
+    QUANTIZE,
+    UNKNOWN,
+    Node,
+    Pair,
+    Use,
+    attribute,
+    captured_names,
+    constant_tensor,
+    may_have_bodies,
+    node_bodies,
+)
 from qdqtool.graph.tensors import array_of, constant_value
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-UNKNOWN = -1
-_DEFAULT_DOMAINS = ("", "ai.onnx")
-# onnxruntime's own domain has the same two operators, with the same meaning.
-_PAIR_DOMAINS = (*_DEFAULT_DOMAINS, "com.microsoft")
+__all__ = [
+    "DEQUANTIZE",
+    "QUANTIZE",
+    "UNKNOWN",
+    "GraphView",
+    "Node",
+    "Pair",
+    "Use",
+    "attribute",
+    "captured_names",
+    "constant_tensor",
+    "may_have_bodies",
+    "node_bodies",
+]
+
 # What may stand between a Q and its DQ and keeps the integers, or cuts them to fewer levels.
 _BETWEEN = frozenset({"Identity", "Cast", "Clip"})
-_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-
-
-class Node:
-    """One node, its names read from the proto once.
-
-    Attributes:
-        op: the operator; with "domain::" before it outside the default domain, save for onnxruntime's Q/DQ.
-        inputs, outputs: tensor names as the proto has them.
-        index: place in the node list when it was read.
-        weight: which input is the constant weight of a weighted operator; UNKNOWN until `weighted.py` has looked.
-        level: longest way from the graph's inputs, the same for every order of the node list.
-    """
-
-    __slots__ = ("index", "inputs", "level", "op", "outputs", "proto", "weight")
-
-    def __init__(self, proto: onnx.NodeProto, index: int) -> None:
-        self.proto = proto
-        domain, op = proto.domain, proto.op_type
-        known = domain in (_PAIR_DOMAINS if op in (QUANTIZE, DEQUANTIZE) else _DEFAULT_DOMAINS)
-        self.op = op if known else f"{domain}::{op}"
-        self.inputs = list(proto.input)
-        self.outputs = list(proto.output)
-        self.index = index
-        self.level = 0
-        self.weight: int | None = UNKNOWN
-
-    @property
-    def key(self) -> str:
-        """The first named output: unique in a graph, where names of nodes need not be."""
-        first = self.outputs[0] if self.outputs else ""
-        return first or next((name for name in self.outputs if name), "")
-
-    @property
-    def name(self) -> str:
-        """What to call the node in a message: its name, or its first output."""
-        return self.proto.name or self.key
-
-    def __repr__(self) -> str:
-        return f"<{self.op} {self.name}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """A place where a tensor is read: input number `index` of `node`."""
-
-    node: Node
-    index: int
-
-
-@dataclass(frozen=True)
-class Pair:
-    """QuantizeLinear and one DequantizeLinear behind it; `quantize` is None where an integer constant is read.
-
-    `between` are the nodes that the integers pass on their way, in that order.
-    """
-
-    tensor: str
-    quantize: Node | None
-    dequantize: Node
-    between: tuple[Node, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """Every node of the pair, in the order of the data."""
-        return (*((self.quantize,) if self.quantize else ()), *self.between, self.dequantize)
 
 
 class GraphView:
@@ -396,58 +352,3 @@ def _along(node: Node, shape: tuple[int, ...], scales: int) -> tuple[int, ...] |
     if not -len(shape) <= axis < len(shape) or shape[axis] != scales:
         return None
     return tuple(scales if index == axis % len(shape) else 1 for index in range(len(shape)))
-
-
-def may_have_bodies(node: Node) -> bool:
-    """Whether a node can carry graphs as attributes: control flow, and anything outside the default domain."""
-    return node.op in _WITH_BODIES or "::" in node.op
-
-
-def node_bodies(node: Node) -> list[tuple[str, onnx.GraphProto]]:
-    """The graphs that a node carries as attributes, with the attribute's name."""
-    if not may_have_bodies(node):
-        return []
-    bodies: list[tuple[str, onnx.GraphProto]] = []
-    for attribute in node.proto.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            bodies.append((attribute.name, attribute.g))
-        bodies.extend((f"{attribute.name}[{i}]", graph) for i, graph in enumerate(attribute.graphs))
-    return bodies
-
-
-def captured_names(node: Node) -> set[str]:
-    """Names that the bodies of a node read from outside of them, at any depth."""
-    captured: set[str] = set()
-    stack = [(graph, frozenset[str]()) for _, graph in node_bodies(node)]
-    while stack:
-        graph, outer = stack.pop()
-        local = outer.union(
-            (v.name for v in graph.input),
-            (t.name for t in graph.initializer),
-            (n for p in graph.node for n in p.output),
-        )
-        captured.update(value.name for value in graph.output if value.name not in local)
-        for proto in graph.node:
-            captured.update(name for name in proto.input if name and name not in local)
-            stack.extend((body, local) for _, body in node_bodies(Node(proto, 0)))
-    return captured
-
-
-def attribute(node: Node, name: str, default: object = None) -> object:
-    """The value of an attribute, bytes decoded; `default` where the node lacks it."""
-    for item in node.proto.attribute:
-        if item.name == name and not item.ref_attr_name:
-            if item.type == onnx.AttributeProto.UNDEFINED:  # IR version 1
-                return item.f if item.HasField("f") else item.i if item.HasField("i") else list(item.ints)
-            value = onnx.helper.get_attribute_value(item)
-            return value.decode(errors="replace") if isinstance(value, bytes) else value
-    return default
-
-
-def constant_tensor(node: Node) -> onnx.TensorProto | None:
-    """The TensorProto of a Constant node; None for other nodes, and where it holds numbers, text or a sparse tensor."""
-    for item in node.proto.attribute:
-        if node.op == "Constant" and item.name == "value":
-            tensor: onnx.TensorProto = item.t
-            return tensor
-    return None

@@ -37,7 +37,8 @@ def test_reads_are_followed_to_what_computes() -> None:
 
 
 def test_a_weight_behind_a_transpose_is_quantised() -> None:
-    body = f"{pair('x')} {pair('w')} t = Transpose<perm=[1,0,2,3]>(w_dq) c = Conv<pads=[1,1,1,1]>(x_dq, t) y = Relu(c)"
+    turned = f"{pair('x')} {pair('w')} moved = Transpose<perm=[1,0,2,3]>(w_dq)"
+    body = f"{turned} c = Conv<pads=[1,1,1,1]>(x_dq, moved) y = Relu(c)"
     subject = Subject(graph(body))
     assert subject.int8_nodes == {"c"}
 
