@@ -148,7 +148,7 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
     from qdqtool.calibration.loss import LARGE_LOSS
-    from qdqtool.cli.next_try import conditioned_insert, insert_with_more_float, ranked_operators
+    from qdqtool.cli.next_steps import conditioned_insert, insert_with_more_float, ranked_operators
 
     if result.inserted.kept:
         return "its Q/DQ were there before: try insert --condition auto on the model without them"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,6 +126,23 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     return [*lines, next_line(command("peel", *words))]
 
 
+def conditioned_insert(args: argparse.Namespace) -> str:
+    """The same `insert`, with --condition auto."""
+    return again(args, "--condition", "auto")
+
+
+def insert_with_more_float(args: argparse.Namespace, most: float) -> str:
+    """The same `insert`, with as much in float as a loss at the outputs of `most` takes."""
+    kept = _without("--keep-float", args.words)
+    return shell_line("qdqtool", *kept, "--max-output-loss", f"{most:g}")
+
+
+def ranked_operators(args: argparse.Namespace) -> str:
+    """`sensitivity` on the same model and data, by the same method."""
+    words = [file_word(args.model), *data_words(args), *_given(args, {"method": None})]
+    return command("sensitivity", *words)
+
+
 def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[str]:
     """Insert with the same data and the same plan, which the edits were made for."""
     if not result.done.edits:
@@ -192,6 +209,17 @@ def _default_version(target: str) -> TrtVersion:
 
     versions = [release.version for release in RELEASES]
     return max(version for version in versions if target == "gpu" or version.has_dla_int8)
+
+
+def _without(name: str, words: Sequence[str]) -> list[str]:
+    """The user's words but an option that takes a value, in either spelling."""
+    left, skip = list[str](), False
+    for word in words:
+        if skip or word == name or word.startswith(f"{name}="):
+            skip = word == name and not skip
+        else:
+            left.append(word)
+    return left
 
 
 def _given(args: argparse.Namespace, defaults: Mapping[str, object]) -> list[str]:

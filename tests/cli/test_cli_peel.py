@@ -198,10 +198,13 @@ def test_same_input_same_files(capsys: Capsys, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-o", "p.cache.json", "--cache", "p.cache"), "is named for the model and for the facts beside the cache"),
+        (("-o", "p.cache.json", "--cache", "p.cache"), "is named for the model and for the cache's facts"),
         (("-o", "p.cache", "--cache", "p.cache"), "is named for the model and for the cache"),
         (("-o", "link/p.onnx", "--cache", "p.onnx"), "is named for the model and for the cache"),
-        (("-o", "p.trtexec.sh", "--cache", "link/p.cache", "--emit", "trtexec"), "is named for two files"),
+        (
+            ("-o", "p.trtexec.sh", "--cache", "link/p.cache", "--emit", "trtexec"),
+            "is named for the model and for --emit trtexec",
+        ),
     ],
 )
 def test_two_results_in_one_file_are_refused_before_the_first_is_written(
