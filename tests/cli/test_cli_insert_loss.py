@@ -106,7 +106,7 @@ def test_a_loss_that_is_missed_is_exit_1_and_says_what_would_meet_it(
     again = printed_command(said)
     assert again[-2:] == ["--condition", "auto"] and again[again.index("--max-output-loss") + 1] == "0.1"
     quiet = insert(capsys, folder, "--max-output-loss", "0.1", "-q", "-o", folder / "q.onnx")
-    assert (quiet.code, quiet.out, quiet.err) == (1, "", line + "\n")
+    assert (quiet.code, quiet.out) == (1, "") and quiet.err.split("; try:")[0] == line.split("; try:")[0]
     said = insert(capsys, folder, "--max-output-loss", "0.1", "--json", "-o", folder / "q.onnx")
     facts = json.loads(said.out)
     assert said.code == 1 and facts["max_output_loss_met"] is False
