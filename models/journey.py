@@ -73,7 +73,7 @@ def main() -> None:
     if not same:
         raise SystemExit(1)
     say(
-        "\nwith a model of your own: qdqtool insert YOUR.onnx --data IMAGES --preprocess imagenet; qdqtool insert -h says the rest"
+        "\nwith a model of your own: qdqtool insert YOUR.onnx --data IMAGES --preprocess imagenet; see qdqtool insert -h"
     )
 
 
