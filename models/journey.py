@@ -72,10 +72,7 @@ def main() -> None:
         say(f"{path.relative_to(ROOT)!s:<28} {use}" if path.exists() else f"{path.relative_to(ROOT)} is missing")
     if not same:
         raise SystemExit(1)
-    say(
-        "\nwith a model of your own: qdqtool insert YOUR.onnx --data IMAGES --preprocess imagenet; "
-        "qdqtool insert -h says the rest"
-    )
+    say("\nwith your own model: qdqtool insert YOUR.onnx --data IMAGES --preprocess imagenet; see qdqtool insert -h")
 
 
 if __name__ == "__main__":
