@@ -15,9 +15,9 @@ import onnx
 
 from qdqtool.calibration.backends.ort import OrtActivations
 from qdqtool.calibration.feed import Batch
+from qdqtool.calibration.loss import comparable_outputs
 from qdqtool.conditioning.sums import ExactSum
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
 
 # What equalising and smoothing may change: the root of the sum of squares of the difference over that of the output.
 # The largest single difference is told, not judged: onnxruntime itself moves single values of an unedited network by
@@ -41,12 +41,13 @@ class Difference:
 
 
 class Outputs:
-    """The float32 outputs of one model, ready to run: made before the model is edited, it stays what it was."""
+    """The float32 outputs of one model, ready to run: made before the model is edited, it stays what it was.
+
+    Behind an operator that onnxruntime lacks nothing can be compared: then what that operator reads is an output here.
+    """
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
-        view = GraphView(proto.graph, folder)
-        names = [name for name in dict.fromkeys(view.outputs) if name in view.producer and not view.is_constant(name)]
-        self._activations = OrtActivations(proto, folder, names)
+        self._activations = OrtActivations(proto, folder, comparable_outputs(proto, folder))
 
     def run(self, sample: Batch) -> dict[str, npt.NDArray[np.float32]]:
         """Each float32 output for one sample."""

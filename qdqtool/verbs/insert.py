@@ -236,7 +236,7 @@ def _conditioned(
     if data is None:
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
-    keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto))
+    keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto, opened.folder))
     return condition_first(opened, feed, options.condition, options.plan, with_method(options.calibration), keeping)
 
 
@@ -269,7 +269,7 @@ def _calibrated(
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
-    keeping = options.keeping(by_default=_may_keep(plain, proto, feed, decided, kept))
+    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, feed, decided, kept))
     if keeping:
         if kept is None:
             kept = choose_kept(keeping, plain, opened.folder, table, feed, how, options.plan)
@@ -282,11 +282,16 @@ def _calibrated(
 
 
 def _may_keep(
-    plain: onnx.ModelProto, proto: onnx.ModelProto, feed: Feed, decided: Plan, kept: Mapping[str, str] | None
+    plain: onnx.ModelProto,
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    feed: Feed,
+    decided: Plan,
+    kept: Mapping[str, str] | None,
 ) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
     from qdqtool.verbs.conditioned import corrected
 
-    if plain is not proto or feed.once or not is_measurable(plain, decided):
+    if plain is not proto or feed.once or not is_measurable(plain, folder, decided):
         return False
     return kept is not None or not corrected(plain)

@@ -49,11 +49,15 @@ class Keeping:
             raise QdqError("--budget", f"{self.budget} is no loss from 0 to 1", "write it like 0.05")
 
 
-def is_measurable(proto: onnx.ModelProto, plan: Plan | None = None) -> bool:
-    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8."""
+def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None) -> bool:
+    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8.
+
+    Raises:
+        QdqError: what `comparable_outputs` refuses.
+    """
     from qdqtool.calibration.loss import comparable_outputs
 
-    return bool(comparable_outputs(proto)) and (plan is None or bool(plan.weights))
+    return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder))
 
 
 def choose_kept(

@@ -15,11 +15,13 @@ from qdqtool.calibration.backends.lending import session_options, skeleton, star
 from qdqtool.calibration.backends.runnable import runnable_part
 from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
 from qdqtool.errors import QdqError
-from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.types import known_types
 from qdqtool.graph.view import QUANTIZE, GraphView
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
+
+_FLOAT = "tensor(float)"  # float32 in onnxruntime's words
 
 
 class ObservableModel:
@@ -32,6 +34,9 @@ class ObservableModel:
         names: the tensors that can be observed, in graph order: float32 inputs, then what nodes make, without what type
             inference knows not to be float32.
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed because of it.
+        ends: those of `names` that the model is judged by: outputs of the graph, and what an operator that onnxruntime
+            lacks reads (a detector's boxes and scores in front of an NMS plugin); inputs are not among them.
+        untyped: those of `names` whose type inference does not know.
         view: the main graph.
     """
 
@@ -57,11 +62,15 @@ class ObservableModel:
         functions = frozenset((function.domain, function.name) for function in proto.functions)
         part = runnable_part(self.view, functions, self.runtime)
         self.behind = part.behind
-        others = _other_types(proto)
+        kinds = known_types(proto)
+        others = {name for name, kind in kinds.items() if kind != onnx.TensorProto.FLOAT}
         made = [name for node in part.nodes for name in node.outputs if name and not self.view.is_constant(name)]
         self._fed = frozenset(_float_inputs(proto.graph, self.view))
         inputs = [name for name in self.view.inputs if name in self._fed]
         self.names = (*inputs, *(name for name in made if name not in others))
+        last = {*self.view.outputs, *part.feeding}
+        self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
+        self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
         self._skeleton = skeleton(proto, [node.proto for node in part.nodes], self.view, folder)
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
@@ -79,6 +88,19 @@ class ObservableModel:
     def is_input(self, name: str) -> bool:
         """Whether a tensor is fed, and needs no session to be seen."""
         return name in self._fed
+
+    def floats(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Of some of `names` those that hold float32: onnxruntime is asked about types that inference does not know.
+
+        Raises:
+            QdqError: onnxruntime refuses the model.
+        """
+        asked = tuple(names)
+        open_ones = [name for name in asked if name in frozenset(self.untyped)]
+        if not open_ones:
+            return asked
+        kinds = {output.name: output.type for output in self.session(open_ones).get_outputs()}
+        return tuple(name for name in asked if kinds.get(name, _FLOAT) == _FLOAT)
 
     def session(self, outputs: Sequence[str]) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels."""
@@ -164,18 +186,11 @@ class OrtActivations:
         """A session whose outputs are the wanted tensors; a second one without those that prove not to be float32."""
         session = model.session(self._outputs)
         kinds = {output.name: output.type for output in session.get_outputs()}
-        floats = [name for name in self._outputs if kinds[name] == "tensor(float)"]
+        floats = [name for name in self._outputs if kinds[name] == _FLOAT]
         if len(floats) != len(self._outputs):
             self._outputs = floats
             session = model.session(floats) if floats else None
         return session
-
-
-def _other_types(proto: onnx.ModelProto) -> frozenset[str]:
-    """The tensors that type inference knows not to be float32."""
-    graph = infer_types(proto, opset_of(proto) or 1)
-    kinds = ((value.name, value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output))
-    return frozenset(name for name, kind in kinds if kind not in (0, onnx.TensorProto.FLOAT))
 
 
 def _float_inputs(graph: onnx.GraphProto, view: GraphView) -> list[str]:

@@ -19,10 +19,17 @@ _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 
 @dataclass(frozen=True)
 class Runnable:
-    """The nodes that run, in file order, and why each output of the others is not made."""
+    """What onnxruntime computes of a graph.
+
+    Attributes:
+        nodes: those that run, in file order.
+        behind: each output of the others -> the lacking operator that it depends on.
+        feeding: what `nodes` make and the others read: where the runnable part ends.
+    """
 
     nodes: tuple[Node, ...]
     behind: dict[str, str]
+    feeding: frozenset[str] = frozenset()
 
 
 def runnable_part(view: GraphView, functions: frozenset[tuple[str, str]], runtime: Any) -> Runnable:
@@ -46,7 +53,9 @@ def runnable_part(view: GraphView, functions: frozenset[tuple[str, str]], runtim
             reason = f"lies behind {behind[id(node)]}, which onnxruntime cannot run"
             raise QdqError(node.name, f"{node.op} {reason}", "calibrate the model without that operator in its middle")
     lost = {name: behind[id(node)] for node in view.every if id(node) in behind for name in node.outputs if name}
-    return Runnable(tuple(node for node in view.every if id(node) not in behind), lost)
+    runs = tuple(node for node in view.every if id(node) not in behind)
+    read = {name for node in view.every if id(node) in behind for name in (*node.inputs, *captured_names(node))}
+    return Runnable(runs, lost, frozenset(read.intersection(name for node in runs for name in node.outputs if name)))
 
 
 @functools.cache
