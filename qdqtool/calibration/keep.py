@@ -21,7 +21,7 @@ from qdqtool.calibration.roofline import Device, Work, load_device, work_of
 from qdqtool.calibration.shadow import Trial, shadow_pass
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
-from qdqtool.match.restrict import activation_sites
+from qdqtool.match.restrict import activation_sites, share_scales
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.scales import Scale
 
@@ -49,12 +49,14 @@ class Quantised:
         options: where the points are.
         cuts: tensors that got a pair of their own.
         scales: of every point.
+        all_zero: tensors that held nothing but zeros and have no scale; see `make_plan`.
     """
 
     source: Source
     options: PlanOptions
     cuts: tuple[str, ...]
     scales: Mapping[str, Scale]
+    all_zero: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ class _Bench:
         source = quantised.source
         self._proto, self._folder = source.proto, source.folder
         self.view = GraphView(source.proto.graph, source.folder)
-        self.plan = make_plan(self.view, quantised.options, cuts=quantised.cuts)
+        self.plan = make_plan(self.view, quantised.options, cuts=quantised.cuts, all_zero=quantised.all_zero)
+        self._scales = share_scales(self.plan, quantised.scales, quantised.all_zero)
         self._float = set(self.plan.float_nodes)
         few = source.samples[:OUTPUT_SAMPLES]
         self._yardstick = Yardstick.of(source.proto, source.folder, few, source.provider, source.where)
@@ -232,7 +235,7 @@ class _Bench:
         trials = []
         for key in self._operators:
             sites = activation_sites(self.view, self.view.producer[key], points)
-            bits = [self._quantised.scales[name].bits for name in sorted(sites) if name in self._quantised.scales]
+            bits = [self._scales[name].bits for name in sorted(sites) if name in self._scales]
             if bits:
                 trials.append(Trial(key, (np.float32(max(bits)),), axes[key]))
         return trials
@@ -247,7 +250,8 @@ class _Bench:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         view = GraphView(proto.graph, self._folder)
-        options = self._quantised.options
-        plan = make_plan(view, options, floats=self._float | set(floats), cuts=self._quantised.cuts)
-        insert_pairs(view, plan, self._quantised.scales)
+        what = self._quantised
+        stay = self._float | set(floats)
+        plan = make_plan(view, what.options, floats=stay, cuts=what.cuts, all_zero=what.all_zero)
+        insert_pairs(view, plan, self._scales)
         return self._yardstick.loss(proto, self._folder)

@@ -17,6 +17,7 @@ from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.restrict import share_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
@@ -37,6 +38,10 @@ from qdqtool.verbs.placing import points_everywhere, rounds_everywhere, with_fix
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.calibration.feed import Data, Feed, FeedOptions
+
+
+# Rules whose refusals are told one by one: what the data say, and the model alone does not.
+_TOLD = ("keep-float", "no-scale")
 
 
 @dataclass(frozen=True)
@@ -163,13 +168,13 @@ def insert(
     if data is not None:
         table, advised = _calibrated(proto, opened, decided, data, options, kept)
         decided = _decide(proto, view, options.plan, stored, table)
-    chosen: Mapping[str, Scale] = table.scales
+    chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
     if scales is None and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)
     done = insert_pairs(view, decided, chosen, given=scales is not None)
     if data is not None:
         store_table(proto, table)
-    notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule == "keep-float"]
+    notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule in _TOLD]
     if options.condition or data is not None:
         from qdqtool.verbs.conditioned import shifted_biases
 
@@ -216,11 +221,15 @@ def _decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None
     """The plan, with what earlier choices say: tensors to cut at, operators that accuracy keeps in float."""
     cuts: dict[str, None] = {}
     kept: dict[str, str] = {}
+    all_zero: set[str] = set()
     for table in tables:
-        cuts.update(dict.fromkeys(table.facts.get("cuts", ()) if table is not None else ()))
-        kept.update(table.facts.get("kept", {}) if table is not None else {})
+        if table is not None:
+            cuts.update(dict.fromkeys(table.facts.get("cuts", ())))
+            kept.update(table.facts.get("kept", {}))
+            all_zero = (all_zero - table.scales.keys()) | table.all_zero
     here = {name: reason for name, reason in kept.items() if name in view.producer}
-    decided = make_plan(view, options, kept=here, cuts=[name for name in cuts if name in view.producer])
+    there = [name for name in cuts if name in view.producer]
+    decided = make_plan(view, options, kept=here, cuts=there, all_zero=all_zero)
     if options is None or not rounds_everywhere(options):
         return decided
     return points_everywhere(proto, view, decided, options, tables)

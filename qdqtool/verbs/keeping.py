@@ -84,7 +84,7 @@ def choose_kept(
     from qdqtool.calibration.auto import source_of
 
     source = source_of(plain, folder, feed, {}, how)
-    quantised = keep.Quantised(source, plan, tuple(table.facts.get("cuts", ())), table.scales)
+    quantised = keep.Quantised(source, plan, tuple(table.facts.get("cuts", ())), table.scales, table.all_zero)
     if keeping.budget is not None:
         kept = keep.keep_within_budget(quantised, keeping.budget)
     elif keeping.count == "auto":
