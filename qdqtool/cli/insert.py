@@ -109,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
     print_notes(result.table, args)
     for note in result.notes:
         warn(note, args, kind="note")
+    for warning in result.warnings:
+        warn(warning, args)
     if result.estimated:
         warn(f"{counted(result.estimated, 'scale')} estimated without data: calibrate with --data, or fine-tune", args)
     if args.json:

@@ -66,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     result = ptq(args.model, args.data, options, cache=args.cache)
     print_notes(result.table, args)
-    if options.trt_version.warning:
-        warn(options.trt_version.warning, args)
+    for warning in (options.trt_version.warning, *result.warnings):
+        if warning:
+            warn(warning, args)
     if args.json:
         print_json(_facts(result))
     else:

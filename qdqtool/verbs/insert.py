@@ -16,6 +16,7 @@ from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.importable import parser_warnings
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.restrict import share_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
@@ -97,6 +98,7 @@ class InsertResult:
         inserted: what was added, what was there.
         table: the scales that were calibrated, given or estimated.
         notes: sentences on what was lifted, folded or guessed.
+        warnings: sentences on operators that TensorRT's parser does not import.
     """
 
     model: Any
@@ -104,6 +106,7 @@ class InsertResult:
     inserted: Inserted
     table: ScaleTable
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def estimated(self) -> int:
@@ -180,7 +183,8 @@ def insert(
 
         notes += shifted_biases(proto, [one.site for one in decided.refusals if one.rule == "keep-float"])
     notes += advised
-    return InsertResult(give_back(proto, opened, target), decided, done, table, tuple(notes))
+    foreign = parser_warnings(proto, options.plan.trt_version)
+    return InsertResult(give_back(proto, opened, target), decided, done, table, tuple(notes), foreign)
 
 
 def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:

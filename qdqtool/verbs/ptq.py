@@ -18,6 +18,7 @@ from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.importable import parser_warnings
 from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
@@ -66,6 +67,7 @@ class PtqResult:
         ties: tensor -> the one whose scale it took.
         path: the file written, if one was.
         backend: "embedded" or "tensorrt".
+        warnings: sentences on operators that TensorRT's parser does not import.
     """
 
     cache: Cache
@@ -73,6 +75,7 @@ class PtqResult:
     ties: dict[str, str]
     path: Path | None
     backend: str = "embedded"
+    warnings: tuple[str, ...] = ()
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
@@ -121,7 +124,8 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
         else:
             write_cache(made.cache, target)
         write_sidecar(target, _facts(job, made))
-    return PtqResult(made.cache, made.table, made.ties, target, options.backend)
+    foreign = parser_warnings(job.opened.proto, options.trt_version)
+    return PtqResult(made.cache, made.table, made.ties, target, options.backend, foreign)
 
 
 @dataclass(frozen=True)
