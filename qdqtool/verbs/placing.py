@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import onnx
 
-from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.complete import bounded_scales
 from qdqtool.match.everywhere import every_tensor
@@ -15,6 +14,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_dla
+from qdqtool.verbs.float_tensors import find_float_tensors
 
 
 def rounds_everywhere(options: PlanOptions | None) -> bool:
@@ -27,6 +27,8 @@ def points_everywhere(
 ) -> Plan:
     """The plan with a point on every float tensor, but those of which a table says that they have no scale by nature.
 
+    Tensors whose type nobody knows have no point either, and are told as refusals.
+
     Raises:
         QdqError: a version without INT8 on the DLA.
     """
@@ -37,8 +39,10 @@ def points_everywhere(
     for table in tables:
         if table is not None:
             behind = frozenset(table.facts.get("behind", ()))
-            unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
-    return every_tensor(view, decided, rules, float_tensors(proto), unscaled)
+            unscaled.update({name: f"it {why}" for name, why in table.unscaled.items() if name not in behind})
+    found = find_float_tensors(proto, view.folder, view, tables)
+    unscaled.update(found.unknown)
+    return every_tensor(view, decided, rules, (*found.names, *found.unknown), unscaled)
 
 
 def with_fixed_ranges(view: GraphView, options: PlanOptions, scales: Mapping[str, Scale]) -> dict[str, Scale]:

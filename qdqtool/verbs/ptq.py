@@ -23,6 +23,7 @@ from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
+from qdqtool.verbs.float_tensors import check_all_in_reach
 from qdqtool.verbs.opening import check_target, files_of, output_path
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ def open_job(model: ModelSource, options: PtqOptions) -> Job:
     request = Request(opened.proto, opened.folder, opened.path, opened.name, method)
     backend = _backend(options, method)
     backend.check(request)
+    if options.target == "dla" and options.backend == "embedded":
+        check_all_in_reach(opened.proto, opened.folder, view, opened.name)
     return Job(opened, view, options, request, backend)
 
 

@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalise import normalise
-from qdqtool.graph.types import float_tensors, opset_of
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.complete import complete_scales
@@ -28,6 +28,7 @@ from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_im
 from qdqtool.simulation.measures import Measure
 from qdqtool.trtversion import TrtVersion, require_caches, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
+from qdqtool.verbs.float_tensors import find_float_tensors
 from qdqtool.verbs.opening import check_target, files_of, path_of, stored_table
 
 if TYPE_CHECKING:
@@ -235,7 +236,8 @@ def _from_pairs(plain: Opened, peeled: Peeled, options: SimulateOptions) -> Simu
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         raise QdqError(plain.name, f"{part} were estimated without data", "insert --data calibrates")
     table = stored_table(plain.proto) or ScaleTable()
-    tensors = [name for name in float_tensors(plain.proto) if not peeled.view.is_constant(name)]
+    found = find_float_tensors(plain.proto, plain.folder, peeled.view, [table], peeled.scales)
+    tensors = [*found.names, *found.unknown]
     rules = load_rules("dla", options.trt_version)
     complete = complete_scales(peeled.view, rules, peeled.scales, tensors, table)
     entries = {name: np.float32(scale.bits) for name, scale in complete.scales.items()}

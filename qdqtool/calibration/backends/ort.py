@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
-from qdqtool.calibration.backends.runnable import runnable_part
+from qdqtool.calibration.backends.runnable import computable_part, runnable_part
 from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
 from qdqtool.errors import QdqError
 from qdqtool.graph.types import known_types
@@ -191,6 +191,40 @@ class OrtActivations:
             self._outputs = floats
             session = model.session(floats) if floats else None
         return session
+
+
+def runtime_types(
+    proto: onnx.ModelProto, folder: Path | None, names: Iterable[str], where: object = "model"
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The types that onnxruntime infers for tensors that nodes make; no data is needed.
+
+    Args:
+        proto: the model, external data not loaded; it is not changed.
+        folder: where its external data lie.
+        names: tensors of the main graph.
+        where: what messages call the model.
+
+    Returns:
+        Tensor -> its type in onnxruntime's words, such as `tensor(float)`, for those that it can compute; for the
+        others the operator that it lacks.
+
+    Raises:
+        QdqError: onnxruntime refuses the model.
+        MissingPackageError: no onnxruntime, or several.
+    """
+    runtime = load_onnxruntime()
+    view = GraphView(proto.graph, folder)
+    functions = frozenset((function.domain, function.name) for function in proto.functions)
+    part = computable_part(view, functions, runtime)
+    asked = list(dict.fromkeys(names))
+    made = [name for name in asked if name in view.producer and name not in part.behind]
+    kinds: dict[str, str] = {}
+    if made:
+        parts = skeleton(proto, [node.proto for node in part.nodes], view, folder)
+        options = session_options(runtime, "ORT_DISABLE_ALL")
+        session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
+        kinds = {output.name: output.type for output in session.get_outputs()}
+    return kinds, {name: part.behind[name] for name in asked if name in part.behind}
 
 
 def _float_inputs(graph: onnx.GraphProto, view: GraphView) -> list[str]:

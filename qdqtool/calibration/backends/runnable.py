@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,15 +43,28 @@ def runnable_part(view: GraphView, functions: frozenset[tuple[str, str]], runtim
     Raises:
         QdqError: a weighted operator lies behind one that is lacking; both are named.
     """
-    known = _known_operators(runtime)
-    lacking = {id(node): operator for node in view.every if (operator := _lacking(node.proto, functions, known))}
-    if not lacking:
-        return Runnable(tuple(view.every), {})
+    lacking = _lacking_nodes(view, functions, runtime)
     behind = _descendants(view, lacking)
-    for node in view.every:
+    for node in view.every if lacking else ():
         if id(node) in behind and id(node) not in lacking and _is_weighted(view, node):
             reason = f"lies behind {behind[id(node)]}, which onnxruntime cannot run"
             raise QdqError(node.name, f"{node.op} {reason}", "calibrate the model without that operator in its middle")
+    return _divided(view, behind)
+
+
+def computable_part(view: GraphView, functions: frozenset[tuple[str, str]], runtime: Any) -> Runnable:
+    """What `runnable_part` gives, also where a weighted operator lies behind one that is lacking."""
+    return _divided(view, _descendants(view, _lacking_nodes(view, functions, runtime)))
+
+
+def _lacking_nodes(view: GraphView, functions: frozenset[tuple[str, str]], runtime: Any) -> dict[int, str]:
+    known = _known_operators(runtime)
+    return {id(node): operator for node in view.every if (operator := _lacking(node.proto, functions, known))}
+
+
+def _divided(view: GraphView, behind: Mapping[int, str]) -> Runnable:
+    if not behind:
+        return Runnable(tuple(view.every), {})
     lost = {name: behind[id(node)] for node in view.every if id(node) in behind for name in node.outputs if name}
     runs = tuple(node for node in view.every if id(node) not in behind)
     read = {name for node in view.every if id(node) in behind for name in (*node.inputs, *captured_names(node))}
@@ -96,6 +109,8 @@ def _with_bodies(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 def _descendants(view: GraphView, lacking: dict[int, str]) -> dict[int, str]:
     """By id, every node that depends on a lacking one, and of those themselves, with the lacking operator."""
+    if not lacking:
+        return {}
     readers: dict[str, list[Node]] = {}
     for node in view.every:
         for name in (*node.inputs, *sorted(captured_names(node))):
