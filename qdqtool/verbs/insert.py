@@ -34,7 +34,7 @@ from qdqtool.verbs.opening import (
     store_table,
     stored_table,
 )
-from qdqtool.verbs.placing import points_everywhere, rounds_everywhere, with_fixed_ranges
+from qdqtool.verbs.placing import points_everywhere, refuse_empty, rounds_everywhere, with_fixed_ranges
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
@@ -66,6 +66,7 @@ class InsertOptions:
         whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
             alone, in about half the time, and `peel --target dla` then wants data.
         advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
+        allow_empty: whether a model in which nothing can be quantized is written all the same, without Q/DQ.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -79,6 +80,7 @@ class InsertOptions:
     condition: str = ""
     advise: bool = False
     whole_table: bool = True
+    allow_empty: bool = False
 
     def keeping(self, *, by_default: bool) -> Keeping:
         """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
@@ -145,8 +147,8 @@ def insert(
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: see `open_model`, `normalise`, `make_plan`, `calibrate_scales`, `insert_pairs`. Nothing is written
-        then.
+        QdqError: nothing can be quantized, and `allow_empty` is not set; see `open_model`, `normalise`, `make_plan`,
+            `calibrate_scales`, `insert_pairs`. Nothing is written then.
     """
     options = options or InsertOptions()
     if data is not None and scales is not None:
@@ -169,8 +171,12 @@ def insert(
     decided = _decide(proto, view, options.plan, stored, table)
     advised: list[str] = []
     if data is not None:
+        if not options.allow_empty:
+            refuse_empty(view, decided, opened.name)  # before the data are run
         table, advised = _calibrated(proto, opened, decided, data, options, kept)
         decided = _decide(proto, view, options.plan, stored, table)
+    if not options.allow_empty:
+        refuse_empty(view, decided, opened.name)
     chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
     if scales is None and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)

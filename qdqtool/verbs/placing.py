@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import onnx
 
+from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.complete import bounded_scales
 from qdqtool.match.everywhere import every_tensor
@@ -15,6 +16,8 @@ from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_dla
 from qdqtool.verbs.float_tensors import find_float_tensors
+
+_SHOWN = 3
 
 
 def rounds_everywhere(options: PlanOptions | None) -> bool:
@@ -48,3 +51,26 @@ def points_everywhere(
 def with_fixed_ranges(view: GraphView, options: PlanOptions, scales: Mapping[str, Scale]) -> dict[str, Scale]:
     """Scales as the target has them whatever the data: outputs that it gives a fixed range take that."""
     return {**scales, **bounded_scales(view, load_rules(options.target, options.trt_version, options.rules))}
+
+
+def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
+    """Refuse a plain model in which nothing would be quantized: what came out would be the model itself.
+
+    Raises:
+        QdqError: the plan has no point and the graph no pair; why the operators stay in float is told.
+    """
+    if decided.points or view.pairs:
+        return
+    reasons: dict[str, list[str]] = {}
+    for one in decided.refusals:
+        reasons.setdefault(one.reason, []).append(one.site)
+    if not reasons:
+        told = "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
+    else:
+        many = sorted(reasons.items(), key=lambda item: -len(item[1]))
+        told = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
+    raise QdqError(where, f"has nothing to quantize ({told})", "--allow-empty writes it without Q/DQ all the same")
+
+
+def _more(sites: list[str]) -> str:
+    return f" and {len(sites) - 1} more" if sites[1:] else ""
