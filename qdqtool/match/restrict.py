@@ -61,7 +61,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
     points = {point.tensor for point in plan.activations}
     floats = {read.node for point in plan.activations if point.tensor in lost for read in point.reads}
     kept: list[Point] = []
-    refusals = [Refusal(name, "no-scale", "it is all zero on the data, so no scale follows") for name in sorted(lost)]
+    refusals = [Refusal(name, "no-scale", "is all zero on the data") for name in sorted(lost)]
     for point in plan.weights:
         sites = {read: activation_sites(view, view.producer[read.node], points) & lost for read in point.reads}
         reads = tuple(read for read in point.reads if not sites[read])
@@ -69,7 +69,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
             kept.append(replace(point, reads=reads))
         floats |= {read.node for read in point.reads if sites[read]}
         refusals += [
-            Refusal(read.node, "no-scale", f"it reads {min(sites[read])}, which is all zero on the data")
+            Refusal(read.node, "no-scale", f"reads {min(sites[read])}, which is all zero on the data")
             for read in point.reads
             if sites[read]
         ]
@@ -81,7 +81,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
         if reads or not point.reads:
             activations.append(replace(point, reads=reads))
         else:
-            refusals.append(Refusal(point.tensor, "no-scale", "what else its readers read is all zero on the data"))
+            refusals.append(Refusal(point.tensor, "no-scale", "its readers also read what is all zero on the data"))
     return replace(plan, points=(*activations, *kept), refusals=(*plan.refusals, *refusals))
 
 

@@ -15,7 +15,7 @@ from qdqtool.match.everywhere import from_sizes
 from qdqtool.match.plan import Plan
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.verbs.float_tensors import find_float_tensors, on_gpu_alone
+from qdqtool.verbs.float_tensors import FloatTensors, find_float_tensors, on_gpu_alone
 
 if TYPE_CHECKING:
     from qdqtool.verbs.peel import PeelOptions
@@ -52,20 +52,23 @@ def fill_every_tensor(
         points, table = {}, _calibrated(clean, tensors, ScaleTable(), options, "entropy")
     groups = decided.groups if options.fill == "propagate" else ()
     complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
-    missing = _missing(view, complete)
+    missing = _missing(view, complete, found)
     if missing and options.fill == "ptq" and options.data is not None and not options.force_ptq:
         table = _calibrated(clean, missing, table, options, str(table.facts.get("method", "mse")))
         complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
-        missing = _missing(view, complete)
+        missing = _missing(view, complete, found)
     why = {**found.unknown, **{name: table.unscaled[name] for name in missing if name in table.unscaled}}
     if missing and options.fill != "none":
         raise _without_scale(clean, missing, why, len(tensors), hopeless=missing[0] in table.facts.get("behind", ()))
-    return replace(complete, exempt={**why, **on_gpu_alone(view, complete.left), **complete.exempt})
+    return replace(complete, exempt={**why, **on_gpu_alone(view, found.unknown), **complete.exempt})
 
 
-def _missing(view: GraphView, complete: Complete) -> list[str]:
-    """The tensors that want a scale and have none: not what TensorRT computes while it builds, nor what plugins keep."""
-    spared = {*complete.exempt, *from_sizes(view), *on_gpu_alone(view, complete.left)}
+def _missing(view: GraphView, complete: Complete, found: FloatTensors) -> list[str]:
+    """The tensors that want a scale and have none.
+
+    Left out are what TensorRT computes while it builds, and tensors of unknown type that only plugins touch.
+    """
+    spared = {*complete.exempt, *from_sizes(view), *on_gpu_alone(view, found.unknown)}
     return [name for name in complete.left if name not in spared]
 
 

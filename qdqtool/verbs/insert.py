@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from qdqtool.calibration.feed import Data, Feed, FeedOptions
 
 
-# Rules whose refusals are told one by one: what the data say, and the model alone does not.
-_TOLD = ("keep-float", "no-scale")
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,8 @@ def insert(
     done = insert_pairs(view, decided, chosen, given=scales is not None)
     if data is not None:
         store_table(proto, table)
-    notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule in _TOLD]
+    notes += [f"{one.site} stays in float: {one.reason}" for one in decided.refusals if one.rule == "keep-float"]
+    notes += _without_scale(decided)
     if options.condition or data is not None:
         from qdqtool.verbs.conditioned import shifted_biases
 
@@ -191,6 +191,15 @@ def insert(
     notes += advised
     foreign = parser_warnings(proto, options.plan.trt_version)
     return InsertResult(give_back(proto, opened, target), decided, done, table, tuple(notes), foreign)
+
+
+def _without_scale(decided: Plan) -> list[str]:
+    """A sentence on what stays in float because no scale follows from the data."""
+    left = [f"{one.site} ({one.reason})" for one in decided.refusals if one.rule == "no-scale"]
+    if not left:
+        return []
+    more = f" and {len(left) - _SHOWN} more" if left[_SHOWN:] else ""
+    return [f"{len(left)} {'stay' if left[1:] else 'stays'} in float for want of a scale: {', '.join(left[:_SHOWN])}{more}"]
 
 
 def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:

@@ -42,7 +42,7 @@ def points_everywhere(
     for table in tables:
         if table is not None:
             behind = frozenset(table.facts.get("behind", ()))
-            unscaled.update({name: f"it {why}" for name, why in table.unscaled.items() if name not in behind})
+            unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
     found = find_float_tensors(proto, view.folder, view, tables)
     unscaled.update(found.unknown)
     return every_tensor(view, decided, rules, (*found.names, *found.unknown), unscaled)
@@ -57,9 +57,10 @@ def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
     """Refuse a plain model in which nothing would be quantized: what came out would be the model itself.
 
     Raises:
-        QdqError: the plan has no point and the graph no pair; why the operators stay in float is told.
+        QdqError: the plan has no point and the graph no pair; why the operators stay in float is told. Not where a
+            measurement keeps operators in float: those could be quantized.
     """
-    if decided.points or view.pairs:
+    if decided.points or view.pairs or any(one.rule == "keep-float" for one in decided.refusals):
         return
     reasons: dict[str, list[str]] = {}
     for one in decided.refusals:
