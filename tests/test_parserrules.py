@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import onnx.defs
 import pytest
 
-from qdqtool.parserrules import load_parser_rules
+from qdqtool.parserrules import load_parser_rules, tomllib
 from qdqtool.rulebook import rules_folder
 from qdqtool.trtversion import TrtVersion, parse
 
