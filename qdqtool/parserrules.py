@@ -56,7 +56,9 @@ def load_parser_rules() -> ParserRules:
     with path.open("rb") as file:
         document = tomllib.load(file)
     removed = frozenset(document["words"]["removed"])
-    return ParserRules(_ranges(path, document["operator"]), _ranges(path, document["plugin"]), removed, document["domains"])
+    return ParserRules(
+        _ranges(path, document["operator"]), _ranges(path, document["plugin"]), removed, document["domains"]
+    )
 
 
 def _ranges(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:

@@ -41,8 +41,14 @@ def test_operators_come_with_versions(op: str, first: str, before: str) -> None:
 
 def test_plugins_come_and_go() -> None:
     rules = load_parser_rules()
-    shipped = [v for v in ((7, 1, 3), (8, 0, 1), (10, 7, 0), (11, 0, 0)) if rules.ships("EfficientNMS_TRT", TrtVersion(*v))]
+    shipped = [
+        v for v in ((7, 1, 3), (8, 0, 1), (10, 7, 0), (11, 0, 0)) if rules.ships("EfficientNMS_TRT", TrtVersion(*v))
+    ]
     assert shipped == [(8, 0, 1), (10, 7, 0), (11, 0, 0)]
-    batched = [v for v in ((7, 0, 0), (7, 1, 3), (10, 7, 0), (11, 0, 0)) if rules.ships("BatchedNMSDynamic_TRT", TrtVersion(*v))]
+    batched = [
+        v
+        for v in ((7, 0, 0), (7, 1, 3), (10, 7, 0), (11, 0, 0))
+        if rules.ships("BatchedNMSDynamic_TRT", TrtVersion(*v))
+    ]
     assert batched == [(7, 1, 3), (10, 7, 0)], "the parser of 7.0 has no fallback to plugins"
     assert not rules.ships("FusedConv") and not rules.imports("FusedConv")

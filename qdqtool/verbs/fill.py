@@ -72,7 +72,9 @@ def _missing(view: GraphView, complete: Complete, found: FloatTensors) -> list[s
     return [name for name in complete.left if name not in spared]
 
 
-def _without_scale(clean: Opened, missing: list[str], why: Mapping[str, str], total: int, *, hopeless: bool) -> QdqError:
+def _without_scale(
+    clean: Opened, missing: list[str], why: Mapping[str, str], total: int, *, hopeless: bool
+) -> QdqError:
     told = [f"{name} ({why[name]})" if name in why else name for name in missing[:_SHOWN]]
     shown = ", ".join(told) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
     none = "--fill none to write the cache without them"

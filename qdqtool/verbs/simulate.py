@@ -150,7 +150,7 @@ def simulate(
     """
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
     from qdqtool.simulation import pairing
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.simulation.executor import Executor, last_in_reach
     from qdqtool.simulation.recorder import Recorder
 
     options = options or SimulateOptions()
@@ -158,9 +158,10 @@ def simulate(
     check_target(file, [path_of(model), path_of(options.cache), *files_of(data)])
     one = simulated_model(model, options)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(one.model.graph), feed_options)
+    names = last_in_reach(one.plain, one.folder)
     runs = (
-        Executor(one.plain, one.folder, None, one.name, options.provider),
-        Executor(one.model, one.folder, None, one.name, options.provider),
+        Executor(one.plain, one.folder, names, one.name, options.provider),
+        Executor(one.model, one.folder, names, one.name, options.provider),
     )
     batches = pairing.counted_batches(feed, "simulate", options.progress)
     with Recorder() as recorder:
@@ -170,8 +171,16 @@ def simulate(
         if file is not None:
             with replacing(file) as target:
                 recorder.write(target)
-    notes = (*feed.notes, *one.notes, NO_TASK_METRIC)
+    notes = (*feed.notes, *one.notes, *_out_of_reach(one, names), NO_TASK_METRIC)
     return SimulateResult(one, tuple(found.measures.values()), found.uncompared, found.samples, file, notes)
+
+
+def _out_of_reach(one: Simulated, names: tuple[str, ...]) -> list[str]:
+    """A sentence where outputs cannot be computed, on what is measured in their place."""
+    lost = [value.name for value in one.plain.graph.output if value.name not in names]
+    if not lost:
+        return []
+    return [f"onnxruntime cannot compute {', '.join(lost)}: {', '.join(names)} are the last tensors that it can"]
 
 
 def simulated_model(model: ModelSource, options: SimulateOptions | None = None) -> Simulated:

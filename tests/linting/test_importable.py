@@ -40,7 +40,9 @@ def test_q033_what_tensorrt_cannot_parse_is_an_error(net: str, told: str, todo: 
 
 
 def test_q033_a_plugin_of_nvidia_is_known_by_version() -> None:
-    batched, efficient = (foreign_net(f"{name} at the outputs") for name in ("BatchedNMSDynamic_TRT", "EfficientNMS_TRT"))
+    batched, efficient = (
+        foreign_net(f"{name} at the outputs") for name in ("BatchedNMSDynamic_TRT", "EfficientNMS_TRT")
+    )
     assert findings_of(efficient, "Q033") == findings_of(efficient, "Q033", version=V11) == []
     assert findings_of(batched, "Q033", version=V8_6) == []
     for version in (V11, None):
@@ -59,7 +61,10 @@ def test_an_operator_of_onnx_is_imported_from_some_version_on() -> None:
     model = model_of("g (float[1,1,4,4] x, float[1,4,4,2] at) => (float[1,1,4,4] z) { z = GridSample(x, at) }")
     assert foreign_operators(model, None) == foreign_operators(model, V8_6) == []
     (one,) = foreign_operators(model, V8_4)
-    assert (one.verdict, one.reason) == ("refused", "the parser of TensorRT 8.4.1 does not import it (8.5 or later does)")
+    assert (one.verdict, one.reason) == (
+        "refused",
+        "the parser of TensorRT 8.4.1 does not import it (8.5 or later does)",
+    )
     (never,) = foreign_operators(model_of("g (float[1,2,2] x) => (float[1] z) { z = Det(x) }"), None)
     assert (never.op, never.verdict) == ("Det", "refused")
 

@@ -43,7 +43,9 @@ def test_it_stays_in_float_and_is_named(method: str) -> None:
     options = verbs.InsertOptions(plan=ALL.plan, calibration=CalibrationOptions(method, progress=False))
     done = verbs.insert(dead(ALONE), data=samples(), options=options)
     assert {point.tensor for point in done.plan.activations} == {"x", "r1", "a"}
-    assert any(note.startswith("2 stay in float for want of a scale: r2 (is all zero on the data), c3") for note in done.notes)
+    assert any(
+        note.startswith("2 stay in float for want of a scale: r2 (is all zero on the data), c3") for note in done.notes
+    )
     told = "\n".join(explain(verbs.plan(done.model, ALL.plan), "r2"))
     assert "r2: left in float by rule no-scale: is all zero on the data" in told
     assert not verbs.insert(done.model, scales=done.table, options=ALL).inserted.added, "L2"
@@ -81,4 +83,3 @@ def test_for_the_dla_it_is_left_out_and_peeled_without() -> None:
     assert "r2" in left and any("r2 (is all zero)" in note for note in done.notes)
     peeled = verbs.peel(done.model, verbs.PeelOptions(V8_5, target="dla"))
     assert peeled.table.unscaled["r2"] == "is all zero" and "r1" in peeled.cache.entries
-

@@ -45,7 +45,9 @@ def test_onnxruntime_knows_it() -> None:
 
 
 def test_integers_behind_it_are_no_floats() -> None:
-    model = model_of("g (float[1,4] x) => (int64[2] s) { f = com.microsoft.FastGelu(x) t = Identity(f) i = Shape(t) s = Identity(i) }")
+    model = model_of(
+        "g (float[1,4] x) => (int64[2] s) { f = com.microsoft.FastGelu(x) t = Identity(f) i = Shape(t) s = Identity(i) }"
+    )
     model.opset_import.add(domain="com.microsoft", version=1)
     assert found(model).names == ("x", "f", "t")
 
@@ -63,7 +65,9 @@ def test_what_was_observed_is_float_without_onnxruntime(monkeypatch: pytest.Monk
 def test_behind_a_plugin_nobody_knows() -> None:
     known = found(foreign_net("an unknown domain"))
     assert known.names == ("x", "c1", "r1", "c2", "r2", "z")
-    assert known.unknown == {name: "its type is not known, since it lies behind custom::Sharpen" for name in ("u", "v", "c3")}
+    assert known.unknown == {
+        name: "its type is not known, since it lies behind custom::Sharpen" for name in ("u", "v", "c3")
+    }
 
 
 def test_what_plugins_alone_touch_never_meets_the_dla() -> None:
@@ -78,7 +82,9 @@ def test_peel_has_a_scale_for_every_tensor_behind_a_contrib_operator() -> None:
     placed = verbs.insert(foreign_net("FusedConv"), data=samples())
     peeled = verbs.peel(placed.model, verbs.PeelOptions(V8_5, target="dla"))
     assert set(peeled.cache.entries) == set(EVERY)
-    every = verbs.insert(foreign_net("FusedConv"), data=samples(), options=verbs.InsertOptions(plan=PlanOptions("dla", V8_5)))
+    every = verbs.insert(
+        foreign_net("FusedConv"), data=samples(), options=verbs.InsertOptions(plan=PlanOptions("dla", V8_5))
+    )
     assert {point.tensor for point in every.plan.activations} == set(EVERY)
 
 
@@ -95,7 +101,9 @@ def test_what_remains_is_named_and_refused() -> None:
 def test_ptq_for_the_dla_refuses_what_it_would_leave_out() -> None:
     options = verbs.PtqOptions(V8_5, "dla")
     for net in ("EfficientNMS_TRT in the middle",):
-        with pytest.raises(QdqError, match=r"cannot be computed by onnxruntime: nb \(behind EfficientNMS_TRT\), up") as caught:
+        with pytest.raises(
+            QdqError, match=r"cannot be computed by onnxruntime: nb \(behind EfficientNMS_TRT\), up"
+        ) as caught:
             verbs.ptq(foreign_net(net), samples(), options)
         assert "--target gpu" in caught.value.todo
     done = verbs.ptq(foreign_net("EfficientNMS_TRT at the outputs"), samples(), options)
