@@ -21,7 +21,7 @@ SCHEMA = 1
 _ORIGINS = get_args(Origin)
 
 
-# Why a tensor has no scale, as `unscaled` says it: what was seen of it is 0, so that any scale would do and none follows.
+# Why a tensor has no scale, as `unscaled` says it: nothing but 0 was seen of it, so no scale follows.
 ALL_ZERO = "is all zero"
 
 

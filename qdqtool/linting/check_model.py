@@ -99,11 +99,11 @@ def qdq_form(subject: Subject) -> Iterator[Fault]:
 
 @check("Q033", "foreign-operator", "error")
 def foreign_operator(subject: Subject) -> Iterator[Fault]:
-    """An operator that TensorRT's ONNX parser does not import, such as one of onnxruntime's own (FusedConv) or Brevitas'.
+    """An operator that TensorRT's ONNX parser does not import, such as onnxruntime's FusedConv or Brevitas' Quant.
 
     The parser goes by the operator's name alone and ignores the domain. What it does not import it takes for a plugin:
     those that NVIDIA ships are known here by version (EfficientNMS_TRT; BatchedNMSDynamic_TRT up to 10.16). Any other
-    operator of a domain that is not known is a warning: it needs a plugin of your own. Operators on integers are Q025's.
+    operator of a domain that is not known is a warning: it needs a plugin of your own. Operators on integers: Q025.
     """
     for one in foreign_operators(subject.proto, subject.asked):
         if one.op.rpartition("::")[2] not in subject.words.integer:

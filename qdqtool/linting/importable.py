@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators of a model TensorRT's ONNX parser can make nothing of, and why. No finding and no message on stderr."""
+"""Which operators of a model TensorRT's ONNX parser does not import, and why. No findings and no printing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def foreign_operators(proto: onnx.ModelProto, version: TrtVersion | None) -> lis
 
 
 def parser_warnings(proto: onnx.ModelProto, version: TrtVersion | None) -> tuple[str, ...]:
-    """What a verb that leads to TensorRT says of such operators: a sentence for each verdict, none where all is well."""
+    """What a verb that leads to TensorRT says of such operators: at most one sentence for each verdict."""
     rules = load_parser_rules()
     found = foreign_operators(proto, version)
     if version is None:  # the plugin that one version lacks is there with the one that may be meant

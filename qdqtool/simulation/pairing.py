@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -60,25 +60,18 @@ class Measured:
     samples: int = 0
 
 
-def shared_tensors(
-    first: GraphView,
-    second: GraphView,
-    wanted: str = "all",
-    outputs: tuple[Sequence[str], Sequence[str]] | None = None,
-) -> Shared:
+def shared_tensors(first: GraphView, second: GraphView, wanted: str = "all") -> Shared:
     """The tensors that operators of two graphs make, Q/DQ pairs seen through, matched by name.
 
     Args:
         first: the reference.
         second: the other.
         wanted: all, outputs (of the graphs), or a regular expression that is searched in names.
-        outputs: what counts as the outputs of each; None for those of the graphs.
 
     Raises:
         QdqError: not a regular expression, or no tensor of both is wanted.
     """
-    ends = outputs or (first.outputs, second.outputs)
-    names, others = _wanted(first, wanted, ends[0]), _wanted(second, wanted, ends[1])
+    names, others = _wanted(first, wanted), _wanted(second, wanted)
     known, other_known = frozenset(names), frozenset(others)
     both = tuple(name for name in names if name in other_known)
     if not both:
@@ -89,9 +82,9 @@ def shared_tensors(
     return Shared(both, only_first, tuple(name for name in others if name not in known))
 
 
-def _wanted(view: GraphView, wanted: str, outputs: Sequence[str]) -> list[str]:
+def _wanted(view: GraphView, wanted: str) -> list[str]:
     if wanted == "outputs":
-        return list(dict.fromkeys(outputs))
+        return list(dict.fromkeys(view.outputs))
     made = [name for node in view.nodes for name in node.outputs if name and not view.is_constant(name)]
     every = list(dict.fromkeys((*made, *view.outputs)))
     if wanted == "all":

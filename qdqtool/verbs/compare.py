@@ -29,8 +29,7 @@ class CompareOptions:
     """What is compared.
 
     Attributes:
-        tensors: all, outputs (those of the graph, or what an operator reads that onnxruntime lacks; no ranking of
-            culprits then), or a regular expression that is searched in names.
+        tensors: all, outputs (no ranking of culprits then), or a regular expression that is searched in names.
         provider: what onnxruntime runs on: cpu, cuda or tensorrt.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
@@ -45,8 +44,7 @@ class Comparison:
     """A model against a reference.
 
     Attributes:
-        outputs: measures of the outputs that both have, in graph order; where outputs alone are asked for and lie
-            behind an operator that onnxruntime lacks, of what that reads.
+        outputs: measures of the outputs that both have, in graph order.
         tensors: measures of all that was compared, in graph order, outputs among them.
         culprits: where error is born, most first; none for outputs alone.
         uncompared: tensor of both -> why it has no measure.
@@ -114,7 +112,7 @@ def compare(
     """
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
     from qdqtool.simulation import pairing
-    from qdqtool.simulation.executor import Executor, last_in_reach, out_of_reach
+    from qdqtool.simulation.executor import Executor, out_of_reach
 
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)
@@ -122,8 +120,7 @@ def compare(
     names = _told_apart(first.name, second.name)
     pairing.check_same_inputs(inputs, others, names)
     view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
-    ends = last_in_reach(first.proto, first.folder), last_in_reach(second.proto, second.folder)
-    shared = pairing.shared_tensors(view, other_view, options.tensors, ends)
+    shared = pairing.shared_tensors(view, other_view, options.tensors)
     lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
     shared, left_out = pairing.without(shared, lacking)
     behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
@@ -135,10 +132,9 @@ def compare(
     feed = data if isinstance(data, Feed) else open_feed(data, pairing.stricter(inputs, others), feed_options)
     found = pairing.measure(runs, wanted, pairing.counted_batches(feed, "compare", options.progress))
     measures = {name: one for name, one in found.measures.items() if name not in behind}
-    told = ends[0] if options.tensors == "outputs" else ()
     read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name in behind}
     return Comparison(
-        tuple(measures[name] for name in dict.fromkeys((*view.outputs, *told)) if name in measures),
+        tuple(measures[name] for name in dict.fromkeys(view.outputs) if name in measures),
         tuple(measures.values()),
         () if options.tensors == "outputs" else tuple(_culprits(view, measures, read)),
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a model hold float32, also where shape inference knows no type; and which need no scale. No scales."""
+"""Which tensors of a model hold float32, also where shape inference knows no type. No scales."""
 
 from __future__ import annotations
 

@@ -230,10 +230,3 @@ def test_tensors_whose_channels_were_divided_are_told() -> None:
         assert "channels of 4 tensors" in compare(plain, conditioned).notes[0]
     set_metadata(conditioned, CONDITIONED, "of another hand")
     assert compare(plain, conditioned).notes == ()
-
-
-def test_outputs_behind_a_plugin_are_compared_by_what_it_reads() -> None:
-    text = "g (float[1, 2] x) => (float[1, 2] y) { a = Neg(x)  n = trt.Plugin(a)  y = Abs(n) }"
-    options = CompareOptions(tensors="outputs")
-    result = compare(model_of(text), model_of(text), np.ones((1, 2), np.float32), options)
-    assert [one.tensor for one in result.outputs] == [one.tensor for one in result.tensors] == ["a"]

@@ -65,9 +65,8 @@ def test_what_was_observed_is_float_without_onnxruntime(monkeypatch: pytest.Monk
 def test_behind_a_plugin_nobody_knows() -> None:
     known = found(foreign_net("an unknown domain"))
     assert known.names == ("x", "c1", "r1", "c2", "r2", "z")
-    assert known.unknown == {
-        name: "its type is not known, since it lies behind custom::Sharpen" for name in ("u", "v", "c3")
-    }
+    why = "its type is not known, since it lies behind custom::Sharpen"
+    assert known.unknown == dict.fromkeys(("u", "v", "c3"), why)
 
 
 def test_what_plugins_alone_touch_never_meets_the_dla() -> None:
