@@ -30,8 +30,14 @@ def test_operators_are_those_of_onnx_or_of_its_first_versions() -> None:
 
 @pytest.mark.parametrize(
     ("op", "first", "before"),
-    [("Conv", "5.0.6", ""), ("GridSample", "8.5.1", "8.4.1"), ("LayerNormalization", "8.6.1", "8.5.2")]
-    + [("Einsum", "8.2.1", "8.0.1"), ("Hardmax", "9.2.0", "9.1.0"), ("Attention", "10.14.0", "10.7.0")],
+    [
+        ("Conv", "5.0.6", ""),
+        ("Einsum", "8.2.1", "8.0.1"),
+        ("GridSample", "8.5.1", "8.4.1"),
+        ("LayerNormalization", "8.6.1", "8.5.2"),
+        ("Hardmax", "9.2.0", "9.1.0"),
+        ("Attention", "10.14.0", "10.7.0"),
+    ],
 )
 def test_operators_come_with_versions(op: str, first: str, before: str) -> None:
     rules = load_parser_rules()

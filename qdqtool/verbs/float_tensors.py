@@ -83,7 +83,7 @@ def _asked(proto: onnx.ModelProto, folder: Path | None, names: list[str]) -> tup
 
 
 def on_gpu_alone(view: GraphView, names: Iterable[str]) -> dict[str, str]:
-    """Of some tensors those that only plugins touch, each with the reason: the DLA runs no plugin and never sees them."""
+    """Of some tensors those that only plugins touch, each with the reason: the DLA runs no plugin."""
     found = {}
     for name in names:
         maker = view.producer.get(name)

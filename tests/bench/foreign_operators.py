@@ -2,8 +2,8 @@
 """What each verb says of graphs with foreign or unknown operators: exit code, and the line that tells.
 
 A script: python tests/bench/foreign_operators.py [WORD ...] prints the table of `foreign_nets.NETS` (those whose names
-hold a word), and fails on exit code 70 and on anything lost without a word. tests/cli/test_cli_foreign_operators.py asserts
-the same in the suite.
+hold a word), and fails on exit code 70 and on anything lost without a word. The suite asserts the same
+(tests/cli/test_cli_foreign_operators.py).
 """
 
 from __future__ import annotations
