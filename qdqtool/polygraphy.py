@@ -113,6 +113,8 @@ class InsertQdq(BaseLoader):
         result = insert(_model(self._model), data=_data(self._data), scales=scales, options=self._options)
         for note in result.notes:
             G_LOGGER.info(note)
+        for warning in result.warnings:
+            G_LOGGER.warning(warning)
         if result.estimated:
             G_LOGGER.warning(f"{result.estimated} scales are estimated without data: calibrate with data, or fine-tune")
         return result.model

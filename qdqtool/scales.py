@@ -22,6 +22,10 @@ SCHEMA = 1
 _ORIGINS = get_args(Origin)
 
 
+# Why a tensor has no scale, as `unscaled` says it: nothing but 0 was seen of it, so no scale follows.
+ALL_ZERO = "is all zero"
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Scale:
     """The size of one integer step of a tensor, and where it comes from.
@@ -166,6 +170,11 @@ class ScaleTable:
     def get(self, name: str) -> Scale | None:
         """The scale of a tensor, or None."""
         return self.scales.get(name)
+
+    @property
+    def all_zero(self) -> frozenset[str]:
+        """The tensors that have no scale since they held nothing but zeros, such as the output of a dead Relu."""
+        return frozenset(name for name, reason in self.unscaled.items() if reason == ALL_ZERO)
 
     def to_json(self, *, indent: int | None = 1) -> str:
         """The text of scales.json: same table, same bytes."""

@@ -68,7 +68,7 @@ def calibrate_scales(
         feed: the batches; a `Feed` also says what they are. Walked once, more often only with `max_memory`.
         options: method (default mse), provider, workers, checkpoint.
         wanted: tensors to observe; None for every float32 one of the main graph.
-        points: tensors that must get a scale; for others the table says why they have none.
+        points: tensors that must get a scale unless they are all zero; for others the table says why they have none.
         placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
 
     Returns:
@@ -76,8 +76,8 @@ def calibrate_scales(
         holds method, samples and what the data was, nothing that differs between two equal runs.
 
     Raises:
-        QdqError: no samples; NaN in any tensor; Inf or only zeros in one of `points`; what `OrtActivations` refuses; a
-            checkpoint that is in the way or of another calibration.
+        QdqError: no samples; NaN in any tensor; Inf in one of `points`, or no elements; what `OrtActivations` refuses;
+            a checkpoint that is in the way or of another calibration.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
     options = with_method(options)

@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibration.backends.ort import OrtActivations
+from qdqtool.calibration.backends.ort import ObservableModel, OrtActivations
 from qdqtool.calibration.feed import Batch
 from qdqtool.errors import QdqError
 
 Float64 = npt.NDArray[np.float64]
-_FLOAT = onnx.TensorProto.FLOAT
 # From here on a model loses much. Of 51 INT8 models (17 labelled networks by three methods, regression heads in float;
 # tests/bench/README.md) none lies between 0.14 and 0.24. Below, the metric (mAP, AP50, top-1) lost 8 % of itself at
 # most; above, 2 to 15 %, and from 0.6 on a fifth to all of it.
@@ -32,7 +31,7 @@ class Yardstick:
 
     Attributes:
         samples: what is run.
-        outputs: names of the float32 outputs.
+        outputs: names of the tensors that are compared; see `comparable_outputs`.
         wanted: per sample, an array per output.
         provider: what onnxruntime runs on.
         where: what messages call the model.
@@ -51,9 +50,9 @@ class Yardstick:
         """Run the float model.
 
         Raises:
-            QdqError: no output is float32 and made by a node; what `OrtActivations` refuses.
+            QdqError: nothing to compare by; what `OrtActivations` refuses.
         """
-        outputs = comparable_outputs(proto)
+        outputs = comparable_outputs(proto, folder, provider, where)
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
         wanted = _outputs(proto, folder, samples, outputs, provider, where)
@@ -87,11 +86,25 @@ class Yardstick:
         return sum(losses) / len(losses)
 
 
-def comparable_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """The outputs of a model that are float32 and made by a node."""
-    made = {name for node in proto.graph.node for name in node.output}
-    floats = (value for value in proto.graph.output if value.type.tensor_type.elem_type == _FLOAT)
-    return tuple(value.name for value in floats if value.name in made)
+def comparable_outputs(
+    proto: onnx.ModelProto, folder: Path | None, provider: str = "cpu", where: object = "model"
+) -> tuple[str, ...]:
+    """The float32 tensors by which two forms of a model are compared: the last ones that onnxruntime can compute.
+
+    Those are the outputs of the graph that nodes make, and what an operator that onnxruntime lacks reads, such as a
+    detector's boxes and scores in front of an NMS plugin.
+
+    Args:
+        proto: the model, external data not loaded; it is not changed.
+        folder: where its external data lie.
+        provider: cpu, cuda or tensorrt.
+        where: what messages call the model.
+
+    Raises:
+        QdqError: what `ObservableModel` refuses.
+    """
+    model = ObservableModel(proto, folder, provider, where)
+    return model.floats(model.ends)
 
 
 def _outputs(

@@ -19,7 +19,7 @@ from qdqtool.calibration.roofline import Work, work_of
 from qdqtool.calibration.shadow import Trial, shadow_pass
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, make_plan
-from qdqtool.match.restrict import activation_sites
+from qdqtool.match.restrict import activation_sites, share_scales
 from qdqtool.match.spread import borrowed_scales
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.rulebook import load_rules
@@ -38,12 +38,14 @@ class Quantised:
         options: where the points are.
         cuts: tensors that got a pair of their own.
         scales: of every point.
+        all_zero: tensors that held nothing but zeros and have no scale; see `make_plan`.
     """
 
     source: Source
     options: PlanOptions
     cuts: tuple[str, ...]
     scales: Mapping[str, Scale]
+    all_zero: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ class SensitivityRunner:
         source = quantised.source
         self._proto, self._folder = source.proto, source.folder
         self.view = GraphView(source.proto.graph, source.folder)
-        self.plan = make_plan(self.view, quantised.options, cuts=quantised.cuts)
+        self.plan = make_plan(self.view, quantised.options, cuts=quantised.cuts, all_zero=quantised.all_zero)
+        self._scales = share_scales(self.plan, quantised.scales, quantised.all_zero)
         self._float = set(self.plan.float_nodes)
         few = source.samples[:OUTPUT_SAMPLES]
         self._yardstick = Yardstick.of(source.proto, source.folder, few, source.provider, source.where)
@@ -143,8 +146,9 @@ class SensitivityRunner:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         view = GraphView(proto.graph, self._folder)
-        options, scales = self._quantised.options, self._quantised.scales
-        plan = make_plan(view, options, floats=self._float | floats, cuts=self._quantised.cuts)
+        what, scales = self._quantised, self._scales
+        options, stay = what.options, self._float | floats
+        plan = make_plan(view, options, floats=stay, cuts=what.cuts, all_zero=what.all_zero)
         wanted = [point.tensor for point in plan.activations]
         if any(name not in scales for name in wanted):
             rules = load_rules(options.target, options.trt_version, options.rules)
@@ -165,7 +169,7 @@ class SensitivityRunner:
         trials = []
         for key in self.operators:
             sites = activation_sites(self.view, self.view.producer[key], points)
-            bits = [self._quantised.scales[name].bits for name in sorted(sites) if name in self._quantised.scales]
+            bits = [self._scales[name].bits for name in sorted(sites) if name in self._scales]
             if bits:
                 trials.append(Trial(key, (np.float32(max(bits)),), axes[key]))
         return trials

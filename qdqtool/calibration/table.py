@@ -15,7 +15,7 @@ from qdqtool.calibration.state import State
 from qdqtool.calibration.survey import AnyHistogram
 from qdqtool.calibration.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
-from qdqtool.scales import Scale, ScaleTable
+from qdqtool.scales import ALL_ZERO, Scale, ScaleTable
 
 
 def read_table(state: State, method: Method, *, beside: str = "", points: Collection[str] = ()) -> ScaleTable:
@@ -25,10 +25,10 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
         state: what was counted, how the tensors that were not fetched follow, what the table is to tell of the data.
         method: how a clipping value is read from a histogram.
         beside: another method, whose predicted loss is told; needs mergeable histograms.
-        points: tensors that must get a scale; for others the table says why they have none.
+        points: tensors that must get a scale unless they are all zero; for others the table says why they have none.
 
     Raises:
-        QdqError: Inf or only zeros in one of `points`.
+        QdqError: Inf in one of `points`, or no elements.
     """
     survey, observation = state.survey, state.observation
     counted = observation.of_all(survey)
@@ -38,7 +38,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     everything.update((name, everything[after]) for name, after in survey.follows.items())
     unscaled.update((name, reason) for name in survey.names if (reason := _fault(everything[name])))
     for name in survey.names:
-        if name in unscaled and name in points:
+        if name in points and unscaled.get(name, ALL_ZERO) != ALL_ZERO:
             reason = f"is quantised, but {unscaled[name]} in {observation.samples} samples of the data"
             raise QdqError(name, reason, "give other data, or keep its operators in float")
     scales = {
@@ -86,7 +86,7 @@ def _fault(histogram: AnyHistogram | AffineRange) -> str:
         return "holds Inf"
     if histogram.is_empty:
         return "has no elements"
-    return "is all zero" if histogram.all_zero else ""
+    return ALL_ZERO if histogram.all_zero else ""
 
 
 def _amax(method: Method, histogram: AnyHistogram) -> Any:

@@ -56,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-range", metavar="LO:HI", help="values of the network's input, for estimation without data"
     )
+    parser.add_argument(
+        "--allow-empty", action="store_true", help="write a model in which nothing can be quantized, too, without Q/DQ"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument(
         "--explain", metavar="NAME", help="print what was decided about a tensor or node, write nothing"
@@ -115,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
     print_notes(result.table, args)
     for note in result.notes:
         warn(note, args, kind="note")
+    for warning in result.warnings:
+        warn(warning, args)
     if result.estimated:
         warn(f"{counted(result.estimated, 'scale')} estimated without data: calibrate with --data, or fine-tune", args)
     if args.json:
@@ -206,6 +211,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         condition=args.condition,
         advise=not args.quiet,
         whole_table=not args.points_only,
+        allow_empty=args.allow_empty,
     )
 
 
@@ -303,9 +309,9 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
         lines.append(f"float heads: {', '.join(floats[:6])}{more}")
     if result.inserted.kept:
         lines.append(f"kept {counted(len(result.inserted.kept), 'pair')} that stood there")
-    if not result.plan.points:
-        lines.append("nothing to quantise: no weighted operator that runs in INT8")
     if result.output_loss is not None:
         lines.append(result.output_loss.told())
     lines.append(f"wrote {result.model}")
+    if not result.plan.points and not result.inserted.kept:
+        return [*lines, "nothing was quantized: the model has no Q/DQ"]
     return [*lines, *after_insert(args, result)]

@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     result = ptq(args.model, args.data, options, cache=args.cache)
     print_notes(result.table, args)
-    for note in (options.trt_version.warning, *result.notes):
-        if note:
-            warn(note, args)
+    for text in (options.trt_version.warning, *result.notes, *result.warnings):
+        if text:
+            warn(text, args)
     if args.json:
         print_json(_facts(result))
     else:

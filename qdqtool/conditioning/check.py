@@ -15,9 +15,9 @@ import onnx
 
 from qdqtool.calibration.backends.ort import OrtActivations
 from qdqtool.calibration.feed import Batch
+from qdqtool.calibration.loss import comparable_outputs
 from qdqtool.conditioning.sums import ExactSum
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
 
 # What equalising and smoothing may change: the root of the mean square of the difference over the range of the output,
 # largest less smallest value. Not over the output's own root mean square, which is small where most values are near 0.
@@ -44,12 +44,13 @@ class Difference:
 
 
 class Outputs:
-    """The float32 outputs of one model, ready to run: made before the model is edited, it stays what it was."""
+    """The float32 outputs of one model, ready to run: made before the model is edited, it stays what it was.
+
+    Behind an operator that onnxruntime lacks nothing can be compared: then what that operator reads is an output here.
+    """
 
     def __init__(self, proto: onnx.ModelProto, folder: Path | None) -> None:
-        view = GraphView(proto.graph, folder)
-        names = [name for name in dict.fromkeys(view.outputs) if name in view.producer and not view.is_constant(name)]
-        self._activations = OrtActivations(proto, folder, names)
+        self._activations = OrtActivations(proto, folder, comparable_outputs(proto, folder))
 
     def run(self, sample: Batch) -> dict[str, npt.NDArray[np.float32]]:
         """Each float32 output for one sample."""

@@ -21,6 +21,7 @@ from qdqtool.conditioning.sums import ExactSum
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.restrict import share_scales
 from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
 from qdqtool.scales import Float32, ScaleTable
 
@@ -132,10 +133,11 @@ def read_scales(subject: Subject, table: ScaleTable) -> dict[str, tuple[Node, Fl
         QdqError: a point without a scale.
     """
     plan = subject.plan
-    missing = [point.tensor for point in plan.activations if point.tensor not in table]
+    shared = share_scales(plan, table.scales, table.all_zero)
+    missing = [point.tensor for point in plan.activations if point.tensor not in shared]
     if missing:
         raise QdqError(missing[0], "is quantised and the table has no scale for it", "calibrate this model")
-    largest = {tie: max((table[name].bits for name in names), key=float) for tie, names in plan.ties().items()}
+    largest = {tie: max((shared[name].bits for name in names), key=float) for tie, names in plan.ties().items()}
     return {
         use.node.key: (use.node, largest[point.tie])
         for point in plan.activations

@@ -254,8 +254,8 @@ class _Run:
         self.method = str(table.facts.get("method", "given"))
         cuts = table.facts.get("cuts", ())  # `auto` gave some readers a scale of their own
         kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
-        if cuts or kept:
-            subject = look(self.lifted, self.folder, self.settings.plan, cuts, kept)
+        if cuts or kept or table.all_zero:
+            subject = look(self.lifted, self.folder, self.settings.plan, cuts, kept, table.all_zero)
             table = self._with_moved_points(subject, table)
         losses = measure_losses(subject, table, self.samples)
         additions, left = find_additions(subject, losses)

@@ -40,13 +40,14 @@ def look(
     options: PlanOptions,
     cuts: Collection[str] = (),
     kept: Mapping[str, str] | None = None,
+    all_zero: Collection[str] = (),
 ) -> Subject:
-    """Index and plan a model; `cuts` and `kept` as in `make_plan`.
+    """Index and plan a model; `cuts`, `kept` and `all_zero` as in `make_plan`.
 
     Raises:
         QdqError: what `make_plan` refuses.
     """
     view = GraphView(proto.graph, folder)
-    plan = make_plan(view, options, cuts=cuts, kept=kept or {})
+    plan = make_plan(view, options, cuts=cuts, kept=kept or {}, all_zero=all_zero)
     rules = load_rules(options.target, options.trt_version, options.rules)
     return Subject(proto, folder, view, plan, find_ways(view, rules, plan))

@@ -17,6 +17,7 @@ from onnx import AttributeProto, NodeProto, TypeProto, helper, numpy_helper, ver
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.guard import label
+from qdqtool.parserrules import load_parser_rules
 
 TARGET = 13
 _BATCH = 512
@@ -65,6 +66,17 @@ def lift(sites: Sequence[Site], opset: int, taken: set[str], where: object) -> l
             _refuse_invalid(fresh, sites[index].node, opset, where)
             found.append(None if _unchanged(fresh, sites[index].node) else fresh)
     return found
+
+
+def refuse_removed(node: NodeProto, opset: int, where: object) -> None:
+    """Refuse an operator that ONNX took out with opset 10 (ImageScaler, Affine, Crop): no later opset means it.
+
+    Raises:
+        QdqError: it is one; it is named.
+    """
+    if node.domain in ("", "ai.onnx") and opset < TARGET and node.op_type in load_parser_rules().removed:
+        reason = f"{label(node)} cannot be lifted from opset {opset} to {TARGET} (opset 10 took it out of ONNX)"
+        raise QdqError(where, reason, f"{_TODO}; qdqtool ptq and calibrate do not lift")
 
 
 def type_attributes(node: NodeProto) -> None:

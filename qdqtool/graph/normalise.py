@@ -18,7 +18,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, h
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.guard import subgraphs_of
-from qdqtool.graph.lift import TARGET, Site, lift, type_attributes
+from qdqtool.graph.lift import TARGET, Site, lift, refuse_removed, type_attributes
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import infer_types, opset_of
 
@@ -97,6 +97,8 @@ def _planned(proto: onnx.ModelProto, regions: list[_Region], folder: Path | None
     taken = _tensor_names(regions)
     plans: list[dict[int, list[NodeProto]]] = []
     for region in regions:
+        for node in region.owner.node:
+            refuse_removed(node, region.opset, region.where)
         positions = [i for i, node in enumerate(region.owner.node) if _differs(node, region)]
         sites = [_site(region.owner.node[i], region, folder) for i in positions]
         found = lift(sites, region.opset, taken, region.where)

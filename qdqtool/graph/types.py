@@ -21,12 +21,40 @@ _KEEPS_SHAPE = frozenset(
 
 def float_tensors(proto: onnx.ModelProto) -> list[str]:
     """The tensors of the main graph that are known to be float32, inputs first; initialisers are not among them."""
-    graph = infer_types(proto, opset_of(proto) or 1, in_order=True)
+    types = known_types(proto, in_order=True)
+    return [name for name in _activations(proto) if types.get(name) == TensorProto.FLOAT]
+
+
+def untyped_tensors(proto: onnx.ModelProto) -> list[str]:
+    """What the nodes of the main graph make without shape inference knowing its type, in the order of the file."""
+    types = known_types(proto, in_order=True)
+    return [name for name in _activations(proto) if name and name not in types]
+
+
+def _activations(proto: onnx.ModelProto) -> list[str]:
+    """Inputs and what nodes make, in the order of the file, each once; initialisers are not among them."""
     weights = {tensor.name for tensor in proto.graph.initializer}
-    types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     order = [value.name for value in proto.graph.input] + [name for node in proto.graph.node for name in node.output]
-    kinds = {name: types[name].tensor_type.elem_type for name in order if name in types and name not in weights}
-    return [name for name, kind in kinds.items() if kind == TensorProto.FLOAT]
+    return [name for name in dict.fromkeys(order) if name not in weights]
+
+
+def known_types(proto: onnx.ModelProto, *, in_order: bool = False) -> dict[str, int]:
+    """Element type, as in onnx.TensorProto, of each tensor of the main graph whose type shape inference finds.
+
+    What is no tensor (a sequence, an optional, a map) has 0. Tensors without a known type are left out: those of
+    operators that onnx has no schema for, and what follows from them.
+
+    Args:
+        proto: the model.
+        in_order: see `infer_types`.
+    """
+    graph = infer_types(proto, opset_of(proto) or 1, in_order=in_order)
+    found: dict[str, int] = {}
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kind = value.type.WhichOneof("value")
+        if kind is not None and (kind != "tensor_type" or value.type.tensor_type.elem_type):
+            found[value.name] = value.type.tensor_type.elem_type if kind == "tensor_type" else 0
+    return found
 
 
 def opset_of(proto: onnx.ModelProto | onnx.FunctionProto) -> int | None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.linting.checks import Fault, check
+from qdqtool.linting.finding import Severity
+from qdqtool.linting.importable import foreign_operators
 from qdqtool.linting.subject import Subject
 
 _OPSET_QDQ, _OPSET_AXIS = 10, 13
@@ -93,6 +95,20 @@ def qdq_form(subject: Subject) -> Iterator[Fault]:
         elif subject.opset < _OPSET_AXIS and any(item.name == "axis" for item in node.proto.attribute):
             text = f"{op} has an axis in opset {subject.opset}, it may have one from {_OPSET_AXIS} on: not valid ONNX"
             yield Fault(node.name, text, "convert the FP32 model to opset 13 before quantising: qdqtool insert does")
+
+
+@check("Q033", "foreign-operator", "error")
+def foreign_operator(subject: Subject) -> Iterator[Fault]:
+    """An operator that TensorRT's ONNX parser does not import, such as onnxruntime's FusedConv or Brevitas' Quant.
+
+    The parser goes by the operator's name alone and ignores the domain. What it does not import it takes for a plugin:
+    those that NVIDIA ships are known here by version (EfficientNMS_TRT; BatchedNMSDynamic_TRT up to 10.16). Any other
+    operator of a domain that is not known is a warning: it needs a plugin of your own. Operators on integers: Q025.
+    """
+    for one in foreign_operators(subject.proto, subject.asked):
+        if one.op.rpartition("::")[2] not in subject.words.integer:
+            severity: Severity = "error" if one.verdict == "refused" else "warning"
+            yield Fault(one.nodes[0], f"{one.counted}: {one.reason}", one.todo, severity=severity)
 
 
 def _name_of(subject: Subject) -> str:

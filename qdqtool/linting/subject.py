@@ -23,7 +23,7 @@ from qdqtool.match.groups import Group
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.spread import nodes_of
 from qdqtool.rulebook import RuleBook, load_rules
-from qdqtool.scales import checked_facts
+from qdqtool.scales import ALL_ZERO, checked_facts
 from qdqtool.trtversion import RELEASES, TrtVersion
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Subject:
     @cached_property
     def plan(self) -> Plan:
         """What `insert` decides about this graph."""
-        return make_plan(self.view, PlanOptions("gpu", self.asked))
+        return make_plan(self.view, PlanOptions("gpu", self.asked), all_zero=self.all_zero)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -120,11 +120,24 @@ class Subject:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The facts beside the table that `insert --data` left in the model; empty where there is none."""
+        try:
+            return checked_facts(self._stored("facts"))
+        except ValueError:
+            return {}
+
+    @cached_property
+    def all_zero(self) -> frozenset[str]:
+        """Tensors without a scale, since they held nothing but zeros, by that table."""
+        return frozenset(name for name, reason in self._stored("unscaled").items() if reason == ALL_ZERO)
+
+    def _stored(self, key: str) -> dict[str, Any]:
+        """A part of the table that `insert --data` left; empty where it is not there or is no object."""
         text = get_metadata(self.proto, "scales")
         try:
-            return checked_facts(json.loads(text).get("facts", {})) if text else {}
+            found = json.loads(text).get(key, {}) if text else {}
         except (ValueError, AttributeError, RecursionError):
             return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def kept(self) -> frozenset[str]:

@@ -119,6 +119,7 @@ def make_plan(
     floats: Collection[str] | None = None,
     kept: Mapping[str, str] | None = None,
     cuts: Collection[str] = (),
+    all_zero: Collection[str] = (),
 ) -> Plan:
     """Decide about one graph; nothing is edited.
 
@@ -131,11 +132,14 @@ def make_plan(
         kept: first outputs of those that stay in float for accuracy beside them -> the reason.
         cuts: tensors that get a pair of their own though their values come from points (`match/cuts.py`); names that
             the graph lacks are passed over.
+        all_zero: tensors that hold nothing but zeros and have no scale: no point stands on them, unless they share the
+            scale of others.
 
     Raises:
         QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
     """
     from qdqtool.match.place import Placer
+    from qdqtool.match.restrict import leave_all_zero
 
     options = options or PlanOptions()
     rules = load_rules(options.target, options.trt_version, options.rules)
@@ -148,7 +152,8 @@ def make_plan(
     placer = Placer(view, rules, groups, stay | set(told), told, cuts)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
-    return Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))
+    made = Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))
+    return leave_all_zero(view, made, all_zero)
 
 
 def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, Point, Read, Refusal
+from qdqtool.scales import Scale
 
 
 def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
@@ -41,6 +42,59 @@ def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
             if read not in reads
         ]
     return replace(plan, points=tuple(kept), refusals=tuple(refusals))
+
+
+def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Plan:
+    """The plan without the points that held nothing but zeros, and without what then runs in float.
+
+    No scale follows from zeros. A tensor that shares its scale with others keeps its point, since they have one.
+
+    Args:
+        view: the graph the plan was made for.
+        plan: what would be placed.
+        all_zero: tensors that held nothing but zeros.
+    """
+    shared = plan.ties().values()
+    lost = {name for names in shared if all(name in all_zero for name in names) for name in names}
+    if not lost:
+        return plan
+    points = {point.tensor for point in plan.activations}
+    floats = {read.node for point in plan.activations if point.tensor in lost for read in point.reads}
+    kept: list[Point] = []
+    refusals = [Refusal(name, "no-scale", "is all zero on the data") for name in sorted(lost)]
+    for point in plan.weights:
+        sites = {read: activation_sites(view, view.producer[read.node], points) & lost for read in point.reads}
+        reads = tuple(read for read in point.reads if not sites[read])
+        if reads:
+            kept.append(replace(point, reads=reads))
+        floats |= {read.node for read in point.reads if sites[read]}
+        refusals += [
+            Refusal(read.node, "no-scale", f"reads {min(sites[read])}, which is all zero on the data")
+            for read in point.reads
+            if sites[read]
+        ]
+    activations = []
+    for point in plan.activations:
+        reads = tuple(read for read in point.reads if read.node not in floats)
+        if point.tensor in lost:
+            continue
+        if reads or not point.reads:
+            activations.append(replace(point, reads=reads))
+        else:
+            refusals.append(Refusal(point.tensor, "no-scale", "its readers also read what is all zero on the data"))
+    return replace(plan, points=(*activations, *kept), refusals=(*plan.refusals, *refusals))
+
+
+def share_scales(plan: Plan, scales: Mapping[str, Scale], all_zero: Collection[str]) -> dict[str, Scale]:
+    """The scales, and that of the others for each tensor that held nothing but zeros and shares theirs."""
+    found = dict(scales)
+    for names in plan.ties().values():
+        own = [name for name in names if name in scales]
+        for name in names if own else ():
+            if name in all_zero and name not in scales:
+                largest = max(own, key=lambda one: float(scales[one].bits))
+                found[name] = replace(scales[largest], origin="equal", method=f"as {largest}")
+    return found
 
 
 def activation_sites(view: GraphView, node: Node, points: Container[str]) -> set[str]:

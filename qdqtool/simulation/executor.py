@@ -119,6 +119,24 @@ def out_of_reach(model: onnx.ModelProto, folder: Path | None = None) -> dict[str
     return runnable_part(model, GraphView(model.graph, folder), load_onnxruntime()).behind
 
 
+def last_in_reach(model: onnx.ModelProto, folder: Path | None = None) -> tuple[str, ...]:
+    """The outputs of a model; where one lies behind an operator that onnxruntime lacks, the others and what that reads.
+
+    Args:
+        model: the model, external data not loaded.
+        folder: where its external data lie.
+
+    Raises:
+        QdqError: a weighted operator lies behind one that is lacking.
+    """
+    view = GraphView(model.graph, folder)
+    part = runnable_part(model, view, load_onnxruntime())
+    if not any(name in part.behind for name in view.outputs):
+        return tuple(dict.fromkeys(view.outputs))
+    fed = (name for node in part.nodes for name in node.outputs if name in part.feeding and not view.is_constant(name))
+    return tuple(dict.fromkeys((*(name for name in view.outputs if name not in part.behind), *fed)))
+
+
 def _check_can_be_had(view: GraphView, name: str, behind: Mapping[str, str], where: object) -> None:
     if name in behind:
         reason = f"{name} lies behind {behind[name]}, which onnxruntime cannot run"

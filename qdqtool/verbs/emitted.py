@@ -134,7 +134,7 @@ def _float_layers(found: Peeling) -> list[FloatLayer]:
     known = Sources(
         heads=found.plan.heads,
         int8_nodes=found.int8_nodes,
-        floats=frozenset(float_tensors(found.clean.proto)),
+        floats=frozenset(float_tensors(found.clean.proto)) | found.cache.entries.keys(),
         scaled=found.cache.entries.keys(),
         markers=found.rules.heads.markers,
         unequal=unequal_inputs(found.view, found.rules, found.cache.entries),

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
-from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.complete import Complete, complete_scales
 from qdqtool.match.everywhere import from_sizes
 from qdqtool.match.plan import Plan
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.float_tensors import FloatTensors, find_float_tensors, on_gpu_alone
 
 if TYPE_CHECKING:
     from qdqtool.verbs.peel import PeelOptions
@@ -45,23 +46,40 @@ def fill_every_tensor(
     Raises:
         QdqError: tensors left without a scale where `fill` does not allow it, named; no data where it is needed.
     """
-    tensors = [name for name in float_tensors(clean.proto) if not view.is_constant(name)]
+    found = find_float_tensors(clean.proto, clean.folder, view, [table], points)
+    tensors = [*found.names, *found.unknown]
     if options.force_ptq:
         points, table = {}, _calibrated(clean, tensors, ScaleTable(), options, "entropy")
     groups = decided.groups if options.fill == "propagate" else ()
     complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
-    fixed = from_sizes(view)  # TensorRT computes these while it builds
-    missing = [name for name in complete.left if name not in complete.exempt and name not in fixed]
+    missing = _missing(view, complete, found)
     if missing and options.fill == "ptq" and options.data is not None and not options.force_ptq:
         table = _calibrated(clean, missing, table, options, str(table.facts.get("method", "mse")))
         complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
-        missing = [name for name in complete.left if name not in complete.exempt and name not in fixed]
+        missing = _missing(view, complete, found)
+    why = {**found.unknown, **{name: table.unscaled[name] for name in missing if name in table.unscaled}}
     if missing and options.fill != "none":
-        told = [f"{name} ({table.unscaled[name]})" if name in table.unscaled else name for name in missing[:_SHOWN]]
-        shown = ", ".join(told) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
-        todo = "give --data, or --fill none to write the cache without them"
-        raise QdqError(clean.name, f"{len(missing)} of {len(tensors)} tensors have no scale: {shown}", todo)
-    return complete
+        raise _without_scale(clean, missing, why, len(tensors), hopeless=missing[0] in table.facts.get("behind", ()))
+    return replace(complete, exempt={**why, **on_gpu_alone(view, found.unknown), **complete.exempt})
+
+
+def _missing(view: GraphView, complete: Complete, found: FloatTensors) -> list[str]:
+    """The tensors that want a scale and have none.
+
+    Left out are what TensorRT computes while it builds, and tensors of unknown type that only plugins touch.
+    """
+    spared = {*complete.exempt, *from_sizes(view), *on_gpu_alone(view, found.unknown)}
+    return [name for name in complete.left if name not in spared]
+
+
+def _without_scale(
+    clean: Opened, missing: list[str], why: Mapping[str, str], total: int, *, hopeless: bool
+) -> QdqError:
+    told = [f"{name} ({why[name]})" if name in why else name for name in missing[:_SHOWN]]
+    shown = ", ".join(told) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
+    none = "--fill none to write the cache without them"
+    todo = f"add {none}" if hopeless else f"give --data, or {none}"
+    return QdqError(clean.name, f"{len(missing)} of {total} tensors have no scale: {shown}", todo)
 
 
 def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:

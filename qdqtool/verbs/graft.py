@@ -14,7 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.normalise import normalise
-from qdqtool.graph.types import float_tensors, opset_of
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.restrict import add_points, restrict
@@ -22,6 +22,7 @@ from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import has_qdq, peel_pairs
 from qdqtool.scales import Scale
+from qdqtool.verbs.float_tensors import find_float_tensors
 from qdqtool.verbs.opening import check_target, output_path, path_of, raise_ir
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
@@ -102,7 +103,7 @@ def graft(
             raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
         view = peel_pairs(view, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto)).view
         clear_metadata(proto)
-    tensors = [name for name in float_tensors(proto) if not view.is_constant(name)]
+    tensors = list(find_float_tensors(proto, opened.folder, view, scaled=entries.keys()).names)
     wanted = make_plan(view, options.plan)
     decided = restrict(view, wanted, entries)
     if options.everywhere:

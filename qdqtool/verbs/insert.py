@@ -16,7 +16,9 @@ from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.normalise import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.importable import parser_warnings
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.restrict import share_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
@@ -40,7 +42,7 @@ from qdqtool.verbs.opening import (
     store_table,
     stored_table,
 )
-from qdqtool.verbs.placing import points_everywhere, rounds_everywhere, with_fixed_ranges
+from qdqtool.verbs.placing import points_everywhere, refuse_empty, rounds_everywhere, with_fixed_ranges
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from qdqtool.calibration.float_search import SearchResult
 
 _NAMED = 6  # operators of a group that a note names
+
+
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class InsertOptions:
         whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
             alone, in about half the time, and `peel --target dla` then wants data.
         advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
+        allow_empty: whether a model in which nothing can be quantized is written all the same, without Q/DQ.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -85,6 +91,7 @@ class InsertOptions:
     condition: str = ""
     advise: bool = False
     whole_table: bool = True
+    allow_empty: bool = False
 
     def keeping(self, *, by_default: bool) -> Keeping:
         """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
@@ -108,6 +115,7 @@ class InsertResult:
         search: what was tried in float for accuracy; None where nothing was to be.
         max_output_loss: what the loss at the outputs was to be at most.
         conditioned: whether `condition` edited the weights, now or before.
+        warnings: sentences on operators that TensorRT's parser does not import.
     """
 
     model: Any
@@ -119,6 +127,7 @@ class InsertResult:
     search: SearchResult | None = None
     max_output_loss: float | None = None
     conditioned: bool = False
+    warnings: tuple[str, ...] = ()
 
     def told_loss(self) -> str:
         """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
@@ -174,8 +183,8 @@ def insert(
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: see `open_model`, `normalise`, `make_plan`, `calibrate_scales`, `insert_pairs`. Nothing is written
-        then.
+        QdqError: nothing can be quantized, and `allow_empty` is not set; see `open_model`, `normalise`, `make_plan`,
+            `calibrate_scales`, `insert_pairs`. Nothing is written then.
     """
     options = options or InsertOptions()
     if data is not None and scales is not None:
@@ -196,12 +205,16 @@ def insert(
     decided = _decide(proto, view, options.plan, stored, table)
     advised: tuple[str, ...] = ()
     if data is not None:
+        if not options.allow_empty:
+            refuse_empty(view, decided, opened.name)  # before the data are run
         table, measured = _calibrated(proto, opened, decided, data, options, measured)
         advised = measured.notes
         decided = _decide(proto, view, options.plan, stored, table)
         if measured.kept:
             table = with_borrowed_scales(table, view, options.plan, decided)
-    chosen: Mapping[str, Scale] = table.scales
+    if not options.allow_empty:
+        refuse_empty(view, decided, opened.name)
+    chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
     if scales is None and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)
     done = insert_pairs(view, decided, chosen, given=scales is not None)
@@ -209,11 +222,13 @@ def insert(
     if data is not None:
         store_table(proto, table)
     notes += _told_kept(proto, decided, chosen_now=bool(options.condition) or data is not None)
+    notes += _without_scale(decided)
     notes += advised
     model = give_back(proto, opened, target)
     conditioned = bool(options.condition) or bool(edits_of(proto))
+    foreign = parser_warnings(proto, options.plan.trt_version)
     return InsertResult(
-        model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned
+        model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned, foreign
     )
 
 
@@ -231,6 +246,17 @@ def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> li
         told.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
     kept = [name for names in sites.values() for name in names]
     return told + (shifted_biases(proto, kept) if chosen_now else [])
+
+
+def _without_scale(decided: Plan) -> list[str]:
+    """A sentence on what stays in float because no scale follows from the data."""
+    left = [f"{one.site} ({one.reason})" for one in decided.refusals if one.rule == "no-scale"]
+    if not left:
+        return []
+    more = f" and {len(left) - _SHOWN} more" if left[_SHOWN:] else ""
+    return [
+        f"{len(left)} {'stay' if left[1:] else 'stays'} in float for want of a scale: {', '.join(left[:_SHOWN])}{more}"
+    ]
 
 
 @dataclass(frozen=True)
@@ -290,11 +316,15 @@ def _decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None
     """The plan, with what earlier choices say: tensors to cut at, operators that accuracy keeps in float."""
     cuts: dict[str, None] = {}
     kept: dict[str, str] = {}
+    all_zero: set[str] = set()
     for table in tables:
-        cuts.update(dict.fromkeys(table.facts.get("cuts", ()) if table is not None else ()))
-        kept.update(table.facts.get("kept", {}) if table is not None else {})
+        if table is not None:
+            cuts.update(dict.fromkeys(table.facts.get("cuts", ())))
+            kept.update(table.facts.get("kept", {}))
+            all_zero = (all_zero - table.scales.keys()) | table.all_zero
     here = {name: reason for name, reason in kept.items() if name in view.producer}
-    decided = make_plan(view, options, kept=here, cuts=[name for name in cuts if name in view.producer])
+    there = [name for name in cuts if name in view.producer]
+    decided = make_plan(view, options, kept=here, cuts=there, all_zero=all_zero)
     if options is None or not rounds_everywhere(options):
         return decided
     return points_everywhere(proto, view, decided, options, tables)
@@ -309,7 +339,7 @@ def _conditioned(opened: Opened, data: Data | Feed | None, options: InsertOption
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
     how = replace(with_method(options.calibration), where=opened.name)
-    keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto))
+    keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto, opened.folder))
     reference = None
     if is_plain(opened.proto):
         reference = OutputReference.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, feed, how))
@@ -351,7 +381,7 @@ def _calibrated(
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
     source = samples_of(plain, opened.folder, feed, how)
     reference = first.reference or OutputReference.of(plain, opened.folder, source)
-    keeping = options.keeping(by_default=_may_keep(plain, proto, feed, decided, first))
+    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, feed, decided, first))
     search = first.search
     if keeping and source is not None:
         if search is None and decided.weights:
@@ -362,10 +392,12 @@ def _calibrated(
     return table, _Measured(tuple(advised), search, reference)
 
 
-def _may_keep(plain: onnx.ModelProto, proto: onnx.ModelProto, feed: Feed, decided: Plan, first: _Measured) -> bool:
+def _may_keep(
+    plain: onnx.ModelProto, proto: onnx.ModelProto, folder: Path | None, feed: Feed, decided: Plan, first: _Measured
+) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
     from qdqtool.verbs.conditioned import corrected
 
-    if plain is not proto or feed.once or not is_measurable(plain, decided):
+    if plain is not proto or feed.once or not is_measurable(plain, folder, decided):
         return False
     return first.search is not None or not corrected(plain)

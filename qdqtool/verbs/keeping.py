@@ -120,8 +120,8 @@ class OutputReference:
 
         if source is None:
             return cls(None, "the data can be walked only once")
-        if not is_measurable(proto):
-            return cls(None, "no output is float32 and made by a node")
+        if not is_measurable(proto, folder):
+            return cls(None, "no float32 output is made by what onnxruntime can run")
         try:
             few = source.samples[:OUTPUT_SAMPLES]
             return cls(Yardstick.of(proto, folder, few, source.provider, source.where))
@@ -139,11 +139,15 @@ class OutputReference:
             return OutputLoss(None, reason=error.reason)
 
 
-def is_measurable(proto: onnx.ModelProto, plan: Plan | None = None) -> bool:
-    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8."""
+def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None) -> bool:
+    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8.
+
+    Raises:
+        QdqError: what `comparable_outputs` refuses.
+    """
     from qdqtool.calibration.loss import comparable_outputs
 
-    return bool(comparable_outputs(proto)) and (plan is None or bool(plan.weights))
+    return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder))
 
 
 def samples_of(plain: onnx.ModelProto, folder: Path | None, feed: Feed, how: CalibrationOptions) -> Source | None:
@@ -167,7 +171,7 @@ def choose_kept(keeping: Keeping, source: Source, table: ScaleTable, plan: PlanO
     """
     from qdqtool.calibration import keep
 
-    quantised = keep.Quantised(source, plan, tuple(table.facts.get("cuts", ())), table.scales)
+    quantised = keep.Quantised(source, plan, tuple(table.facts.get("cuts", ())), table.scales, table.all_zero)
     if keeping.max_output_loss is not None:
         return keep.keep_within_loss(quantised, keeping.max_output_loss)
     if keeping.count == "auto":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from qdqtool.graph.types import float_tensors
+from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.complete import bounded_scales
 from qdqtool.match.everywhere import every_tensor
@@ -15,6 +15,9 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_dla_model
+from qdqtool.verbs.float_tensors import find_float_tensors
+
+_SHOWN = 3
 
 
 def rounds_everywhere(options: PlanOptions | None) -> bool:
@@ -27,6 +30,8 @@ def points_everywhere(
 ) -> Plan:
     """The plan with a point on every float tensor, but those of which a table says that they have no scale by nature.
 
+    Tensors whose type nobody knows have no point either, and are told as refusals.
+
     Raises:
         QdqError: a version without a DLA.
     """
@@ -38,9 +43,38 @@ def points_everywhere(
         if table is not None:
             behind = frozenset(table.facts.get("behind", ()))
             unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
-    return every_tensor(view, decided, rules, float_tensors(proto), unscaled)
+    found = find_float_tensors(proto, view.folder, view, tables)
+    unscaled.update(found.unknown)
+    return every_tensor(view, decided, rules, (*found.names, *found.unknown), unscaled)
 
 
 def with_fixed_ranges(view: GraphView, options: PlanOptions, scales: Mapping[str, Scale]) -> dict[str, Scale]:
     """Scales as the target has them whatever the data: outputs that it gives a fixed range take that."""
     return {**scales, **bounded_scales(view, load_rules(options.target, options.trt_version, options.rules))}
+
+
+def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
+    """Refuse a plain model in which nothing would be quantized: what came out would be the model itself.
+
+    Raises:
+        QdqError: the plan has no point and the graph no pair; why the operators stay in float is told. Not where a
+            measurement keeps operators in float: those could be quantized.
+    """
+    if decided.points or view.pairs or any(one.rule == "keep-float" for one in decided.refusals):
+        return
+    reasons: dict[str, list[str]] = {}
+    for one in decided.refusals:
+        reasons.setdefault(one.reason, []).append(one.site)
+    if not reasons:
+        told = "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
+    else:
+        many = sorted(reasons.items(), key=lambda item: -len(item[1]))
+        told = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
+    todo = "--allow-empty writes it without Q/DQ all the same"
+    if any(one.rule == "float-head" for one in decided.refusals):
+        todo = f"--float-heads none quantizes heads, {todo}"
+    raise QdqError(where, f"has nothing to quantize ({told})", todo)
+
+
+def _more(sites: list[str]) -> str:
+    return f" and {len(sites) - 1} more" if sites[1:] else ""

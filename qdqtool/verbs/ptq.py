@@ -18,10 +18,12 @@ from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.importable import parser_warnings
 from qdqtool.match.ties import tie_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
+from qdqtool.verbs.float_tensors import check_all_in_reach
 from qdqtool.verbs.opening import check_targets, files_of, output_path
 from qdqtool.verbs.ranges import notes_of_two_ranges
 
@@ -68,6 +70,7 @@ class PtqResult:
         path: the file written, if one was.
         backend: "embedded" or "tensorrt".
         notes: warnings, a sentence each.
+        warnings: sentences on operators that TensorRT's parser does not import.
     """
 
     cache: Cache
@@ -76,6 +79,7 @@ class PtqResult:
     path: Path | None
     backend: str = "embedded"
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
@@ -122,7 +126,8 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
         write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made))
     rules = load_rules(options.target, options.trt_version)
     notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
-    return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes))
+    foreign = parser_warnings(job.opened.proto, options.trt_version)
+    return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes), foreign)
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,8 @@ def open_job(model: ModelSource, options: PtqOptions) -> Job:
     request = Request(opened.proto, opened.folder, opened.path, opened.name, method)
     backend = _backend(options, method)
     backend.check(request)
+    if options.target == "dla" and options.backend == "embedded":
+        check_all_in_reach(opened.proto, opened.folder, view, opened.name)
     return Job(opened, view, options, request, backend)
 
 

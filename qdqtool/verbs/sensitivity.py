@@ -77,5 +77,5 @@ def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptio
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
     source = source_of(proto, opened.folder, feed, {}, how)
-    quantised = Quantised(source, options.plan, tuple(table.facts.get(CUTS, ())), table.scales)
+    quantised = Quantised(source, options.plan, tuple(table.facts.get(CUTS, ())), table.scales, table.all_zero)
     return SensitivityResult(survey(quantised, ends=options.ends), table)

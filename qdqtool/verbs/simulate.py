@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalise import normalise
-from qdqtool.graph.types import float_tensors, opset_of
+from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.complete import complete_scales
@@ -28,6 +28,7 @@ from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_im
 from qdqtool.simulation.measures import Measure
 from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
+from qdqtool.verbs.float_tensors import find_float_tensors
 from qdqtool.verbs.opening import check_target, check_weights, files_of, path_of, stored_table
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def simulate(
     """
     from qdqtool.calibration.feed import Feed, inputs_of, open_feed
     from qdqtool.simulation import pairing
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.simulation.executor import Executor, last_in_reach
     from qdqtool.simulation.recorder import Recorder
 
     options = options or SimulateOptions()
@@ -158,9 +159,10 @@ def simulate(
     check_weights(file, model)
     one = simulated_model(model, options)
     feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(one.model.graph), feed_options)
+    names = last_in_reach(one.plain, one.folder)
     runs = (
-        Executor(one.plain, one.folder, None, one.name, options.provider),
-        Executor(one.model, one.folder, None, one.name, options.provider),
+        Executor(one.plain, one.folder, names, one.name, options.provider),
+        Executor(one.model, one.folder, names, one.name, options.provider),
     )
     batches = pairing.counted_batches(feed, "simulate", options.progress)
     with Recorder() as recorder:
@@ -170,8 +172,16 @@ def simulate(
         if file is not None:
             with replacing(file) as target:
                 recorder.write(target)
-    notes = (*feed.notes, *one.notes, NO_TASK_METRIC)
+    notes = (*feed.notes, *one.notes, *_out_of_reach(one, names), NO_TASK_METRIC)
     return SimulateResult(one, tuple(found.measures.values()), found.uncompared, found.samples, file, notes)
+
+
+def _out_of_reach(one: Simulated, names: tuple[str, ...]) -> list[str]:
+    """A sentence where outputs cannot be computed, on what is measured in their place."""
+    lost = [value.name for value in one.plain.graph.output if value.name not in names]
+    if not lost:
+        return []
+    return [f"onnxruntime cannot compute {', '.join(lost)}: {', '.join(names)} are the last tensors that it can"]
 
 
 def simulated_model(model: ModelSource, options: SimulateOptions | None = None) -> Simulated:
@@ -236,7 +246,8 @@ def _from_pairs(plain: Opened, peeled: Peeled, options: SimulateOptions) -> Simu
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         raise QdqError(plain.name, f"{part} were estimated without data", "insert --data calibrates")
     table = stored_table(plain.proto) or ScaleTable()
-    tensors = [name for name in float_tensors(plain.proto) if not peeled.view.is_constant(name)]
+    found = find_float_tensors(plain.proto, plain.folder, peeled.view, [table], peeled.scales)
+    tensors = [*found.names, *found.unknown]
     rules = load_rules("dla", options.trt_version)
     complete = complete_scales(peeled.view, rules, peeled.scales, tensors, table)
     entries = {name: np.float32(scale.bits) for name, scale in complete.scales.items()}

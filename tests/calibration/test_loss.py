@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """The loss at the outputs: 0 for the model itself, by hand for a known error, never above 1 per channel."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import onnx
 import pytest
 from graphs import model_of
 
-from qdqtool.calibration.loss import Yardstick
+from qdqtool.calibration.loss import Yardstick, comparable_outputs
 from qdqtool.errors import QdqError
 
 SCALED = "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,1] k> { y = Mul(x, k) }"
@@ -170,3 +171,32 @@ def test_a_few_large_places_that_hardly_vary_do_not_stand_for_a_channel() -> Non
     assert one.loss(model(1.05), None) == pytest.approx(1 / 40)
     worse, worst = one.loss(model(1.05, 1.5), None), one.loss(model(1.05, 2.5), None)
     assert 1 / 40 < worse < worst <= 1.0  # the other places still tell models apart
+
+
+# ---------------------------------------------------------------- what is compared
+
+NMS = "n, boxes, scores = EfficientNMS_TRT(box, score)"
+CUT = "box, score = Split<axis=1>(r, halves)"
+
+
+def test_in_front_of_a_plugin_what_it_reads_is_compared() -> None:
+    text = f"g (float[1,6,5] x) => (int32[1] n, float[1,9,4] boxes, float[1,9] scores) <int64[2] halves = {{4,2}}> {{ r = Relu(x) {CUT} {NMS} }}"
+    assert comparable_outputs(model_of(text, 13), None) == ("box", "score")
+
+
+def test_outputs_in_reach_are_compared_beside_them() -> None:
+    text = f"g (float[1,6,5] x) => (float[1,9,4] boxes, float[1,6,5] r, int64[3] size) <int64[2] halves = {{4,2}}> {{ r = Relu(x) {CUT} {NMS} size = Shape(r) }}"
+    assert comparable_outputs(model_of(text, 13), None) == ("r", "box", "score")
+
+
+def test_outputs_of_a_plain_model_are_what_they_were() -> None:
+    text = "g (float[1,6] x) => (float[1,6] y, int64[2] s, float[2] k, float[1,6] x) <float[2] k = {1,2}> { y = Relu(x) s = Shape(y) }"
+    assert comparable_outputs(model_of(text), None) == ("y",)
+
+
+def test_onnxruntime_is_asked_for_types_that_onnx_does_not_know() -> None:
+    text = "g (float[1,4] x) => (float[1,4] y) { a = custom.Plugin(f, i) y = Relu(a) f = com.microsoft.FastGelu(x) i = Shape(f) }"
+    model = model_of(text)
+    for domain in ("com.microsoft", "custom"):
+        model.opset_import.add(domain=domain, version=1)
+    assert comparable_outputs(model, None) == ("f",)

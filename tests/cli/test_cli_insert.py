@@ -175,9 +175,15 @@ def test_a_conflict_is_refused_and_requantize_replaces(capsys: Capsys, tmp_path:
 def test_a_model_without_weights_has_nothing_to_quantise(capsys: Capsys, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(model_of("g (float[1,4] x) => (float[1,4] y) { y = Relu(x) }").SerializeToString())
-    said = run(capsys, "insert", model)
-    assert said.code == 0 and "nothing to quantise" in said.out
+    data = tmp_path / "d.npz"
+    np.savez(data, x=np.ones((2, 4), np.float32))
+    for words in ([], ["--data", data]):
+        refused(run(capsys, "insert", model, *words), "has nothing to quantize (it has no Conv", "--allow-empty")
+        assert not (tmp_path / "m.qdq.onnx").exists()
+    said = run(capsys, "insert", model, "--allow-empty")
+    assert said.code == 0 and said.out.endswith("nothing was quantized: the model has no Q/DQ\n")
     assert (tmp_path / "m.qdq.onnx").read_bytes() == model.read_bytes()
+    assert run(capsys, "insert", model, "--dry-run").code == 0
 
 
 @pytest.mark.parametrize(

@@ -345,3 +345,20 @@ def test_nodes_of_one_name_make_nodes_of_names_of_their_own() -> None:
     constants = [node.name for node in made.graph.node if node.op_type == "Constant"]
     assert len(constants) == 2 and len(set(constants)) == 2
     assert [node.name for node in made.graph.node if node.op_type == "Split"] == ["cut", "cut"]
+
+
+@pytest.mark.parametrize(
+    "op", ["ImageScaler<scale=0.5, bias=[0.0,0.0,0.0]>", "Affine<alpha=0.5, beta=0.0>", "Crop<border=[0,0,0,0]>"]
+)
+def test_what_opset_10_took_out_of_onnx_is_refused_by_name(op: str) -> None:
+    text = f"g (float[1,3,4,4] x) => (float[1,3,4,4] z) {{ y = {op}(x) z = Relu(y) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 4, opset_import: ["" : 9]> {text}')
+    before = model.SerializeToString()
+    name = op.partition("<")[0]
+    with pytest.raises(
+        QdqError, match=rf"{name} y cannot be lifted from opset 9 to 13 \(opset 10 took it out of ONNX\)"
+    ):
+        normalise(model, None)
+    assert model.SerializeToString() == before
+    model.opset_import[0].version = 13
+    assert normalise(model, None).lifted_from is None, "what is of opset 13 is not looked at"

@@ -8,7 +8,8 @@ import pytest
 from graphs import V8_6, plan_of, readers_of, view_of
 
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
-from qdqtool.match.restrict import add_points, restrict
+from qdqtool.match.restrict import add_points, restrict, share_scales
+from qdqtool.scales import Scale
 
 W = "float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w8"
 CHAIN = f"g (float[1,4,8,8] x) => (float[N] z) <{W}> {{ c = Conv(x, w1) r = Relu(c) z = Conv(r, w2) }}"
@@ -115,3 +116,40 @@ def test_the_shape_of_a_tensor_is_not_read_through_a_pair() -> None:
     plan = make_plan(view, PlanOptions(float_heads="none"))
     assert add_points(view, plan, ["a"]).points == plan.points, "nothing but its shape is read"
     assert readers_of(add_points(view, plan, ["x"]), "x") == {("a", 0), ("z", 0)}
+
+
+# ---------------------------------------------------------------------------- tensors that hold nothing but zeros
+
+
+def without(text: str, *dead: str) -> Plan:
+    return make_plan(view_of(text), PlanOptions(float_heads="none"), all_zero=set(dead))
+
+
+def test_a_dead_tensor_stays_in_float_with_what_reads_it() -> None:
+    plan = without(SHARED, "r")
+    assert tensors(plan) == ({"x", "e"}, {"w1"})
+    assert {read.node for point in plan.weights for read in point.reads} == {"c", "z"}
+    assert [(one.site, one.reason) for one in plan.refusals if one.rule == "no-scale"] == [
+        ("r", "is all zero on the data"),
+        ("d", "reads r, which is all zero on the data"),
+    ]
+
+
+def test_one_that_shares_a_scale_keeps_its_point() -> None:
+    whole, plan = without(CONCAT), without(CONCAT, "b")
+    assert plan.points == whole.points and plan.ties()["a"] == ["a", "b"]
+    scales = share_scales(plan, {"x": Scale.of(0.5), "a": Scale.of(0.25)}, {"b"})
+    assert scales["b"].same_bits(scales["a"]) and (scales["b"].origin, scales["b"].method) == ("equal", "as a")
+    assert share_scales(plan, {"x": Scale.of(0.5)}, {"a", "b"}).keys() == {"x"}
+    assert share_scales(plan, {"a": Scale.of(0.25)}, set()).keys() == {"a"}, "what nobody saw has no scale"
+    assert tensors(without(CONCAT, "a", "b")) == ({"x"}, {"w1", "w2"})
+
+
+def test_a_dead_skip_leaves_the_branch_in_int8() -> None:
+    text = RESIDUAL.replace("a = Add(c, x)", "s = Conv(x, w2) d = Relu(s) a = Add(c, d)")
+    whole, plan = without(text), without(text, "d")
+    assert tensors(whole) == ({"x", "d", "r"}, {"w1", "w2"}) and tensors(plan) == ({"x", "r"}, {"w1", "w2"})
+
+
+def test_nothing_dead_is_the_plan_as_it_was() -> None:
+    assert all(without(text, "not there").points == without(text).points for text in ALL)

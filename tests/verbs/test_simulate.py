@@ -211,3 +211,16 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
     path = write_net(tmp_path)
     with pytest.raises(QdqError, match="never overwritten"):
         qdqtool.simulate(path, tmp_path / "d.npz", options(), output=tmp_path / "d.npz")
+
+
+def test_outputs_behind_a_plugin_are_measured_by_what_it_reads() -> None:
+    from foreign_nets import foreign_net
+
+    from qdqtool import verbs
+
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(1, 3, 8, 8)).astype(np.float32)} for _ in range(2)]
+    placed = verbs.insert(foreign_net("EfficientNMS_TRT at the outputs"), data=data).model
+    result = verbs.simulate(placed, data)
+    assert [one.tensor for one in result.outputs] == ["box", "score"]
+    assert any("cannot compute n, nb, ns, nc: box, score are the last" in note for note in result.notes)

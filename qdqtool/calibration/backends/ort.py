@@ -12,14 +12,16 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
-from qdqtool.calibration.backends.runnable import runnable_part
+from qdqtool.calibration.backends.runnable import computable_part, runnable_part
 from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
 from qdqtool.errors import QdqError
-from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.types import known_types
 from qdqtool.graph.view import QUANTIZE, GraphView
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
+
+_FLOAT = "tensor(float)"  # float32 in onnxruntime's words
 
 
 class ObservableModel:
@@ -32,6 +34,9 @@ class ObservableModel:
         names: the tensors that can be observed, in graph order: float32 inputs, then what nodes make, without what type
             inference knows not to be float32.
         behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed because of it.
+        ends: those of `names` that the model is judged by: outputs of the graph, and what an operator that onnxruntime
+            lacks reads (a detector's boxes and scores in front of an NMS plugin); inputs are not among them.
+        untyped: those of `names` whose type inference does not know.
         view: the main graph.
     """
 
@@ -56,11 +61,15 @@ class ObservableModel:
         self.view = GraphView(proto.graph, folder)
         part = runnable_part(proto, self.view, self.runtime, self.providers)
         self.behind = part.behind
-        others = _other_types(proto)
+        kinds = known_types(proto)
+        others = {name for name, kind in kinds.items() if kind != onnx.TensorProto.FLOAT}
         made = [name for node in part.nodes for name in node.outputs if name and not self.view.is_constant(name)]
         self._fed = frozenset(_float_inputs(proto.graph, self.view))
         inputs = [name for name in self.view.inputs if name in self._fed]
         self.names = (*inputs, *(name for name in made if name not in others))
+        last = {*self.view.outputs, *part.feeding}
+        self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
+        self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
         self._skeleton = skeleton(proto, [node.proto for node in part.nodes], self.view, folder)
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
@@ -78,6 +87,19 @@ class ObservableModel:
     def is_input(self, name: str) -> bool:
         """Whether a tensor is fed, and needs no session to be seen."""
         return name in self._fed
+
+    def floats(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Of some of `names` those that hold float32: onnxruntime is asked about types that inference does not know.
+
+        Raises:
+            QdqError: onnxruntime refuses the model.
+        """
+        asked = tuple(names)
+        open_ones = [name for name in asked if name in frozenset(self.untyped)]
+        if not open_ones:
+            return asked
+        kinds = {output.name: output.type for output in self.session(open_ones).get_outputs()}
+        return tuple(name for name in asked if kinds.get(name, _FLOAT) == _FLOAT)
 
     def session(self, outputs: Sequence[str]) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels."""
@@ -163,18 +185,44 @@ class OrtActivations:
         """A session whose outputs are the wanted tensors; a second one without those that prove not to be float32."""
         session = model.session(self._outputs)
         kinds = {output.name: output.type for output in session.get_outputs()}
-        floats = [name for name in self._outputs if kinds[name] == "tensor(float)"]
+        floats = [name for name in self._outputs if kinds[name] == _FLOAT]
         if len(floats) != len(self._outputs):
             self._outputs = floats
             session = model.session(floats) if floats else None
         return session
 
 
-def _other_types(proto: onnx.ModelProto) -> frozenset[str]:
-    """The tensors that type inference knows not to be float32."""
-    graph = infer_types(proto, opset_of(proto) or 1)
-    kinds = ((value.name, value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output))
-    return frozenset(name for name, kind in kinds if kind not in (0, onnx.TensorProto.FLOAT))
+def runtime_types(
+    proto: onnx.ModelProto, folder: Path | None, names: Iterable[str], where: object = "model"
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The types that onnxruntime infers for tensors that nodes make; no data is needed.
+
+    Args:
+        proto: the model, external data not loaded; it is not changed.
+        folder: where its external data lie.
+        names: tensors of the main graph.
+        where: what messages call the model.
+
+    Returns:
+        Tensor -> its type in onnxruntime's words, such as `tensor(float)`, for those that it can compute; for the
+        others the operator that it lacks.
+
+    Raises:
+        QdqError: onnxruntime refuses the model.
+        MissingPackageError: no onnxruntime, or several.
+    """
+    runtime = load_onnxruntime()
+    view = GraphView(proto.graph, folder)
+    part = computable_part(proto, view, runtime)
+    asked = list(dict.fromkeys(names))
+    made = [name for name in asked if name in view.producer and name not in part.behind]
+    kinds: dict[str, str] = {}
+    if made:
+        parts = skeleton(proto, [node.proto for node in part.nodes], view, folder)
+        options = session_options(runtime, "ORT_DISABLE_ALL")
+        session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
+        kinds = {output.name: output.type for output in session.get_outputs()}
+    return kinds, {name: part.behind[name] for name in asked if name in part.behind}
 
 
 def _float_inputs(graph: onnx.GraphProto, view: GraphView) -> list[str]:

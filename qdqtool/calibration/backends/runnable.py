@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,17 @@ _UNREGISTERED = re.compile(r"is not a registered function/op|No Op registered fo
 
 @dataclass(frozen=True)
 class Runnable:
-    """The nodes that run, in file order, and why each output of the others is not made."""
+    """What onnxruntime computes of a graph.
+
+    Attributes:
+        nodes: those that run, in file order.
+        behind: each output of the others -> the lacking operator that it depends on.
+        feeding: what `nodes` make and the others read: where the runnable part ends.
+    """
 
     nodes: tuple[Node, ...]
     behind: dict[str, str]
+    feeding: frozenset[str] = frozenset()
 
 
 def runnable_part(
@@ -43,17 +50,34 @@ def runnable_part(
     Raises:
         QdqError: a weighted operator lies behind one that is lacking; both are named.
     """
-    operators = _Operators(model, runtime, tuple(providers))
-    lacking = {id(node): operator for node in view.every if (operator := operators.lacking(node.proto))}
-    if not lacking:
-        return Runnable(tuple(view.every), {})
+    lacking = _lacking_nodes(model, view, runtime, providers)
     behind = _descendants(view, lacking)
-    for node in view.every:
+    for node in view.every if lacking else ():
         if id(node) in behind and id(node) not in lacking and _is_weighted(view, node):
             reason = f"lies behind {behind[id(node)]}, which onnxruntime cannot run"
             raise QdqError(node.name, f"{node.op} {reason}", "calibrate the model without that operator in its middle")
+    return _divided(view, behind)
+
+
+def computable_part(
+    model: onnx.ModelProto, view: GraphView, runtime: Any, providers: Sequence[str] = ("CPUExecutionProvider",)
+) -> Runnable:
+    """What `runnable_part` gives, also where a weighted operator lies behind one that is lacking."""
+    return _divided(view, _descendants(view, _lacking_nodes(model, view, runtime, providers)))
+
+
+def _lacking_nodes(model: onnx.ModelProto, view: GraphView, runtime: Any, providers: Sequence[str]) -> dict[int, str]:
+    operators = _Operators(model, runtime, tuple(providers))
+    return {id(node): operator for node in view.every if (operator := operators.lacking(node.proto))}
+
+
+def _divided(view: GraphView, behind: Mapping[int, str]) -> Runnable:
+    if not behind:
+        return Runnable(tuple(view.every), {})
     lost = {name: behind[id(node)] for node in view.every if id(node) in behind for name in node.outputs if name}
-    return Runnable(tuple(node for node in view.every if id(node) not in behind), lost)
+    runs = tuple(node for node in view.every if id(node) not in behind)
+    read = {name for node in view.every if id(node) in behind for name in (*node.inputs, *captured_names(node))}
+    return Runnable(runs, lost, frozenset(read.intersection(name for node in runs for name in node.outputs if name)))
 
 
 class _Operators:
@@ -181,6 +205,8 @@ def _with_bodies(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 def _descendants(view: GraphView, lacking: dict[int, str]) -> dict[int, str]:
     """By id, every node that depends on a lacking one, and of those themselves, with the lacking operator."""
+    if not lacking:
+        return {}
     readers: dict[str, list[Node]] = {}
     for node in view.every:
         for name in (*node.inputs, *sorted(captured_names(node))):
