@@ -68,7 +68,8 @@ def calibrate_scales(
         feed: the batches; a `Feed` also says what they are. Walked once, more often only with `max_memory`.
         options: method (default mse), provider, workers, checkpoint.
         wanted: tensors to observe; None for every float32 one of the main graph.
-        points: tensors that must get a scale unless they are all zero; for others the table says why they have none.
+        points: tensors that must get a scale, unless they are made by the model and all zero; for others the table says
+            why they have none.
         placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
 
     Returns:
@@ -76,8 +77,9 @@ def calibrate_scales(
         holds method, samples and what the data was, nothing that differs between two equal runs.
 
     Raises:
-        QdqError: no samples; NaN in any tensor; Inf in one of `points`, or no elements; what `OrtActivations` refuses;
-            a checkpoint that is in the way or of another calibration.
+        QdqError: no samples; NaN in any tensor; Inf in one of `points`, or no elements; an input among
+            them that is all zero; what `OrtActivations` refuses; a checkpoint that is in the way or of another
+            calibration.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
     options = with_method(options)
@@ -85,10 +87,20 @@ def calibrate_scales(
     state = count_batches(proto, folder, feed, options, wanted, points=points)
     if not state.observation.samples:
         raise QdqError("data", "gives no samples", "calibration needs data")
-    if method.name != "auto":
-        return read_table(state, method, beside=options.beside, points=points)
+    chosen = method.name == "auto"
+    table = read_table(state, Method("mse") if chosen else method, beside=options.beside, points=points)
+    _refuse_zero_inputs(proto, table, points)
+    if not chosen:
+        return table
     from qdqtool.calibration.auto import auto_table
 
-    table = read_table(state, Method("mse"), beside=options.beside, points=points)
     histograms = histograms_of(state.observation.of_all(state.survey), "mergeable")
     return auto_table(proto, folder, feed, table, histograms, options, placing)
+
+
+def _refuse_zero_inputs(proto: onnx.ModelProto, table: ScaleTable, points: Collection[str]) -> None:
+    """Refuse data that are all zero: a dead activation is the model's own, a dead input is no data."""
+    for value in proto.graph.input:
+        if value.name in points and value.name in table.all_zero:
+            reason = f"is quantised, but {table.unscaled[value.name]} in {table.facts['samples']} samples of the data"
+            raise QdqError(value.name, reason, "give other data, or keep its operators in float")

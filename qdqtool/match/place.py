@@ -99,7 +99,7 @@ class Placer:
         if isinstance(rule, Reader) and rule.when == "always":
             return True
         kind = weight_type(self.view, node.inputs[index])
-        odd = f"{reason_of('weight')}: element type {kind}"
+        odd = f"{reason_of('weight')}: element type {onnx.TensorProto.DataType.Name(kind)}"
         reason = "no rule reads it in INT8" if kind == onnx.TensorProto.FLOAT else odd
         self._refuse(node.name, "weighted", reason)
         return False

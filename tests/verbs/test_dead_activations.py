@@ -83,3 +83,9 @@ def test_for_the_dla_it_is_left_out_and_peeled_without() -> None:
     assert "r2" in left and any("r2 (is all zero)" in note for note in done.notes)
     peeled = verbs.peel(done.model, verbs.PeelOptions(V8_5, target="dla"))
     assert peeled.table.unscaled["r2"] == "is all zero" and "r1" in peeled.cache.entries
+
+
+def test_data_that_are_all_zero_are_refused() -> None:
+    zeros = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
+    with pytest.raises(QdqError, match=r"x: is quantised, but is all zero in 1 samples of the data"):
+        verbs.insert(dead(ALONE), data=zeros, options=ALL)
