@@ -59,7 +59,8 @@ def _is_full(tensor: TensorProto) -> bool:
     dims = tensor.dims
     if is_external(tensor) or tensor.HasField("segment") or min(dims, default=1) < 1:
         return False
-    return 0 < math.prod(dims) * BITS.get(tensor.data_type, 0) == 8 * len(tensor.raw_data)
+    bits: int = math.prod(dims) * BITS.get(tensor.data_type, 0)
+    return 0 < bits == 8 * len(tensor.raw_data)
 
 
 def _amount_of_data(tensor: TensorProto, elements: int) -> tuple[int, int, str]:

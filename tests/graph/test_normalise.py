@@ -345,3 +345,11 @@ def test_nodes_of_one_name_make_nodes_of_names_of_their_own() -> None:
     constants = [node.name for node in made.graph.node if node.op_type == "Constant"]
     assert len(constants) == 2 and len(set(constants)) == 2
     assert [node.name for node in made.graph.node if node.op_type == "Split"] == ["cut", "cut"]
+
+
+def test_bounds_of_a_clip_of_text_are_no_bug() -> None:
+    """Nobody computes it; the converter's float bounds cannot be turned into text."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 4, opset_import: ["" : 9]> g (string[2] x) => (string[2] y) { y = Clip<min = 0.0, max = 6.0>(x) }'
+    )
+    assert opset_of(normalise(model, None).proto) == 13
