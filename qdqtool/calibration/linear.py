@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.moments import INF, Array, Moments, collapsed, gaussian, padded
+from qdqtool.calibration.moments import INF, Array, Moments, collapsed, gaussian, guess, padded
 from qdqtool.calibration.shapes import Shape
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import BLOCK_BYTES
@@ -168,6 +168,8 @@ def averaged(x: Moments, axes: Sequence[int] | None, shape: Shape | None, keep: 
 
 def normalised(scale: Array, bias: Array, rank: int | None, axis: int) -> Moments:
     """Mean 0 and variance 1, then scale and bias per channel, whatever came in."""
+    if bias.shape != scale.shape and 1 not in (bias.size, scale.size):  # no runtime takes them
+        return guess()
     mean, deviation = np.broadcast_arrays(bias, scale)
     found = gaussian(mean, deviation**2, known=True)
     if mean.ndim != 1 or axis == -1:

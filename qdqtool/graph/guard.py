@@ -16,26 +16,14 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.operators import PLAIN, OperatorForms
-from qdqtool.graph.tensors import BITS, bytes_needed, external_range, is_external, location_of
+from qdqtool.graph.stored import check_tensor
+from qdqtool.graph.tensors import BITS
 
 MAX_DEPTH = 64  # graphs within graphs; protobuf itself stops near 32
-# Nodes when every call of a local function is written out: what onnx's shape inference goes through. Exporters that
-# write functions call each a few times per layer; 100,000 nodes take it about a second, which nothing interrupts.
+# Nodes when every call of a local function is written out: what onnx's shape inference goes through, deaf to signals.
 MAX_WRITTEN_OUT = 100_000
-_MAX_ELEMENTS = 1 << 58
 _Key = TypeVar("_Key")
 _AGAIN = "export the model again"
-# The typed field of each element type and the entries that one element takes; what is not here uses int32_data.
-_FIELDS: dict[int, tuple[str, int]] = {
-    TensorProto.FLOAT: ("float_data", 1),
-    TensorProto.COMPLEX64: ("float_data", 2),
-    TensorProto.DOUBLE: ("double_data", 1),
-    TensorProto.COMPLEX128: ("double_data", 2),
-    TensorProto.INT64: ("int64_data", 1),
-    TensorProto.UINT64: ("uint64_data", 1),
-    TensorProto.UINT32: ("uint64_data", 1),
-    TensorProto.STRING: ("string_data", 1),
-}
 
 
 # Of one region: the index of a node that holds graphs -> the names they read from around them, each with a reader.
@@ -244,7 +232,7 @@ def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> l
         wrong = forms.first_fault(region.nodes, region.opsets, region.tensors, inside=region.inside, holding=held)
         for position, attribute in held:  # first of all, since a message about a form is no help where these are wrong
             for tensor in _tensors_in(attribute):
-                _check_tensor(tensor, where, folder)
+                check_tensor(tensor, where, folder)
             for graph in _graphs_in(attribute):
                 if region.depth >= MAX_DEPTH:
                     reason = f"{label(region.nodes[position])} lies {MAX_DEPTH} graphs deep and holds one more"
@@ -284,9 +272,9 @@ def _region_of(graph: GraphProto, opsets: Mapping[str, int], where: object, fold
             fault = f"the initialiser {tensor.name} twice" if tensor.name else "an initialiser without a name"
             raise QdqError(where, f"holds {fault}", _AGAIN)
         weights[tensor.name] = None
-        _check_tensor(tensor, where, folder)
+        check_tensor(tensor, where, folder)
     for sparse in graph.sparse_initializer:
-        _check_tensor(sparse.indices, where, folder)
+        check_tensor(sparse.indices, where, folder)
     inputs, outputs = [value.name for value in graph.input], [value.name for value in graph.output]
     if len(set(inputs)) < len(inputs):
         twice = next(name for name in inputs if inputs.count(name) > 1)
@@ -305,44 +293,6 @@ def _tensors_in(attribute: AttributeProto) -> list[TensorProto]:
     found = [*((attribute.t,) if attribute.HasField("t") else ()), *attribute.tensors]
     sparse = [*((attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()), *attribute.sparse_tensors]
     return found + [part for each in sparse for part in (each.values, each.indices)]
-
-
-def _check_tensor(tensor: TensorProto, where: object, folder: Path | None) -> None:
-    """Refuse a weight whose type or shape is senseless or whose data do not fill its shape."""
-    name = tensor.name or "(in an attribute)"
-    if tensor.data_type not in BITS and tensor.data_type != TensorProto.STRING:
-        reason = f"tensor {name} has the unknown element type {tensor.data_type}"
-        raise QdqError(where, reason, "upgrade onnx, or export again")
-    elements = 1
-    for size in tensor.dims:
-        if size < 0:
-            raise QdqError(where, f"tensor {name} has a negative size in its shape {list(tensor.dims)}", _AGAIN)
-        elements *= size
-    if elements > _MAX_ELEMENTS:
-        raise QdqError(where, f"tensor {name} of shape {list(tensor.dims)} is too large for any file", _AGAIN)
-    if tensor.HasField("segment"):
-        raise QdqError(where, f"tensor {name} is stored in segments, which nothing reads", _AGAIN)
-    if is_external(tensor):
-        location_of(tensor, where)
-        if folder is not None:
-            external_range(tensor, folder, where)
-        return
-    there, needed, unit = _amount_of_data(tensor, elements)
-    if there != needed:
-        reason = f"tensor {name} of shape {list(tensor.dims)} needs {needed} {unit} and has {there}"
-        raise QdqError(where, reason, "the file is damaged: export or copy it again")
-
-
-def _amount_of_data(tensor: TensorProto, elements: int) -> tuple[int, int, str]:
-    """How much data a tensor holds, how much it needs, and in which unit."""
-    if tensor.HasField("raw_data"):
-        return len(tensor.raw_data), bytes_needed(tensor), "bytes"
-    field, each = _FIELDS.get(tensor.data_type, ("int32_data", 1))
-    there = len(getattr(tensor, field))
-    bits = BITS.get(tensor.data_type, 8)
-    if bits < 8:  # packed, one byte in each entry
-        return there, (elements * bits + 7) // 8, "packed bytes"
-    return there, elements * each, "values"
 
 
 def _free_names(region: _Region, bodies: _Bodies, where: object) -> dict[str, str]:

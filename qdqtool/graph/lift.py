@@ -17,6 +17,7 @@ from onnx import AttributeProto, NodeProto, TypeProto, helper, numpy_helper, ver
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.guard import label
+from qdqtool.graph.tensors import BITS
 from qdqtool.parserrules import load_parser_rules
 
 TARGET = 13
@@ -237,6 +238,8 @@ def _restore_hardmax(node: NodeProto, site: Site, opset: int, where: object) -> 
 
 
 def _retype_constants(nodes: list[NodeProto], names: set[str], elem_type: int) -> None:
+    if elem_type not in BITS:  # text, or nothing that is known: the converter's own choice stays
+        return
     for node in nodes:
         if node.op_type == "Constant" and node.output[0] in names and node.attribute[0].t.data_type == 1:
             dtype = helper.tensor_dtype_to_np_dtype(elem_type)

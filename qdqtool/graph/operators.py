@@ -157,13 +157,22 @@ class OperatorForms:
         except onnx.defs.SchemaError:
             return _Form((0, _MANY, 0, _MANY))
         single = onnx.defs.OpSchema.FormalParameterOption.Single
+        newest = _newest(schema)
+        few = min(schema.min_input, newest.min_input)  # old files leave out what became optional later: C of Gemm
         return _Form(
-            (schema.min_input, schema.max_input, schema.min_output, schema.max_output),
-            tuple(i for i, parameter in enumerate(schema.inputs) if parameter.option == single),
+            (few, schema.max_input, schema.min_output, schema.max_output),
+            tuple(i for i, parameter in enumerate(schema.inputs) if parameter.option == single and i < few),
             {name: int(entry.type.value) for name, entry in schema.attributes.items()},  # type: ignore[attr-defined]
             frozenset(name for name, entry in schema.attributes.items() if entry.required),
             _CHECKS.get(op) if domain == "" else None,
         )
+
+
+def _newest(schema: onnx.defs.OpSchema) -> onnx.defs.OpSchema:
+    try:
+        return onnx.defs.get_schema(schema.name, schema.domain)
+    except onnx.defs.SchemaError:  # an operator that is gone
+        return schema
 
 
 def _type(number: int) -> str:

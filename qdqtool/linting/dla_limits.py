@@ -129,7 +129,7 @@ def pads_below_kernel(place: Place) -> bool:
 def channels(place: Place) -> Numbers | None:
     """It reads or makes a number of channels that the DLA does not have."""
     weight = place.weight()
-    if weight is None:
+    if weight is None or len(weight) < 2:
         return None
     count = attribute(place.node, "group", 1)
     many = count if isinstance(count, int) and place.node.op in ("Conv", "ConvTranspose") else 1
@@ -197,5 +197,7 @@ def stride_is_kernel(place: Place) -> bool:
 
 
 def _fits_deconvolution(pair: list[int]) -> bool:
+    if len(pair) != 2:  # the limit on axes says so
+        return True
     low, high = sorted(pair)
     return (high in _NARROW and low in _NARROW) or (high in _WIDE and low == 1)

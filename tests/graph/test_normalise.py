@@ -362,3 +362,11 @@ def test_what_opset_10_took_out_of_onnx_is_refused_by_name(op: str) -> None:
     assert model.SerializeToString() == before
     model.opset_import[0].version = 13
     assert normalise(model, None).lifted_from is None, "what is of opset 13 is not looked at"
+
+
+def test_bounds_of_a_clip_of_text_are_no_bug() -> None:
+    """Nobody computes it; the converter's float bounds cannot be turned into text."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 4, opset_import: ["" : 9]> g (string[2] x) => (string[2] y) { y = Clip<min = 0.0, max = 6.0>(x) }'
+    )
+    assert opset_of(normalise(model, None).proto) == 13

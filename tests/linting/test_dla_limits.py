@@ -364,3 +364,16 @@ def test_every_rule_names_a_check_that_reads_as_a_reason() -> None:
 def test_shapes_that_are_brought_together(shape: str, fits: bool) -> None:
     text = f"g (float[2,4,8,8] x, float[{shape}] y) => (float[2,4,8,8] z) <float[1] u> {{ z = Add(x, y) }}"
     assert (rules_of(text) == set()) is fits
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("g (float[1,4] x) => (float[1] y) <float[4] w> { y = MatMul(x, w) }", "dla"),
+        ("g (float[1,4,8] x) => (float[1,4,17] y) <float[4,4,3] w> { y = ConvTranspose<strides=[2]>(x, w) }", "gpu"),
+    ],
+    ids=["a vector for a matrix", "one axis"],
+)
+def test_operators_of_few_axes_are_judged(text: str, device: str) -> None:
+    report = dla_findings(view_of(text), TrtVersion(8, 5, 2), None, [])
+    assert [verdict.device for verdict in report.verdicts] == [device]
