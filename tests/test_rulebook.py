@@ -223,7 +223,9 @@ def test_an_error_is_one_line_with_place_reason_and_what_to_do() -> None:
 @pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b", "\x00", "\u2028", "\u2029", "\x85", "\x9b"])
 def test_control_characters_cannot_break_the_line(sign: str) -> None:
     line = str(QdqError(f"a{sign}b", f"c{sign}d", f"e{sign}f"))
-    assert line == "a b: c d; e f"
+    told = "".join(f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}" for one in sign)
+    told = told.replace("\\x0a", "\\n").replace("\\x0d", "\\r")
+    assert line == f"a{told}b: c{told}d; e{told}f"
     assert line.splitlines() == [line]
 
 

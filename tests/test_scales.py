@@ -97,7 +97,7 @@ def test_names_of_any_kind_pass() -> None:
     ("text", "message"),
     [
         ("", "not JSON"),
-        ("[" * 100000, "not JSON"),
+        ("[" * 100000, "JSON nested too deeply"),
         ("[]", "not a scale table of schema 1"),
         ('{"schema": 2, "tensors": {}}', "not a scale table of schema 1"),
         ('{"schema": 1}', "must be objects"),

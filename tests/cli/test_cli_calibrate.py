@@ -209,5 +209,5 @@ def test_a_checkpoint_in_the_place_of_the_result_is_refused(
     """The table was written, then removed as the checkpoint whose work is done."""
     out = str(folder / "s.json")
     assert run(folder, "--data", str(folder / "d.npz"), *words, "-o", out, "--checkpoint", out) == 2
-    assert "and for the checkpoint; name two files" in capsys.readouterr().err
+    assert "and for --checkpoint; name two files" in capsys.readouterr().err
     assert not (folder / "s.json").exists()
