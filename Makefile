@@ -12,8 +12,8 @@ first_python = $(firstword $(foreach name,$(1),$(shell $(name) -c 'print("$(name
 TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
 OLDEST_PYTHON ?= $(call first_python,python3.10 python3.11 python3.12 python3.13)
 # What most depends on onnxruntime, onnx and NumPy, in about two minutes of CPU time.
-CORE := graph match cache passes \
-	$(patsubst %,calibration/test_%.py,arrays auto backend_ort counting derive engine histogram keep kernel loss runnable state) \
+CORE := graph match cache passes amax runtime mixed_precision calibration/test_engine.py data/test_arrays.py selection/test_auto.py \
+	$(patsubst %,observers/test_%.py,collect derive state_file) \
 	$(patsubst %,verbs/test_%.py,compare condition evaluate finetune insert_defaults ptq sensitivity simulate) \
 	$(patsubst %,cli/test_cli_%.py,calibrate evaluate finetune insert)
 
@@ -23,7 +23,7 @@ COUNT ?= 20000
 
 setup: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml setup.py qdqtool/calibration/_kernel.c
+$(VENV)/installed: pyproject.toml setup.py qdqtool/amax/_kernel.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "qdqtool needs Python 3.10 or later; say which: make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing qdqtool and its tools into $(VENV)"
@@ -46,7 +46,7 @@ slow: setup
 
 # Ten times the examples of what is tried on random caches, values and small graphs.
 examples: setup
-	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache calibration graph match)
+	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache amax calibration data datafree distributed graph match mixed_precision observers runtime selection)
 
 # Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about an hour.
 fuzz: setup
@@ -59,7 +59,7 @@ rig:
 		sh $(SHARED)/trt_rig/rig.sh $$folder $$version && \
 		$$folder/venv/bin/pip install -q onnx onnx-graphsurgeon onnxruntime tqdm || exit 1; \
 	done
-	@echo "now: QDQTOOL_TRT_RIG=$(abspath $(RIG)) $(BIN)/python -m pytest tests/calibration/test_backend_contract.py"
+	@echo "now: QDQTOOL_TRT_RIG=$(abspath $(RIG)) $(BIN)/python -m pytest tests/calibration/tensorrt/test_backend.py"
 
 # onnxruntime-training, which has wheels for Python 3.10 to 3.12 only and overwrites every other onnxruntime.
 train-env: $(TRAIN)/installed
@@ -73,7 +73,7 @@ $(TRAIN)/installed: pyproject.toml setup.py
 
 # Both gradient back ends side by side, and the verbs that read data as commands.
 train: train-env
-	$(TRAIN)/bin/python -m pytest -q -m train tests/training tests/cli/test_cli_train_environment.py
+	$(TRAIN)/bin/python -m pytest -q -m train tests/autodiff tests/training tests/cli/test_cli_train_environment.py
 
 # The oldest onnxruntime, onnx and NumPy that pyproject.toml allows, on the oldest Python at hand.
 oldest-env: $(OLDEST)/installed
@@ -107,4 +107,4 @@ format: $(VENV)/linters
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) out build dist qdqtool/calibration/_kernel*.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) out build dist qdqtool/amax/_kernel*.so .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

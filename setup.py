@@ -32,10 +32,10 @@ class BuildPython(build_py):
 
 
 kernel = Extension(
-    "qdqtool.calibration._kernel",
-    ["qdqtool/calibration/_kernel.c"],
+    "qdqtool.amax._kernel",
+    ["qdqtool/amax/_kernel.c"],
     py_limited_api=True,
-    optional=True,  # without a compiler NumPy counts, and `qdqtool.calibration.kernel.why()` says so
+    optional=True,  # without a compiler NumPy counts, and `qdqtool.amax.kernel.why()` says so
 )
 
 setup(

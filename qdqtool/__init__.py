@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from qdqtool.artifacts import load_table
     from qdqtool.cache.retarget import retarget
     from qdqtool.cache.text import Cache, read_cache, write_cache
     from qdqtool.calibration.engine import CalibrationOptions, calibrate
-    from qdqtool.calibration.feed import FeedOptions
+    from qdqtool.data.loader import FeedOptions
     from qdqtool.doctor import Diagnosis, diagnose
     from qdqtool.errors import QdqError
-    from qdqtool.evaluation.decode.find import find_decoder
+    from qdqtool.evaluation.decode.auto_detect import find_decoder
     from qdqtool.evaluation.detections import Detections, Geometry
+    from qdqtool.evaluation.inference import Reading
     from qdqtool.evaluation.nms import Selection
-    from qdqtool.evaluation.seeing import Reading
     from qdqtool.linting.finding import Finding
     from qdqtool.match.plan import Plan, PlanOptions
     from qdqtool.scales import Scale, ScaleTable
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
     from qdqtool.verbs.lint import LintOptions, LintResult, lint
     from qdqtool.verbs.lint_layers import LayersResult, lint_layers
-    from qdqtool.verbs.opening import load_table
     from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
     from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
     from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends
@@ -54,7 +54,7 @@ _HOMES = {
     "Evaluation": "verbs.evaluate",
     "ConditionOptions": "verbs.condition",
     "ConditionResult": "verbs.condition",
-    "FeedOptions": "calibration.feed",
+    "FeedOptions": "data.loader",
     "Finding": "linting.finding",
     "FinetuneOptions": "verbs.finetune",
     "FinetuneResult": "verbs.finetune",
@@ -75,7 +75,7 @@ _HOMES = {
     "PtqOptions": "verbs.ptq",
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
-    "Reading": "evaluation.seeing",
+    "Reading": "evaluation.inference",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
@@ -92,14 +92,14 @@ _HOMES = {
     "diagnose": "doctor",
     "draw_differences": "verbs.differences",
     "evaluate": "verbs.evaluate",
-    "find_decoder": "evaluation.decode.find",
+    "find_decoder": "evaluation.decode.auto_detect",
     "finetune": "verbs.finetune",
     "graft": "verbs.graft",
     "infer": "verbs.infer",
     "insert": "verbs.insert",
     "lint": "verbs.lint",
     "lint_layers": "verbs.lint_layers",
-    "load_table": "verbs.opening",
+    "load_table": "artifacts",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
     "ptq": "verbs.ptq",

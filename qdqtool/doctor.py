@@ -173,7 +173,7 @@ def _judged(item: Item, loaded: Loaded, requirement: Requirement | None) -> Item
 
 def _runtime(seen: _Seen) -> Item:
     """The onnxruntime that runs models: one flavour, whole, and the one that pip believes to be there."""
-    from qdqtool.calibration.backends.runtime import flavour_clash, installed_flavours
+    from qdqtool.runtime.installed import flavour_clash, installed_flavours
 
     loaded, found = seen.loaded["onnxruntime"], installed_flavours()
     if len(found) > 1:
@@ -221,8 +221,8 @@ def try_runtime() -> dict[str, object]:
     import numpy as np
     import onnx
 
-    from qdqtool.calibration.backends.ort import OrtActivations
-    from qdqtool.training.environment import has_gradient_builder
+    from qdqtool.autodiff.backends import has_gradient_builder
+    from qdqtool.runtime.activations import OrtActivations
 
     weight = np.full((2, 300), 3.0, np.float32)  # too large to stay in the model
     nodes = [
@@ -253,7 +253,7 @@ def _is_training(name: str) -> bool:
 
 
 def _has_runtime() -> bool:
-    from qdqtool.calibration.backends.runtime import installed_flavours
+    from qdqtool.runtime.installed import installed_flavours
 
     return bool(installed_flavours())
 
@@ -324,7 +324,7 @@ def _machine(seen: _Seen) -> Iterator[Item]:
 def _kernel() -> Item:
     """What counts the histograms of a calibration."""
     try:
-        from qdqtool.calibration import kernel
+        from qdqtool.amax import kernel
 
         return Item("machine", "histograms", "ok" if kernel.in_use() == "c" else "note", "", kernel.why())
     except QdqError as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from qdqtool.cache.text import Cache
     from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, Feed, FeedOptions
     from qdqtool.scales import ScaleTable
     from qdqtool.verbs.graft import GraftOptions
     from qdqtool.verbs.insert import InsertOptions
@@ -326,7 +326,7 @@ class ScalesFromPath(BaseLoader):
     @_told
     def call_impl(self) -> ScaleTable:
         """The scales."""
-        from qdqtool.verbs.opening import load_table
+        from qdqtool.artifacts import load_table
 
         return load_table(_value(self._path))
 

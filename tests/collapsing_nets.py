@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import onnx
-from graphs import model_of
 
-from qdqtool.calibration.choose import Source
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
-from qdqtool.calibration.sensitivity_runner import Quantised
 from qdqtool.match.plan import PlanOptions
+from qdqtool.mixed_precision.sensitivity_runner import Quantised
+from qdqtool.selection.choose import Source
+from tests.graphs import model_of
 
 Float32 = npt.NDArray[np.float32]
 CHANNELS, SIZE = 8, 12

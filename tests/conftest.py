@@ -10,8 +10,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from graphs import model_of
 from hypothesis import settings
+
+from tests.graphs import model_of
 
 # The same examples on every machine, however slow; .ci/run asks for more of them.
 settings.register_profile(

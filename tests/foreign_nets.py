@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
-from graphs import model_of
 
 from qdqtool.cache.text import read_cache
 from qdqtool.cli.main import main as qdqtool_main
+from tests.graphs import model_of
 
 SAMPLES = 3
 _DOMAINS = ("com.microsoft", "onnx.brevitas", "custom")

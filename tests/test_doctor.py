@@ -15,7 +15,7 @@ import pytest
 
 import qdqtool
 from qdqtool import doctor
-from qdqtool.calibration import kernel
+from qdqtool.amax import kernel
 from qdqtool.doctor import OPTIONAL, Diagnosis, Item, diagnose, version_of, visible_gpus
 from qdqtool.errors import QdqError
 from qdqtool.loading import DRIVER, Loaded
@@ -169,7 +169,7 @@ def test_nothing_is_tried_where_no_runtime_is(world: World) -> None:
 
 def test_the_trial_runs_here() -> None:
     pytest.importorskip("onnxruntime", reason="it is what is tried")
-    from qdqtool.training.environment import has_gradient_builder
+    from qdqtool.autodiff.backends import has_gradient_builder
 
     assert doctor.try_runtime() == {"gradients": has_gradient_builder()}
 
@@ -389,8 +389,8 @@ def test_kernel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernel_without_numpy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("qdqtool.calibration.kernel")
-    monkeypatch.setitem(sys.modules, "qdqtool.calibration.kernel", None)
+    monkeypatch.delattr("qdqtool.amax.kernel")
+    monkeypatch.setitem(sys.modules, "qdqtool.amax.kernel", None)
     assert world.item("histograms").state == "note"
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from oldest import pins
+from tests.oldest import pins
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.calibration import kernel
+from qdqtool.amax import kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
 SAY = """
 import qdqtool
-from qdqtool.calibration import kernel
+from qdqtool.amax import kernel
 from qdqtool.rulebook import load_rules, rules_folder
 print(qdqtool.__file__, rules_folder(), kernel.in_use(), len(load_rules("gpu").fusions), sep="\\n")
 """
@@ -39,7 +39,7 @@ def test_every_folder_with_code_is_a_package() -> None:
 def test_a_changed_kernel_is_built_again() -> None:
     stamp = re.search(r"^\$\(VENV\)/installed:(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert stamp is not None
-    for source in ("pyproject.toml", "setup.py", "qdqtool/calibration/_kernel.c"):
+    for source in ("pyproject.toml", "setup.py", "qdqtool/amax/_kernel.c"):
         assert source in stamp[1].split() and (ROOT / source).is_file()
 
 
@@ -128,7 +128,7 @@ def rules_in_the_tree() -> set[str]:
 
 @pytest.mark.slow
 def test_the_sdist_has_what_building_and_testing_take(unpacked: Path) -> None:
-    for path in ("rules/gpu.toml", "qdqtool/calibration/_kernel.c", "setup.py", "Makefile", "LICENSE"):
+    for path in ("rules/gpu.toml", "qdqtool/amax/_kernel.c", "setup.py", "Makefile", "LICENSE"):
         assert (unpacked / path).is_file(), path
     assert (unpacked / "tests" / "test_packaging.py").is_file() and (unpacked / "models" / "journey.py").is_file()
     assert not list(unpacked.rglob("*.so"))

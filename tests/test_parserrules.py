@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx.defs
 import pytest
 
-from qdqtool.parserrules import load_parser_rules, tomllib
+from qdqtool.parser_rules import load_parser_rules, tomllib
 from qdqtool.rulebook import rules_folder
 from qdqtool.trtversion import TrtVersion, parse
 

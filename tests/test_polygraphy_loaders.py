@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import SMALL_NET, model_of
+
+from tests.graphs import SMALL_NET, model_of
 
 pytest.importorskip("polygraphy")
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -32,7 +33,7 @@ import qdqtool
 import qdqtool.polygraphy as ours
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.calibration.engine import calibrate
-from qdqtool.calibration.json_inputs import write_json_inputs
+from qdqtool.data.json_inputs import write_json_inputs
 
 NET = SMALL_NET
 V8502 = qdqtool.TrtVersion(8, 5, 2)

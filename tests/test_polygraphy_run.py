@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
+
+from tests.graphs import model_of
 
 pytest.importorskip("polygraphy")
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.calibration.feed import Feed, Input, open_feed
-from qdqtool.calibration.json_inputs import JsonInputs, write_json_inputs
 from qdqtool.cli.main import main
+from qdqtool.data.json_inputs import JsonInputs, write_json_inputs
+from qdqtool.data.loader import Feed, Input, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.polygraphy import insert_qdq
 from qdqtool.scales import ScaleTable

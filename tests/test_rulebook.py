@@ -7,11 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from graphs import V8_6, V10
 
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.rulebook import Fusion, Step, load_rules, rules_folder
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import V8_6, V10
 
 RULE = 'why = "w"\nsee = "s"\nstatus = "guess"\n'
 FUSION = f'[[fusion]]\nname = "mine"\nmatch = "Conv:weight > Erf? > act|Exp"\n{RULE}'

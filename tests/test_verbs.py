@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool import verbs
 from qdqtool.errors import QdqError
@@ -16,6 +15,7 @@ from qdqtool.graph.io import serialise
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import model_of
 
 V7, V8 = TrtVersion(7, 1, 3), TrtVersion(8, 5, 2)
 TEXT = """net (float[N,4,8,8] x) => (float[N,4,8,8] z)

@@ -12,7 +12,7 @@ from qdqtool.cache.amax import inexact_as_float32
 from qdqtool.cache.convert import Source, Target, read_any, render, with_version
 from qdqtool.cache.merge import Merged, OnConflict, merge
 from qdqtool.cache.retarget import cautions, retarget
-from qdqtool.cache.sanitise import renamed, sanitised
+from qdqtool.cache.sanitize import renamed, sanitised
 from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, source_fact, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache, read_cache
 from qdqtool.files import FileSet, check_outputs

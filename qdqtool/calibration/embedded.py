@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qdqtool.calibration.backends.contract import Calibrated, Request
+from qdqtool.amax.methods import parse_method
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.calibration.methods import parse_method
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.calibration.tensorrt.backend import Calibrated, Request
+from qdqtool.observers.options import CalibrationOptions
 
 
 @dataclass(frozen=True)

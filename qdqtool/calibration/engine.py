@@ -9,15 +9,15 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.calibration.counting import count_batches
-from qdqtool.calibration.feed import Batch, Data, Feed, FeedOptions, inputs_of, open_feed
-from qdqtool.calibration.methods import Method, parse_method
-from qdqtool.calibration.observation import histograms_of
-from qdqtool.calibration.options import CalibrationOptions, default_method, with_method
-from qdqtool.calibration.table import read_table
+from qdqtool.amax.methods import Method, parse_method
+from qdqtool.data.loader import Batch, Data, Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.observers.collect import count_batches
+from qdqtool.observers.observer_state import histograms_of
+from qdqtool.observers.options import CalibrationOptions, default_method, with_method
+from qdqtool.observers.table import read_table
 from qdqtool.scales import ScaleTable
 
 __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales"]
@@ -92,7 +92,7 @@ def calibrate_scales(
     _refuse_zero_inputs(proto, table, points)
     if not chosen:
         return table
-    from qdqtool.calibration.auto import auto_table
+    from qdqtool.selection.auto import auto_table
 
     histograms = histograms_of(state.observation.of_all(state.survey), "mergeable")
     return auto_table(proto, folder, feed, table, histograms, options, placing)

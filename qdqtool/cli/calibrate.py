@@ -12,7 +12,7 @@ from qdqtool.cli.show import print_json, print_lines
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 
 _SHOWN = 8
@@ -85,7 +85,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _check_places(args: argparse.Namespace, output: Path) -> None:
     """Refuse places that would do harm before anything is done."""
-    from qdqtool.verbs.opening import check_targets, check_weights
+    from qdqtool.artifacts import check_targets, check_weights
 
     inputs = [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])]
     check_targets({"the result": output, "--checkpoint": args.checkpoint}, inputs)
@@ -103,11 +103,11 @@ def _options(args: argparse.Namespace) -> CalibrationOptions:
 
 def _table(args: argparse.Namespace) -> ScaleTable:
     if args.merge is not None:
-        from qdqtool.calibration.shards import merge_files
+        from qdqtool.distributed.shards import merge_files
 
         return merge_files(args.merge, args.method or "mse")
     if args.dask:
-        from qdqtool.calibration.distributed import DaskOptions, calibrate_on_dask
+        from qdqtool.distributed.dask_calibration import DaskOptions, calibrate_on_dask
 
         dask = DaskOptions(args.dask, args.dask_shards, ship=args.dask_ship)
         return calibrate_on_dask(args.model, args.data, dask, _options(args), feed_options_from(args))
@@ -117,8 +117,8 @@ def _table(args: argparse.Namespace) -> ScaleTable:
 
 
 def _run_shard(args: argparse.Namespace) -> int:
-    from qdqtool.calibration.shards import calibrate_shard, parse_shard
-    from qdqtool.calibration.state import write_state
+    from qdqtool.distributed.shards import calibrate_shard, parse_shard
+    from qdqtool.observers.state_file import write_state
 
     if not args.output:
         raise QdqError("--shard", "needs the name of the state", "give -o part.state")

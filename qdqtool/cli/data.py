@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.cli.show import warn
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.feed import FeedOptions
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.data.loader import FeedOptions
+    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 
 _SCRIPT = "as --data F[:FUNCTION], the way Polygraphy says it"
@@ -62,7 +62,7 @@ def calibration_options_from(args: argparse.Namespace, **more: Any) -> Calibrati
         args: the parsed words.
         more: other fields of `CalibrationOptions`.
     """
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.observers.options import CalibrationOptions
 
     return CalibrationOptions(
         method=args.method or "",
@@ -76,7 +76,7 @@ def calibration_options_from(args: argparse.Namespace, **more: Any) -> Calibrati
 
 def feed_options_from(args: argparse.Namespace) -> FeedOptions:
     """What `add_data_arguments` declared, as the options of `open_feed`."""
-    from qdqtool.calibration.feed import FeedOptions
+    from qdqtool.data.loader import FeedOptions
 
     return FeedOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)
 
@@ -98,13 +98,13 @@ class _LoadInputs(argparse.Action):
     def __call__(
         self, parser: object, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        from qdqtool.calibration.json_inputs import JsonInputs
+        from qdqtool.data.json_inputs import JsonInputs
 
         namespace.data = JsonInputs(tuple(map(Path, values)))
 
 
 def _script(text: str) -> str:
-    from qdqtool.calibration.loader import split_script
+    from qdqtool.data.polygraphy_loader import split_script
 
     if split_script(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not FILE.py or FILE.py:FUNCTION")

@@ -10,7 +10,7 @@ from qdqtool.cli.data import add_data_arguments, feed_options_from
 from qdqtool.cli.show import counted, print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from qdqtool.evaluation.measured import Figure
+    from qdqtool.evaluation.metrics import Figure
     from qdqtool.verbs.evaluate import Evaluation
 
 _SHOWN = 10

@@ -152,8 +152,8 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
-    from qdqtool.calibration.loss import LARGE_LOSS
     from qdqtool.cli.next_steps import conditioned_insert, insert_with_more_float, ranked_operators
+    from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 
     if result.inserted.kept:
         return "its Q/DQ were there before: try insert --condition auto on the model without them"
@@ -187,7 +187,7 @@ def _loss_facts(result: InsertResult) -> dict[str, object]:
 
 def _check_method(args: argparse.Namespace) -> None:
     """Refuse what says how data is used where there is none, and a method that is not, before the model is read."""
-    from qdqtool.calibration.methods import parse_method
+    from qdqtool.amax.methods import parse_method
 
     if args.method is not None:
         parse_method(args.method)

@@ -10,7 +10,7 @@ from qdqtool.cli.show import counted
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.linting.dla import DlaReport
+    from qdqtool.dla.assignment import DlaReport
 
 
 def add_dla_arguments(parser: argparse.ArgumentParser) -> None:

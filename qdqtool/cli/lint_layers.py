@@ -39,7 +39,7 @@ def layer_text(result: LayersResult | None, args: argparse.Namespace) -> list[st
     """What is printed behind the findings."""
     if result is None:
         return []
-    from qdqtool.linting.layers_text import comparison_lines, layer_lines
+    from qdqtool.engine.text import comparison_lines, layer_lines
 
     lines = layer_lines(result.layers, result.forecast, result.comparison) if args.layers else []
     if result.info is not None and result.comparison is not None:
@@ -51,7 +51,7 @@ def layer_facts(result: LayersResult | None) -> dict[str, object]:
     """What `--json` has more where layers are asked for."""
     if result is None:
         return {}
-    from qdqtool.linting.layers_text import comparison_json, layers_json
+    from qdqtool.engine.text import comparison_json, layers_json
 
     facts: dict[str, object] = dict(layers_json(result.layers, result.forecast))
     if result.info is not None and result.comparison is not None:

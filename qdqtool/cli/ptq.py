@@ -50,7 +50,7 @@ def _add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate into a cache and say what is in it, or compare the back ends; faults are raised as QdqError."""
-    from qdqtool.calibration.methods import parse_method
+    from qdqtool.amax.methods import parse_method
     from qdqtool.errors import QdqError
     from qdqtool.verbs.ptq import ptq
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> PtqOptions:
-    from qdqtool.calibration.backends.trt_shapes import parse_shapes
+    from qdqtool.calibration.tensorrt.input_shapes import parse_shapes
     from qdqtool.trtversion import parse
     from qdqtool.verbs.ptq import PtqOptions
 

@@ -32,8 +32,8 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
 
 def infer_options_from(args: argparse.Namespace) -> InferOptions:
     """What `add_reading_arguments` declared, with --provider and --quiet."""
+    from qdqtool.evaluation.inference import Reading
     from qdqtool.evaluation.nms import Selection
-    from qdqtool.evaluation.seeing import Reading
     from qdqtool.verbs.infer import InferOptions
 
     reading = Reading(args.decoder, args.postprocess, Selection(score=args.score, iou=args.iou))

@@ -10,7 +10,7 @@ from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_
 from qdqtool.cli.show import counted, print_json, print_lines
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.keep import Finding
+    from qdqtool.mixed_precision.policies import Finding
     from qdqtool.verbs.sensitivity import SensitivityResult
 
 _SHOWN = 20
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Rank, print; faults are raised as QdqError."""
-    from qdqtool.calibration.methods import parse_method
+    from qdqtool.amax.methods import parse_method
     from qdqtool.errors import QdqError
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibration.backends.ort import OrtActivations
-from qdqtool.calibration.feed import Batch
-from qdqtool.calibration.loss import comparable_outputs
 from qdqtool.conditioning.sums import ExactSum
+from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.mixed_precision.output_loss import comparable_outputs
+from qdqtool.runtime.activations import OrtActivations
 
 # What equalising and smoothing may change: the root of the mean square of the difference over the range of the output,
 # largest less smallest value. Not over the output's own root mean square, which is small where most values are near 0.

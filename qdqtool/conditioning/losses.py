@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibration.backends.ort import OrtActivations
-from qdqtool.conditioning.subject import Subject
+from qdqtool.conditioning.condition_context import Subject
 from qdqtool.conditioning.sums import ExactSum
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict import share_scales
 from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
+from qdqtool.runtime.activations import OrtActivations
 from qdqtool.scales import Float32, ScaleTable
 
 Float64 = npt.NDArray[np.float64]

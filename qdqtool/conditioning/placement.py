@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from qdqtool.conditioning.subject import Subject
+from qdqtool.conditioning.condition_context import Subject
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, make_plan
-from qdqtool.passes.condition.equalise import Division, divide
+from qdqtool.passes.condition.equalize import Division, divide
 
 LEAST_SKIP = 1.0  # decibels for which the skip of a residual block may be read in float
 

@@ -3,7 +3,7 @@
 
 With factors f, clipping value t and weights w: a reader's noise is
     sum_c W_c e_c(t f_c)  +  sum_o,c,k (Q(w f) / f - w)^2 X_c,      W_c = sum_o,k w^2
-over its signal sum_c W_c X_c; e_c is the error of channel c (spectra.py), X_c its mean square, Q the rounding of the
+over its signal sum_c W_c X_c; e_c is the error of channel c (its histogram), X_c its mean square, Q the rounding of the
 weight per output channel. Channels count as independent: their common mean is left to the bias correction.
 """
 
@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.spectra import ErrorTable
+from qdqtool.conditioning.channel_histograms import ErrorTable
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.divisions import Family
+from qdqtool.conditioning.equalization_sets import Family
 from qdqtool.conditioning.predict import predicted_noise
 
 _QUIET = 1e-12  # noise over signal that counts as none

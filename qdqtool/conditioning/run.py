@@ -12,31 +12,31 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
-from qdqtool.calibration.feed import Batch, Feed
-from qdqtool.conditioning.biases import find_additions
+from qdqtool.conditioning.bias_correction import find_additions
+from qdqtool.conditioning.channel_map import Routes, find_routes
 from qdqtool.conditioning.check import Difference, Outputs, compare, moved_most
-from qdqtool.conditioning.divisions import Family, Verdict, divisions_of, find_families, inverse_of, judge
+from qdqtool.conditioning.condition_context import Subject, look
 from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
-from qdqtool.conditioning.limits import LEAST_CLIP, find_limits
+from qdqtool.conditioning.equalization_sets import Family, Verdict, divisions_of, find_families, inverse_of, judge
 from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.placement import kept_divisions
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import Prediction, predict
-from qdqtool.conditioning.routes import Routes, find_routes
+from qdqtool.conditioning.relu6_stats import measure_cuts
 from qdqtool.conditioning.samples import Singles, count_channels
-from qdqtool.conditioning.sixes import measure_cuts
-from qdqtool.conditioning.subject import Subject, look
+from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
+from qdqtool.data.loader import Batch, Feed
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
-from qdqtool.match.spread import borrowed_scales
+from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.passes.condition.clip import clip_weights
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.correct import correct_biases
-from qdqtool.passes.condition.equalise import Division, divide
+from qdqtool.passes.condition.equalize import Division, divide
 from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.passes.relu6 import cut_at_six, find_relus
 from qdqtool.rulebook import load_rules

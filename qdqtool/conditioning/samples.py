@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from qdqtool.calibration.backends.ort import OrtActivations
-from qdqtool.calibration.feed import Batch, Feed
-from qdqtool.conditioning.routes import Span
-from qdqtool.conditioning.spectra import ChannelSpectrum
-from qdqtool.conditioning.subject import Subject
+from qdqtool.conditioning.channel_histograms import ChannelSpectrum
+from qdqtool.conditioning.channel_map import Span
+from qdqtool.conditioning.condition_context import Subject
+from qdqtool.data.loader import Batch, Feed
 from qdqtool.errors import QdqError
+from qdqtool.runtime.activations import OrtActivations
 
 
 class Singles:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qdqtool.calibration.preprocess import Preprocess
+from qdqtool.data.preprocess import Preprocess
 from qdqtool.emit.job import Emitted, Job, Tensor, comments
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches

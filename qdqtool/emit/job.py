@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qdqtool.calibration.preprocess import Preprocess
+from qdqtool.data.preprocess import Preprocess
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.trtversion import TrtVersion
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.detection_ap import coco
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.measured import Measured
-from qdqtool.evaluation.truth import Truth, truth_of
+from qdqtool.evaluation.ground_truth import Truth, truth_of
+from qdqtool.evaluation.metrics import Measured
 
 SURE = 0.3  # what the FP32 model finds above this score counts as true
 

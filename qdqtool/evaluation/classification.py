@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.measured import Float64, Int64, Measured
+from qdqtool.evaluation.metrics import Float64, Int64, Measured
 
 TOP = 5
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.detections import Detections
+from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, classes_in
 from qdqtool.evaluation.matches import ClassMatches, Curve, average_precisions
-from qdqtool.evaluation.measured import Float64, Int64, Measured
-from qdqtool.evaluation.truth import ANY_CLASS, Truth, classes_in
+from qdqtool.evaluation.metrics import Float64, Int64, Measured
 
 VOC_IOU = 0.5
 LARGEST = 100  # detections of a class and image that COCO looks at

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.calibration.images import load_pillow
+from qdqtool.data.images import load_pillow
 from qdqtool.evaluation.detections import Detections, Float32
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdqtool.calibration.arrays import open_npz
+from qdqtool.data.arrays import open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_boxes import BoxLabels, open_box_labels
 from qdqtool.evaluation.labels_classes import (

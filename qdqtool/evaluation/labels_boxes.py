@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from qdqtool.bounded import Kind, read_bytes, read_json, read_text
-from qdqtool.calibration.arrays import open_npz
+from qdqtool.data.arrays import open_npz
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, truth_of
 from qdqtool.evaluation.names import LEFT_OUT, Names
-from qdqtool.evaluation.truth import ANY_CLASS, Truth, truth_of
 
 Box = tuple[float, float, float, float]
 _FORMS = "COCO's .json, a folder of VOC's .xml, of YOLO's or KITTI's .txt, or a .npz with boxes, labels and image"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.bounded import Kind, read_text
-from qdqtool.calibration.arrays import StoredArray, open_npy, open_npz
+from qdqtool.data.arrays import StoredArray, open_npy, open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.names import LEFT_OUT, Names
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qdqtool.calibration.images import decode_image, load_pillow
-from qdqtool.calibration.preprocess import Preprocess, parse_preprocess
+from qdqtool.data.images import decode_image, load_pillow
+from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.detections import Array, Geometry
 from qdqtool.evaluation.samples import Chunk, Samples

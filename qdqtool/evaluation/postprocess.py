@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.calibration.loader import load_script, split_script
+from qdqtool.data.polygraphy_loader import load_script, split_script
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.head import in_image
 from qdqtool.evaluation.detections import Array, Detections, Geometry

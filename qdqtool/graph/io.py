@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
-from qdqtool.graph.guard import check_structure, tensors_of
 from qdqtool.graph.tensors import external_range, is_external, location_of
+from qdqtool.graph.validate import check_structure, tensors_of
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs

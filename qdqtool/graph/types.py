@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
-from qdqtool.graph.lift import type_attributes
+from qdqtool.graph.opset_convert import type_attributes
 from qdqtool.graph.tensors import bytes_needed, is_external
 
 _MIN_IR = 7

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from qdqtool.dla.assignment import DlaReport, Verdict
 from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.dla import DlaReport, Verdict
-from qdqtool.linting.subject import Subject
-from qdqtool.match.spread import nodes_of
+from qdqtool.linting.lint_context import Subject
+from qdqtool.match.propagate_scales import nodes_of
 
 _NAMED = 4  # nodes of one place that a message names
 _WITHOUT_PAIRS = "leave an input of it without Q/DQ, so that it computes in float"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from qdqtool.graph.view import Node
 from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.subject import Subject, number_of
+from qdqtool.linting.lint_context import Subject, number_of
 
 # Elements that fill a vector of each format: CHW32 (INT8), 16 bytes of INT8, CHW4 (INT8), 16 bytes of FP16.
 _WIDE, _VECTOR, _LEAST, _HALF = 32, 16, 4, 8

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from qdqtool.graph.importable import foreign_operators
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.linting.checks import Fault, check
 from qdqtool.linting.finding import Severity
-from qdqtool.linting.importable import foreign_operators
-from qdqtool.linting.subject import Subject
+from qdqtool.linting.lint_context import Subject
 
 _OPSET_QDQ, _OPSET_AXIS = 10, 13
 

@@ -9,7 +9,7 @@ from qdqtool.graph.heads import Head
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
 from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.subject import Subject
+from qdqtool.linting.lint_context import Subject
 from qdqtool.match.groups import Group
 
 _REMOVE = "qdqtool lint --fix takes the pair away"

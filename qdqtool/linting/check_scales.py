@@ -12,8 +12,8 @@ from qdqtool.graph.edit import TRACE
 from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_rank
 from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.subject import Subject, number_of, sources
-from qdqtool.match.spread import nodes_of
+from qdqtool.linting.lint_context import Subject, number_of, sources
+from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.passes.insert import ESTIMATED
 
 _TINY = np.finfo(np.float32).tiny

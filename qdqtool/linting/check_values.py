@@ -10,7 +10,7 @@ import onnx
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Pair
 from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.subject import Subject
+from qdqtool.linting.lint_context import Subject
 
 _AGAIN = "qdqtool insert on the FP32 model with --data quantises to symmetric int8"
 # Types that pass through untouched: none of INT8's rules holds for them.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from qdqtool.errors import QdqError
 from qdqtool.linting.finding import Finding, Severity
-from qdqtool.linting.subject import Subject
+from qdqtool.linting.lint_context import Subject
 from qdqtool.trtversion import in_range
 
 # The modules whose checks are known; each fills the register when it is imported.

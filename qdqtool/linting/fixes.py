@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qdqtool.cache.sanitise import sanitised
+from qdqtool.cache.sanitize import sanitised
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use, captured_names
@@ -19,7 +19,7 @@ from qdqtool.linting.check_places import decode_reads, idle_pairs, residual_read
 from qdqtool.linting.check_scales import unequal_classes
 from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
-from qdqtool.linting.subject import Subject
+from qdqtool.linting.lint_context import Subject
 from qdqtool.passes.rename import rename_tensors, tensor_names
 
 # A repair edits the graph of a subject and says what it did; what it is given can be repaired.

@@ -12,7 +12,7 @@ import numpy as np
 
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, Pair
-from qdqtool.passes.coding import Coding, coding_of, pair_scale
+from qdqtool.passes.quant_params import Coding, coding_of, pair_scale
 
 _SIX = 6.0
 _CLIP_INPUTS = 11  # from this opset on the bounds of Clip are inputs

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.match.plan import Point
-from qdqtool.passes.coding import Coding
+from qdqtool.passes.quant_params import Coding
 from qdqtool.scales import Scale
 
 Float32 = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ import onnx
 import onnx.inliner
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.guard import subgraphs_of
+from qdqtool.graph.validate import subgraphs_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 
 _Key = tuple[str, str]

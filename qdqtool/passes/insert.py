@@ -17,7 +17,7 @@ from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_rank
 from qdqtool.match.plan import Plan, Point
-from qdqtool.passes.coding import pair_scale
+from qdqtool.passes.quant_params import pair_scale
 from qdqtool.scales import Scale
 
 # The name of a scale that no data was seen for: tools that drop metadata keep names.

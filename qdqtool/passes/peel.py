@@ -21,10 +21,10 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, capt
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake import WeightCode
-from qdqtool.passes.coding import OnAsymmetric, coding_of, pair_scale, scale_of
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integers import complete_pairs, has_loose_integers
-from qdqtool.passes.outsiders import refuse_outsiders
+from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
+from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
 
 OnConflict = Literal["error", "max"]

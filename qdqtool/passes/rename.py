@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableSequence
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.guard import subgraphs_of
+from qdqtool.graph.validate import subgraphs_of
 
 
 def tensor_names(proto: onnx.ModelProto) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.feed import Batch, Feed
-from qdqtool.calibration.inputs import Input
+from qdqtool.data.loader import Batch, Feed
+from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.progress import is_shown

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.feed import Batch, Feed
-from qdqtool.calibration.preprocess import Preprocess, parse_preprocess
+from qdqtool.data.loader import Batch, Feed
+from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]

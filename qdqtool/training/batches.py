@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qdqtool.calibration.feed import Batch, Feed, Task
+from qdqtool.data.loader import Batch, Feed, Task
 from qdqtool.errors import QdqError
 
 _ORDER, _CHANGE = 0, 1  # what a stream of random numbers is for

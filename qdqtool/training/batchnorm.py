@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.autodiff.backend import Shapes
 from qdqtool.errors import QdqError
 from qdqtool.graph.channels import Channels
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.training.draft import Draft
-from qdqtool.training.gradients.protocol import Shapes
 
 _OP = "BatchNormalization"
 

@@ -13,14 +13,14 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
+from qdqtool.autodiff.pairs import Pair
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.differ import TOLERANCE, largest_difference
 from qdqtool.training.draft import Draft
-from qdqtool.training.form import Form
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN, Forward, GradientGraph
-from qdqtool.training.pairs import Pair
+from qdqtool.training.training_graph import Form
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]

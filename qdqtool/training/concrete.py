@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from qdqtool.autodiff.backend import Shapes
 from qdqtool.errors import QdqError
-from qdqtool.graph.guard import label
 from qdqtool.graph.tensors import array_of
+from qdqtool.graph.validate import label
 from qdqtool.training.batchnorm import lower_batch_norms
 from qdqtool.training.draft import Draft, reads_of
-from qdqtool.training.gradients.protocol import Shapes
 
 _PADDED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"})
 _SAME = ("SAME_UPPER", "SAME_LOWER")

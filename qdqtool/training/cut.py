@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
-from qdqtool.graph.guard import label, subgraphs_of
+from qdqtool.graph.validate import label, subgraphs_of
 from qdqtool.training.draft import prune, reads_of
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN
-from qdqtool.training.gradients.stops import STOPS
 
 _DEFAULT = ("", "ai.onnx")
 _FLOATS = frozenset(

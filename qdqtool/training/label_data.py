@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.calibration.arrays import open_npz
-from qdqtool.calibration.feed import Data, FeedOptions
-from qdqtool.calibration.inputs import Input
-from qdqtool.calibration.json_inputs import JsonInputs
-from qdqtool.calibration.loader import items_of, load_script, read_json, split_script
+from qdqtool.data.arrays import open_npz
+from qdqtool.data.json_inputs import JsonInputs
+from qdqtool.data.loader import Data, FeedOptions
+from qdqtool.data.model_inputs import Input
+from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 
 _Facts = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 

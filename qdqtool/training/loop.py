@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.calibration.feed import Batch
-from qdqtool.calibration.interruption import Interruption
+from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.observers.interruption import Interruption
 from qdqtool.training.averages import WeightAverage
 from qdqtool.training.log import Listener
 from qdqtool.training.optimisers import clip_to_norm

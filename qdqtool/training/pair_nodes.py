@@ -15,13 +15,13 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.autodiff.pairs import Pair as Function
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import weight_rank
-from qdqtool.training.coded import limits
 from qdqtool.training.draft import Draft
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN
-from qdqtool.training.pairs import Pair as Function
+from qdqtool.training.integer_weights import limits
 
 _LOWEST_FOR = {"int8": 13, "uint8": 13, "int4": 21, "uint4": 21, "int16": 21, "uint16": 21}
 

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibration.feed import Batch
+from qdqtool.autodiff.backend import PAIR_DOMAIN, GradientBackend
+from qdqtool.data.loader import Batch
 from qdqtool.training.averages import MovingMaxima
 from qdqtool.training.batches import Batches
 from qdqtool.training.check import check_gradients, check_same_forward
-from qdqtool.training.form import Form, Ranges
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN, GradientBackend
 from qdqtool.training.losses.append import LossGraph, append_losses
-from qdqtool.training.losses.ends import Kind, find_kinds
+from qdqtool.training.losses.distill_targets import Kind, find_kinds
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.losses.points import choose_points, rescaled
@@ -30,6 +29,7 @@ from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.parameters import Parameters, steps_of_weight
 from qdqtool.training.shapes import make_forward, run_once
 from qdqtool.training.student import GraphStudent, HeldOutLoss, Session, SessionOptions, watch_maxima, with_inputs
+from qdqtool.training.training_graph import Form, Ranges
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]

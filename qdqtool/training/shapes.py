@@ -11,15 +11,15 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
-from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line
+from qdqtool.autodiff.backend import Forward
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
+from qdqtool.runtime.installed import load_onnxruntime, one_line
+from qdqtool.runtime.session import session_options, skeleton, start_session
 from qdqtool.training.concrete import make_concrete
 from qdqtool.training.differ import TOLERANCE, largest_difference
 from qdqtool.training.draft import Draft, prune
-from qdqtool.training.gradients.protocol import Forward
 from qdqtool.training.losses.reach import reached_parameters
 
 Array = npt.NDArray[Any]

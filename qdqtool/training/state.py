@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.arrays import open_npz
+from qdqtool.data.arrays import open_npz
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
-from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
-from qdqtool.calibration.feed import Batch
+from qdqtool.autodiff.backend import GradientGraph
+from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.training.gradients.protocol import GradientGraph
+from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
+from qdqtool.runtime.session import session_options, skeleton, start_session
 from qdqtool.training.task import Computed, Values
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.feed import Batch
+from qdqtool.data.loader import Batch
 from qdqtool.training.averages import MovingMaxima
 from qdqtool.training.optimisers import Optimiser
 from qdqtool.training.parameters import Parameters

@@ -14,7 +14,7 @@ import onnx
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Read
 from qdqtool.training.draft import Draft
-from qdqtool.training.roles import Role, by_accident
+from qdqtool.training.trainable import Role, by_accident
 from qdqtool.training.writing import Origin, in_file, stands_in
 
 

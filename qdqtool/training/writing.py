@@ -15,7 +15,7 @@ from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.constants import list_as_inputs
-from qdqtool.training.coded import Code
+from qdqtool.training.integer_weights import Code
 
 Float32 = npt.NDArray[np.float32]
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public verbs, each from one noun to another. What they share is in `opening.py`."""
+"""The public verbs, each from one noun to another. What they share is in `artifacts.py`."""
 
+from qdqtool.artifacts import load_table, stored_table
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
 from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
@@ -9,7 +10,6 @@ from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
 from qdqtool.verbs.infer import InferOptions, InferResult, infer
 from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
 from qdqtool.verbs.lint import LintOptions, LintResult, lint
-from qdqtool.verbs.opening import load_table, stored_table
 from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
 from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends

@@ -12,11 +12,11 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.rulebook import load_rules
-from qdqtool.simulation.culprits import Culprit, find_sites, rank
+from qdqtool.simulation.error_attribution import Culprit, find_sites, rank
 from qdqtool.simulation.measures import Measure
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, Feed, FeedOptions
 
 NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; qdqtool evaluate measures them"
 
@@ -111,9 +111,9 @@ def compare(
         QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, or the data does not fit.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.runtime.executor import Executor, out_of_reach
     from qdqtool.simulation import pairing
-    from qdqtool.simulation.executor import Executor, out_of_reach
 
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)

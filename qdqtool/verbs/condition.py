@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.artifacts import check_target, files_of, output_path
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.match.plan import PlanOptions
-from qdqtool.verbs.opening import check_target, files_of, output_path
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.conditioning.predict import Rounding
+    from qdqtool.data.loader import Data, Feed, FeedOptions
 
 AUTO = "auto"
 
@@ -77,9 +77,9 @@ def condition(
         QdqError: see `open_model`, `open_feed` and `condition_model`; an unknown step. Nothing is written then.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
-    from qdqtool.calibration.methods import parse_method
+    from qdqtool.amax.methods import parse_method
     from qdqtool.conditioning.run import Settings, condition_model
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
 
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)

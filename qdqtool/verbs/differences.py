@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.artifacts import files_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.verbs.infer import InferOptions, class_names
-from qdqtool.verbs.opening import files_of
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.feed import Data, FeedOptions
+    from qdqtool.data.loader import Data, FeedOptions
     from qdqtool.evaluation.differences import Difference
     from qdqtool.evaluation.samples import Samples
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
 FILE = "differences.json"
 PICTURES = 32
@@ -90,10 +90,10 @@ def draw_differences(
         QdqError: classifiers, data that does not fit, a folder that cannot be used; nothing is written.
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
-    from qdqtool.calibration.feed import FeedOptions, inputs_of
-    from qdqtool.evaluation.album import check_folder, filling
+    from qdqtool.data.loader import FeedOptions, inputs_of
+    from qdqtool.evaluation.output_dir import check_folder, filling
     from qdqtool.evaluation.samples import open_samples
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
     options, feed_options = options or DrawOptions(), feed_options or FeedOptions()
     opened = [open_model(model) for model in models]
@@ -126,7 +126,7 @@ class _Found:
 def _compared(runs: Sequence[Executor], samples: Samples, infer: InferOptions) -> _Found:
     from qdqtool.evaluation.detections import Detections
     from qdqtool.evaluation.differences import differ, worst_first
-    from qdqtool.evaluation.seeing import Reading, see
+    from qdqtool.evaluation.inference import Reading, see
 
     found: list[Difference] = []
     names: tuple[str, ...] = ()

@@ -10,26 +10,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from qdqtool.calibration.feed import Data, FeedOptions, inputs_of
-from qdqtool.calibration.inputs import Input
+from qdqtool.data.loader import Data, FeedOptions, inputs_of
+from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
 from qdqtool.evaluation.classification import classified, ranks
 from qdqtool.evaluation.coco_names import shown_names
-from qdqtool.evaluation.decode.find import find_decoder
+from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
+from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.labels import are_boxes, box_labels, class_labels, tell_classes
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
-from qdqtool.evaluation.measured import Figure, Measured, judge
+from qdqtool.evaluation.metrics import Figure, Measured, judge
 from qdqtool.evaluation.names import Names, parse_names
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, Samples, open_samples
-from qdqtool.evaluation.truth import Truth
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.progress import is_shown
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 
 Metric = Literal["top1", "coco", "voc", "agreement"]
 Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]

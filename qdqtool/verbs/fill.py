@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
-from qdqtool.match.complete import Complete, complete_scales
-from qdqtool.match.everywhere import from_sizes
+from qdqtool.match.full_scale_table import Complete, complete_scales
+from qdqtool.match.per_tensor_plan import from_sizes
 from qdqtool.match.plan import Plan
 from qdqtool.rulebook import RuleBook
+from qdqtool.runtime.float_tensors import FloatTensors, find_float_tensors, on_gpu_alone
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.verbs.float_tensors import FloatTensors, find_float_tensors, on_gpu_alone
 
 if TYPE_CHECKING:
     from qdqtool.verbs.peel import PeelOptions
@@ -85,7 +85,7 @@ def _without_scale(
 def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:
     """The table with scales of the wanted tensors from the clean model and the user's data."""
     from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
 
     if options.data is None:
         raise QdqError(clean.name, "--force-ptq calibrates every tensor, and there is no data", "give --data")

@@ -13,8 +13,11 @@ from typing import Any
 
 import onnx
 
-from qdqtool.calibration.feed import Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.artifacts import check_targets, files_of, output_path, path_of
+from qdqtool.autodiff.backend import GradientBackend
+from qdqtool.autodiff.backends import make_backend
 from qdqtool.conditioning.edits import CHANGING
+from qdqtool.data.loader import Data, Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of, evened_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
@@ -22,20 +25,17 @@ from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
-from qdqtool.training.environment import make_backend
-from qdqtool.training.form import Form, make_form
-from qdqtool.training.gradients.protocol import GradientBackend
+from qdqtool.training.equalized_start import Start, evened_start
+from qdqtool.training.finished_model import TaskJudge, check_judgeable, finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.prepare import Prepared, Wanted, measured_every, prepare, steps_of
 from qdqtool.training.state import Identity, Saved, open_state, write_state
 from qdqtool.training.task import LoopOptions, Subject
-from qdqtool.verbs.evened import Start, evened_start
+from qdqtool.training.training_graph import Form, make_form
+from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import plan
-from qdqtool.verbs.opening import check_targets, files_of, output_path, path_of
-from qdqtool.verbs.tuned import TaskJudge, check_judgeable, finished_model, output_gains
-from qdqtool.verbs.tuning import FinetuneOptions, FinetuneResult
 
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qdqtool.artifacts import check_target, output_path, path_of, raise_ir
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.io import ModelSource, give_back, open_model
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
@@ -21,9 +22,8 @@ from qdqtool.match.restrict import add_points, restrict
 from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import has_qdq, peel_pairs
+from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import Scale
-from qdqtool.verbs.float_tensors import find_float_tensors
-from qdqtool.verbs.opening import check_target, output_path, path_of, raise_ir
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
 _NEAR_LENGTH = 256  # letters of a name that is compared

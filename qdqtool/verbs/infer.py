@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.artifacts import files_of
 from qdqtool.graph.io import ModelSource, open_model
-from qdqtool.verbs.opening import files_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from qdqtool.calibration.feed import Data, FeedOptions
+    from qdqtool.data.loader import Data, FeedOptions
     from qdqtool.evaluation.classes import Ranked
     from qdqtool.evaluation.detections import Detections
+    from qdqtool.evaluation.inference import Reading, Sight
     from qdqtool.evaluation.samples import Samples
-    from qdqtool.evaluation.seeing import Reading, Sight
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
 FILE = "detections.json"
 
@@ -124,11 +124,11 @@ def infer(
         QdqError: data that does not fit, a folder that cannot be used, no decoder for the outputs; nothing is written.
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
-    from qdqtool.calibration.feed import FeedOptions, inputs_of
-    from qdqtool.evaluation.album import check_folder, filling
+    from qdqtool.data.loader import FeedOptions, inputs_of
+    from qdqtool.evaluation.output_dir import check_folder, filling
     from qdqtool.evaluation.pictures import blue_first
     from qdqtool.evaluation.samples import open_samples
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
     options, feed_options = options or InferOptions(), feed_options or FeedOptions()
     folder, opened = Path(output), open_model(model)
@@ -145,9 +145,9 @@ def infer(
 
 def _pictures(place: Path, run: Executor, samples: Samples, options: InferOptions, *, bgr: bool) -> InferResult:
     """Draw every sample into a folder."""
-    from qdqtool.evaluation.album import picture_names
+    from qdqtool.evaluation.inference import Reading, see
+    from qdqtool.evaluation.output_dir import picture_names
     from qdqtool.evaluation.pictures import file_of, picture_of
-    from qdqtool.evaluation.seeing import Reading, see
 
     pictures = picture_names(samples.images) if samples.images is not None else None
     names: tuple[str, ...] | None = None

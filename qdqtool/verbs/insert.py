@@ -10,29 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 
-from qdqtool.errors import QdqError
-from qdqtool.graph.edit import clear_metadata, edits_of
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
-from qdqtool.graph.normalise import normalise
-from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView
-from qdqtool.linting.importable import parser_warnings
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
-from qdqtool.match.restrict import share_scales
-from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.insert import Inserted, insert_pairs
-from qdqtool.passes.peel import is_plain, peel_pairs
-from qdqtool.scales import Scale, ScaleTable
-from qdqtool.verbs.keeping import (
-    Keeping,
-    OutputLoss,
-    OutputReference,
-    choose_kept,
-    is_measurable,
-    samples_of,
-    with_borrowed_scales,
-)
-from qdqtool.verbs.opening import (
+from qdqtool.artifacts import (
     check_target,
     files_of,
     load_table,
@@ -42,12 +20,34 @@ from qdqtool.verbs.opening import (
     store_table,
     stored_table,
 )
-from qdqtool.verbs.placing import points_everywhere, refuse_empty, rounds_everywhere, with_fixed_ranges
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import clear_metadata, edits_of
+from qdqtool.graph.importable import parser_warnings
+from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.normalize import normalise
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.restrict import share_scales
+from qdqtool.match.target_points import points_everywhere, refuse_empty, rounds_everywhere, with_fixed_ranges
+from qdqtool.mixed_precision.keep_float import (
+    Keeping,
+    OutputLoss,
+    OutputReference,
+    choose_kept,
+    is_measurable,
+    samples_of,
+    with_borrowed_scales,
+)
+from qdqtool.passes.fold_bn import fold_batch_norms
+from qdqtool.passes.insert import Inserted, insert_pairs
+from qdqtool.passes.peel import is_plain, peel_pairs
+from qdqtool.scales import Scale, ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
-    from qdqtool.calibration.float_search import SearchResult
+    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.mixed_precision.float_search import SearchResult
 
 _NAMED = 6  # operators of a group that a note names
 
@@ -234,7 +234,7 @@ def insert(
 
 def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
     """A sentence for each reason that operators stay in float for accuracy; the members of a group share one."""
-    from qdqtool.verbs.conditioned import shifted_biases
+    from qdqtool.conditioning.before_insert import shifted_biases
 
     sites: dict[str, list[str]] = {}
     for one in decided.refusals:
@@ -307,7 +307,7 @@ def _known(
     missing = [point.tensor for point in points if point.tensor not in view.pairs]
     if not missing:
         return ScaleTable()
-    from qdqtool.calibration.estimate import estimate_scales
+    from qdqtool.datafree.estimate import estimate_scales
 
     return estimate_scales(view, missing, options.input_range)
 
@@ -331,9 +331,9 @@ def _decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None
 
 
 def _conditioned(opened: Opened, data: Data | Feed | None, options: InsertOptions) -> _Measured:
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
-    from qdqtool.calibration.options import with_method
-    from qdqtool.verbs.conditioned import condition_first
+    from qdqtool.conditioning.before_insert import condition_first
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.observers.options import with_method
 
     if data is None:
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
@@ -360,9 +360,9 @@ def _calibrated(
     `first` is what conditioning found out; what it chose stays in float.
     """
     from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
-    from qdqtool.calibration.options import default_method, with_method
-    from qdqtool.verbs.conditioned import advice_for
+    from qdqtool.conditioning.before_insert import advice_for
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.observers.options import default_method, with_method
 
     plain = proto
     if not is_plain(proto):
@@ -396,7 +396,7 @@ def _may_keep(
     plain: onnx.ModelProto, proto: onnx.ModelProto, folder: Path | None, feed: Feed, decided: Plan, first: _Measured
 ) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
-    from qdqtool.verbs.conditioned import corrected
+    from qdqtool.conditioning.before_insert import corrected
 
     if plain is not proto or feed.once or not is_measurable(plain, folder, decided):
         return False

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.dlarules import Platform
+from qdqtool.artifacts import check_target
+from qdqtool.dla.assignment import DlaReport
+from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.linting.checks import Check, checks_of, run_checks
-from qdqtool.linting.dla import DlaReport
 from qdqtool.linting.finding import Finding
-from qdqtool.linting.subject import Subject, Target
+from qdqtool.linting.lint_context import Subject, Target
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.opening import check_target
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.engine.compare import Comparison, compare_layers, node_ops
+from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.layer_info import EngineInfo, read_layer_info
+from qdqtool.engine.predict import Layer, predict_layers
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.linting.forecast import Forecast, forecast
-from qdqtool.linting.layer_info import EngineInfo, read_layer_info
-from qdqtool.linting.layer_info_compare import Comparison, compare_layers, node_ops
-from qdqtool.linting.layers import Layer, predict_layers
 from qdqtool.trtversion import TrtVersion
 
 

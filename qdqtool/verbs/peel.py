@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx
 
+from qdqtool.artifacts import check_targets, files_of, output_path, path_of, restore_header, stored_table
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
+from qdqtool.emit.write_files import Peeling, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
-from qdqtool.match.spread import check_coverage, spread_scales
+from qdqtool.match.propagate_scales import check_coverage, spread_scales
 from qdqtool.passes.bake import Baked, Halves, bake_weights
-from qdqtool.passes.coding import OnAsymmetric
 from qdqtool.passes.inline import inline_quantised
-from qdqtool.passes.outsiders import refuse_outsiders
 from qdqtool.passes.peel import OnConflict, Peeled, has_qdq, peel_pairs
+from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
 from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
+from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
-from qdqtool.verbs.emitted import Peeling, check_kinds, emit_places, emitted_texts, write_emitted
+from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 from qdqtool.verbs.fill import fill_every_tensor
-from qdqtool.verbs.opening import check_targets, files_of, output_path, path_of, restore_header, stored_table
-from qdqtool.verbs.ranges import notes_of_two_ranges
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, Feed, FeedOptions
 
 Fill = Literal["ptq", "propagate", "none"]
 

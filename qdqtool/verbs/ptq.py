@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.artifacts import check_targets, files_of, output_path
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
+from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.linting.importable import parser_warnings
-from qdqtool.match.ties import tie_scales
+from qdqtool.match.shared_scales import tie_scales
 from qdqtool.rulebook import load_rules
+from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
-from qdqtool.verbs.float_tensors import check_all_in_reach
-from qdqtool.verbs.opening import check_targets, files_of, output_path
-from qdqtool.verbs.ranges import notes_of_two_ranges
+from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.backends.contract import Backend, Request
-    from qdqtool.calibration.backends.trt_shapes import Shapes
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.calibration.tensorrt.backend import Backend, Request
+    from qdqtool.calibration.tensorrt.input_shapes import Shapes
+    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.observers.options import CalibrationOptions
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Made:
 
 def open_job(model: ModelSource, options: PtqOptions) -> Job:
     """Open a model and say no before any data is read; see `ptq`."""
-    from qdqtool.calibration.backends.contract import Request
+    from qdqtool.calibration.tensorrt.backend import Request
 
     require_cache_for(options.trt_version, options.target)
     opened = open_model(model)
@@ -174,8 +174,8 @@ def open_job(model: ModelSource, options: PtqOptions) -> Job:
 
 def open_data(job: Job, data: Data | Feed) -> Feed:
     """The data as batches for the model, its open shapes fixed where that was asked for."""
-    from qdqtool.calibration.backends.trt_shapes import fix_inputs
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
 
     if isinstance(data, Feed):
         return data
@@ -196,23 +196,23 @@ def run_job(job: Job, feed: Feed) -> Made:
 
 
 def _backend(options: PtqOptions, method: str) -> Backend:
-    from qdqtool.calibration.backends.contract import BACKENDS
     from qdqtool.calibration.embedded import EmbeddedBackend
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.calibration.tensorrt.backend import BACKENDS
+    from qdqtool.observers.options import CalibrationOptions
 
     how = options.calibration or CalibrationOptions(method=method)
     if options.backend == "embedded":
         return EmbeddedBackend(replace(how, beside="" if method == "mse" else "mse"))
     if options.backend != "tensorrt":
         raise QdqError(f"--backend {options.backend}", "is not one", f"choose one of {', '.join(BACKENDS)}")
-    from qdqtool.calibration.backends.trt import TensorrtBackend
+    from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 
     return TensorrtBackend(options.trt_version, options.target, options.cuda, options.shapes)
 
 
 def _check_embedded_alone(options: PtqOptions) -> None:
     """Refuse, beside TensorRT, what would do nothing there."""
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.observers.options import CalibrationOptions
 
     if options.backend != "tensorrt":
         return

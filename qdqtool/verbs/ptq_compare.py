@@ -14,7 +14,7 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.verbs.ptq import PtqOptions, open_data, open_job, run_job
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.feed import Data, Feed
+    from qdqtool.data.loader import Data, Feed
 
 
 @dataclass(frozen=True)

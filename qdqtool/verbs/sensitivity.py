@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, make_plan
 from qdqtool.passes.peel import is_plain
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
-    from qdqtool.calibration.keep import Survey
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.mixed_precision.policies import Survey
+    from qdqtool.observers.options import CalibrationOptions
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptio
         QdqError: a model with Q/DQ, one without an operator that runs in INT8 or a float32 output, and what
             `calibrate_scales` refuses.
     """
-    from qdqtool.calibration.auto import CUTS, source_of
     from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
-    from qdqtool.calibration.keep import Quantised, survey
-    from qdqtool.calibration.options import default_method, with_method
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.mixed_precision.policies import Quantised, survey
+    from qdqtool.observers.options import default_method, with_method
+    from qdqtool.selection.auto import CUTS, source_of
 
     options = options or SensitivityOptions()
     opened = open_model(model)

@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx
 
+from qdqtool.artifacts import check_target, check_weights, files_of, path_of, stored_table
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.complete import complete_scales
+from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules
+from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
 from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_implicit
 from qdqtool.simulation.measures import Measure
 from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
-from qdqtool.verbs.float_tensors import find_float_tensors
-from qdqtool.verbs.opening import check_target, check_weights, files_of, path_of, stored_table
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.feed import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, Feed, FeedOptions
 
 Mode = Literal["explicit", "implicit"]
 _OLDEST = 8  # from this opset on Max and Min broadcast
@@ -148,9 +148,9 @@ def simulate(
         QdqError: what `simulated_model` refuses, data that does not fit, outputs that one array cannot hold.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.calibration.feed import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.runtime.executor import Executor, last_in_reach
     from qdqtool.simulation import pairing
-    from qdqtool.simulation.executor import Executor, last_in_reach
     from qdqtool.simulation.recorder import Recorder
 
     options = options or SimulateOptions()

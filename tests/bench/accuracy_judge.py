@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.measured import Measured
+    from qdqtool.evaluation.metrics import Measured
     from qdqtool.evaluation.samples import Samples
 
     Array = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ def prepare(subject: Subject, corpus: Path, work: Path) -> None:
     """Write the calibration samples (samples.npz) as the model takes them, and labels that no file holds as such."""
     import numpy as np
 
-    from qdqtool.calibration.feed import FeedOptions, inputs_of
+    from qdqtool.data.loader import FeedOptions, inputs_of
     from qdqtool.evaluation.samples import open_samples
     from qdqtool.graph.io import open_model
 
@@ -70,7 +70,7 @@ def _shows_person(image: Path) -> bool:
 
 
 def _samples(subject: Subject, corpus: Path, model: Any) -> Samples:
-    from qdqtool.calibration.feed import FeedOptions, inputs_of
+    from qdqtool.data.loader import FeedOptions, inputs_of
     from qdqtool.evaluation.samples import open_samples
 
     options = FeedOptions(preprocess=subject.preprocess)
@@ -109,7 +109,7 @@ def _classes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Me
     from qdqtool.evaluation.classification import classified, ranks
     from qdqtool.evaluation.labels import class_labels
     from qdqtool.graph.io import open_model
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
     opened = open_model(model)
     samples, run = _samples(subject, corpus, opened), Executor(opened.proto, opened.folder)
@@ -155,10 +155,10 @@ def _detections(
     subject: Subject, model: Path, plain: Path, corpus: Path
 ) -> tuple[list[Detections], Samples, list[Any]]:
     """The boxes of every image. The decoder is found from what the FP32 model gives for the first."""
-    from qdqtool.evaluation.decode.find import find_decoder
+    from qdqtool.evaluation.decode.auto_detect import find_decoder
     from qdqtool.evaluation.nms import Selection
     from qdqtool.graph.io import open_model
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
     opened, original = open_model(model), open_model(plain)
     samples, run = _samples(subject, corpus, original), Executor(opened.proto, opened.folder)

@@ -18,14 +18,14 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from qdqtool.calibration.backends.ort import ObservableModel, OrtActivations
-from qdqtool.calibration.counting import count_batches
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.calibration.feed import Batch, inputs_of, open_feed
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.data.loader import Batch, inputs_of, open_feed
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.observers.collect import count_batches
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 FEW, ROUNDS = 4, 3
 

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 from cost import table
 
-from qdqtool.calibration.counting import pending
-from qdqtool.calibration.feed import FeedOptions, Input, inputs_of, open_feed
-from qdqtool.calibration.methods import Method
-from qdqtool.calibration.observation import Done
-from qdqtool.calibration.options import CalibrationOptions
-from qdqtool.calibration.shards import ShardSum, calibrate_shard
-from qdqtool.calibration.state import State, state_from_bytes, state_to_bytes
+from qdqtool.amax.methods import Method
+from qdqtool.data.loader import FeedOptions, Input, inputs_of, open_feed
+from qdqtool.distributed.shards import ShardSum, calibrate_shard
 from qdqtool.graph.io import open_model
+from qdqtool.observers.collect import pending
+from qdqtool.observers.observer_state import Done
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.observers.state_file import State, state_from_bytes, state_to_bytes
 
 PROJECT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared"))

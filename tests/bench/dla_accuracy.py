@@ -107,10 +107,10 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     import onnx
 
     import qdqtool
-    from qdqtool.calibration.options import CalibrationOptions
     from qdqtool.graph.io import open_model
     from qdqtool.graph.view import GraphView
-    from qdqtool.match.ties import tie_scales
+    from qdqtool.match.shared_scales import tie_scales
+    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.rulebook import load_rules
     from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs.simulate import _implicit

@@ -16,16 +16,15 @@ from pathlib import Path
 import onnx
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(PROJECT), str(PROJECT / "tests"), str(PROJECT / "tests" / "linting")]
+sys.path[:0] = [str(PROJECT)]
 
-from engine_graphs import camera_resnet34, graph_of_log, rebuilt, small_digits  # noqa: E402
-
+from qdqtool.engine.compare import Comparison, compare_layers, node_ops  # noqa: E402
+from qdqtool.engine.cost import Forecast, forecast  # noqa: E402
+from qdqtool.engine.layer_info import EngineInfo, EngineLayer, read_layer_info  # noqa: E402
+from qdqtool.engine.predict import predict_layers  # noqa: E402
 from qdqtool.graph.view import GraphView  # noqa: E402
-from qdqtool.linting.forecast import Forecast, forecast  # noqa: E402
-from qdqtool.linting.layer_info import EngineInfo, EngineLayer, read_layer_info  # noqa: E402
-from qdqtool.linting.layer_info_compare import Comparison, compare_layers, node_ops  # noqa: E402
-from qdqtool.linting.layers import predict_layers  # noqa: E402
 from qdqtool.trtversion import parse  # noqa: E402
+from tests.engine.engine_graphs import camera_resnet34, graph_of_log, rebuilt, small_digits  # noqa: E402
 
 
 @dataclass(frozen=True)

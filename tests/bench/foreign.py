@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from conftest import shared_folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from qdqtool import verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.trtversion import TrtVersion
+from tests.conftest import shared_folder
 
 VERSION = TrtVersion(8, 5, 2)
 # qdq_translator 0.2 on a Q/DQ detector of opset 9, as published counts have it.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from foreign_nets import NETS, ask, lost
+from tests.foreign_nets import NETS, ask, lost
 
 
 def main(words: list[str]) -> int:

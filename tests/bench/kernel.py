@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration import kernel
-from qdqtool.calibration.affine import Affine, AffineRange
-from qdqtool.calibration.histogram import Histogram
-from qdqtool.calibration.trt_entropy import EntropyHistogram
+from qdqtool.amax import kernel
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.observers.pre_batchnorm_range import Affine, AffineRange
 
 Float32 = npt.NDArray[np.float32]
 SIZES = (6_000, 64_000, 800_000)

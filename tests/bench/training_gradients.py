@@ -91,7 +91,7 @@ def _fold(proto: Any, trained: frozenset[str], feed: dict[str, Any]) -> None:
     from onnx import numpy_helper
 
     _tests_on_path()
-    from running import run_all
+    from tests.autodiff.running import run_all
 
     values, graph = run_all(proto, feed), proto.graph
     known, kept = {one.name for one in graph.initializer} - trained, []
@@ -107,14 +107,14 @@ def _fold(proto: Any, trained: frozenset[str], feed: dict[str, Any]) -> None:
 
 
 def _tests_on_path() -> None:
-    sys.path[:0] = [str(HERE.parent), str(HERE.parent / "training" / "gradients")]
+    sys.path[:0] = [str(HERE.parent.parent)]
 
 
 def _paired_case(folder: Path) -> None:
     """A case of the contract test's detector, pairs around every convolution."""
     _tests_on_path()
-    from detector_net import detector
-    from running import feed_of, forward_of
+    from tests.autodiff.detector_net import detector
+    from tests.autodiff.running import feed_of, forward_of
 
     model, names = detector(False)
     feed = feed_of(model)

@@ -117,7 +117,7 @@ def _float_values(model: Any, names: list[str], samples: Path) -> dict[str, Any]
     import onnx
     from onnx import helper
 
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
     plain = onnx.ModelProto()
     plain.CopyFrom(model)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # another interpreter has qdqtool not installed
 
 if TYPE_CHECKING:
-    from qdqtool.training.gradients.protocol import Forward
+    from qdqtool.autodiff.backend import Forward
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def read_case(folder: Path) -> tuple[Forward, dict[str, Any]]:
     import numpy as np
     import onnx
 
-    from qdqtool.training.gradients.protocol import Forward
+    from qdqtool.autodiff.backend import Forward
 
     facts = json.loads((folder / "case.json").read_text())
     names = tuple(facts["parameters"]), facts["loss"], tuple(facts["auxiliary"])
@@ -82,14 +82,14 @@ def make_case(net: Net, corpus: Path, folder: Path) -> None:
     import numpy as np
 
     from qdqtool import verbs
-    from qdqtool.calibration.inputs import inputs_of
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.data.model_inputs import inputs_of
     from qdqtool.graph.io import open_model
-    from qdqtool.training.form import make_form
+    from qdqtool.observers.options import CalibrationOptions
     from qdqtool.training.losses.append import append_losses
     from qdqtool.training.losses.options import LossOptions
     from qdqtool.training.losses.teacher import Teacher, float_twin
     from qdqtool.training.shapes import make_forward, run_once
+    from qdqtool.training.training_graph import make_form
     from qdqtool.verbs.insert import InsertOptions
 
     plain = open_model(corpus / "models" / f"{net.name}.onnx")

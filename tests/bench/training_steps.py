@@ -19,7 +19,7 @@ RATE, CLIP = 1e-6, 1.0
 
 def backend_of(name: str) -> Any:
     """A back end by its name."""
-    from qdqtool.training.environment import make_backend
+    from qdqtool.autodiff.backends import make_backend
 
     return make_backend(name)  # type: ignore[arg-type]
 

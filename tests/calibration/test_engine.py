@@ -17,7 +17,7 @@ from qdqtool.scales import ScaleTable
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate, calibrate_scales
-from qdqtool.calibration.feed import FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import FeedOptions, inputs_of, open_feed
 
 STABLE = ["mse", "max", "percentile=99.9", "entropy-stable"]
 
@@ -80,7 +80,7 @@ def test_clipping_methods_lie_below_the_maximum() -> None:
 
 
 def test_tensorrt_entropy_is_fed_batch_by_batch() -> None:
-    from qdqtool.calibration.trt_entropy import EntropyHistogram
+    from qdqtool.amax.trt_entropy import EntropyHistogram
 
     data = samples()
     histogram = EntropyHistogram()

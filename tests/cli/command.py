@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import SMALL_NET, model_of
 
 from qdqtool.cli.main import main
+from tests.graphs import SMALL_NET, model_of
 
 NET = SMALL_NET
 LINE = re.compile(r"qdqtool: error: [^\n]+: [^\n]+\n")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run, write_net
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.scales import Scale, ScaleTable
+from tests.cli.command import contents, refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 VERBS = {

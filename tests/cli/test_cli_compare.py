@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run, write_net
-from graphs import model_of
+
+from tests.cli.command import contents, refused, run, write_net
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

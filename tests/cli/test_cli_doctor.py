@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import Said, run
 
 from qdqtool import doctor
 from qdqtool.doctor import Diagnosis, Item
+from tests.cli.command import Said, run
 
 Capsys = pytest.CaptureFixture[str]
 SOUND = (

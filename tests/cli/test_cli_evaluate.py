@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run
+
+from tests.cli.command import contents, refused, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

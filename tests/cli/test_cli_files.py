@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run, write_net
 
 from qdqtool.cache.text import Cache, write_cache
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion
+from tests.cli.command import contents, refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 GPU = ("--target", "gpu", "--trt-version", "8502")

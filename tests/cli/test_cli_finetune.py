@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run, write_net
 
 import qdqtool
+from tests.cli.command import contents, refused, run, write_net
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from foreign_nets import NETS, VERBS, Answer, ask, lost
+
+from tests.foreign_nets import NETS, VERBS, Answer, ask, lost
 
 pytest.importorskip("onnxruntime")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, pairs_of, refused, run, write_net
-from graphs import model_of
+
+from tests.cli.command import contents, pairs_of, refused, run, write_net
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 LINES = {"x": "3c010a14", "c1": "3c84dc31", "r1": "3a4e2179", "g": "3b000001", "gone": "3f800000", "r2_": "3f800000"}

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from command import contents, refused, run
-from detector_model import write_detector, write_images
+
+from tests.cli.command import contents, refused, run
+from tests.detector_model import write_detector, write_images
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 pytest.importorskip("PIL.Image", reason="Pillow reads and draws the images")

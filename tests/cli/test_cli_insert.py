@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import NET, contents, pairs_of, refused, run, write_net
-from graphs import model_of
 
 from qdqtool import verbs
 from qdqtool.scales import Scale, ScaleTable
+from tests.cli.command import NET, contents, pairs_of, refused, run, write_net
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 POINTS = ["x", "r1", "r2", "g"]

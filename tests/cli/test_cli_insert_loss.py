@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from collapsing_nets import headed_net, residual_net, samples
-from command import Said, run, write_net
-from graphs import model_of
 
-from qdqtool.calibration.loss import LARGE_LOSS
+from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+from tests.cli.command import Said, run, write_net
+from tests.collapsing_nets import headed_net, residual_net, samples
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 ALL = ("--float-heads", "none", "--method", "max")
@@ -94,7 +94,7 @@ def test_a_loss_that_is_met_is_exit_0(capsys: Capsys, folder: Path) -> None:
 def test_a_loss_that_is_missed_is_exit_1_and_says_what_would_meet_it(
     capsys: Capsys, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdqtool.calibration import float_search
+    from qdqtool.mixed_precision import float_search
 
     monkeypatch.setattr(float_search, "shortlist", lambda findings, plan, least_head=0.0: [])
     said = insert(capsys, folder, "--max-output-loss", "0.1", "-o", folder / "q.onnx")
@@ -182,11 +182,11 @@ def test_a_point_that_moves_to_a_tensor_without_a_scale_is_no_error(
     capsys: Capsys, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: `p: no scale for this point; calibrate it, or give a table that has it`, exit 2."""
-    from qdqtool.calibration import keep
+    from qdqtool.mixed_precision import policies
 
-    monkeypatch.setattr(keep, "AUTO_FLOOR", 0.0)
-    monkeypatch.setattr(keep, "AUTO_MACS", 1.0)
-    monkeypatch.setattr(keep, "AUTO_GAIN", 0.0)
+    monkeypatch.setattr(policies, "AUTO_FLOOR", 0.0)
+    monkeypatch.setattr(policies, "AUTO_MACS", 1.0)
+    monkeypatch.setattr(policies, "AUTO_GAIN", 0.0)
     onnx.save(model_of(POOLED), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=samples())
     said = insert(capsys, tmp_path, *words, "-o", tmp_path / "q.onnx")

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command import contents, refused, run, write_net
+
+from tests.cli.command import contents, refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 

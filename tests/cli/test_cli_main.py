@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import refused, run, write_net
 
 import qdqtool
 from qdqtool.cli import main as command_line
 from qdqtool.cli.main import VERBS
 from qdqtool.errors import MissingPackageError
+from tests.cli.command import refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 

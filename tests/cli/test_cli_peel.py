@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run, write_net
 
 from qdqtool.scales import Scale, ScaleTable
+from tests.cli.command import contents, refused, run, write_net
 
 Capsys = pytest.CaptureFixture[str]
 SCALES = {"x": 0.1, "r1": 0.2, "r2": 0.3, "g": 0.4}

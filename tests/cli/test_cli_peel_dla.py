@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run, write_net
 
 from qdqtool.cache.text import read_cache
+from tests.cli.command import contents, refused, run, write_net
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

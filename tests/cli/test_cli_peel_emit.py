@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import contents, refused, run
-from graphs import model_of
 
 from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.trtversion import parse
 from qdqtool.verbs import PeelOptions, insert, peel
+from tests.cli.command import contents, refused, run
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 ALL = ("trtexec", "polygraphy-script", "deepstream", "triton", "json")

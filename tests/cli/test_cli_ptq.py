@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import contents, refused, run, write_net
-from graphs import model_of
 
 from qdqtool.cache.text import read_cache
+from tests.cli.command import contents, refused, run, write_net
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import Said, contents, refused, run, write_net
 
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import read_cache
-from qdqtool.testing.fake_tensorrt import Behaviour, Fake, installed
+from tests.cli.command import Said, contents, refused, run, write_net
+from tests.fake_tensorrt import Behaviour, Fake, installed
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

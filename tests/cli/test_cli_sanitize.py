@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import NET, contents, refused, run
-from graphs import model_of
 
+from qdqtool.artifacts import store_table
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache, write_cache
 from qdqtool.passes.rename import rename_tensors, tensor_names
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.opening import store_table
+from tests.cli.command import NET, contents, refused, run
+from tests.graphs import model_of
 
 # As TensorFlow names them; conv1/Relu and conv2/Relu_0 make the plain ways out taken.
 NAMES = {

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from collapsing_nets import residual_net, samples
 
 from qdqtool.cli.main import main
+from tests.collapsing_nets import residual_net, samples
 
 
 @pytest.fixture

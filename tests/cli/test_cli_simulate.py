@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import contents, refused, run, write_net
+
+from tests.cli.command import contents, refused, run, write_net
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -15,9 +15,9 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
+from qdqtool.autodiff.backends import has_gradient_builder
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.scales import ScaleTable
-from qdqtool.training.environment import has_gradient_builder
 
 pytestmark = [
     pytest.mark.train,

@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Said, run
 
 from qdqtool.cli import next_steps
+from tests.cli.command import Said, run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

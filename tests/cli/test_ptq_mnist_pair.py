@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command import run
 from onnx import helper
 
 from qdqtool.cache.text import Cache, read_cache
+from tests.cli.command import run
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

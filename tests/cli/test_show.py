@@ -11,10 +11,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from command import run
-from graphs import model_of
 
 from qdqtool.cli.show import print_json, print_lines, warn
+from tests.cli.command import run
+from tests.graphs import model_of
 
 HOSTILE = "t\x1b[31m\nqdqtool: error: forged\x9b2J\u202e"
 LOUD = argparse.Namespace(quiet=False)

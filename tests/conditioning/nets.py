@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from graphs import model_of
 
-from qdqtool.calibration.feed import Feed, FeedOptions, inputs_of, open_feed
-from qdqtool.conditioning.subject import Subject, look
+from qdqtool.conditioning.condition_context import Subject, look
+from qdqtool.data.loader import Feed, FeedOptions, inputs_of, open_feed
 from qdqtool.match.plan import PlanOptions
+from tests.graphs import model_of
 
 RELU = """g (float[N,4,6,6] x) => (float[N,3,6,6] y) <float[8,4,1,1] w1, float[8] b1, float[3,8,3,3] w2, float[3] b2>
 { c1 = Conv(x, w1, b1)  r1 = Relu(c1)  y = Conv<pads=[1,1,1,1]>(r1, w2, b2) }"""

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import model_of
-from nets import RELU, feed_of, samples, spread, subject_of, value_of
 
-from qdqtool.conditioning.biases import find_additions
+from qdqtool.conditioning.bias_correction import find_additions
 from qdqtool.conditioning.losses import Loss, measure_losses, read_scales, rounded_weight
 from qdqtool.conditioning.samples import Singles
 from qdqtool.errors import QdqError
 from qdqtool.scales import Scale, ScaleTable
+from tests.conditioning.nets import RELU, feed_of, samples, spread, subject_of, value_of
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
 from qdqtool.conditioning.predict import Rounding, Weight, choose_factors, predicted_noise
-from qdqtool.conditioning.spectra import ChannelSpectrum, ErrorTable
 
 ALL = np.ones(8, bool)
 

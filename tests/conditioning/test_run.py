@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from graphs import model_of
-from nets import CONCAT, RELU, SILU, SPREAD, feed_of, samples, spread, subject_of, value_of
 
 from qdqtool.conditioning.edits import STEPS, Conditioned
 from qdqtool.conditioning.run import Settings, advice, condition_model
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
+from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, feed_of, samples, spread, subject_of, value_of
+from tests.graphs import model_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
-from nets import RELU, feed_of, samples
 
+from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
 from qdqtool.conditioning.check import Difference, Outputs, compare, moved_most
-from qdqtool.conditioning.divisions import Family
-from qdqtool.conditioning.limits import find_limits
+from qdqtool.conditioning.equalization_sets import Family
 from qdqtool.conditioning.predict import Weight
 from qdqtool.conditioning.samples import Singles
-from qdqtool.conditioning.spectra import ChannelSpectrum, ErrorTable
+from qdqtool.conditioning.weight_clipping import find_limits
 from qdqtool.errors import QdqError
+from tests.conditioning.nets import RELU, feed_of, samples
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

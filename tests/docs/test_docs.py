@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pages import (
+
+import qdqtool
+from qdqtool.amax.methods import NAMES
+from qdqtool.cli import main as cli
+from qdqtool.data.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
+from qdqtool.dla.rules import Layer, Limit
+from qdqtool.match import constraints
+from qdqtool.match.plan import FloatHeads
+from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, load_rules
+from qdqtool.scales import Origin
+from qdqtool.trtversion import parse as parse_version
+from tests.docs.pages import (
     DOCS,
     PAGES,
     PROJECT,
@@ -35,17 +46,6 @@ from pages import (
     rows_of,
     words_of,
 )
-
-import qdqtool
-from qdqtool.calibration.methods import NAMES
-from qdqtool.calibration.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
-from qdqtool.cli import main as cli
-from qdqtool.dlarules import Layer, Limit
-from qdqtool.match import constraints
-from qdqtool.match.plan import FloatHeads
-from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, load_rules
-from qdqtool.scales import Origin
-from qdqtool.trtversion import parse as parse_version
 
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _OTHERS = {"trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions"), "polygraphy": ("--save-inputs",)}

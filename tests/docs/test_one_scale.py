@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from pages import PROJECT, blocks_of
 
 from qdqtool.cli import main as cli
+from tests.docs.pages import PROJECT, blocks_of
 
 
 def test_one_scale_travels_bit_for_bit(

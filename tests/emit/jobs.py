@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from graphs import model_of
 
 from qdqtool.emit.job import Job, Tensor
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import model_of
 
 FLOAT = onnx.TensorProto.FLOAT
 VERSIONS = ("7.1.3", "8.0.1", "8.2.1", "8.5.2", "8.6.2", "10.3.0", "10.7.0", "10.12.0", "10.16.1")

@@ -7,12 +7,12 @@ import configparser
 
 import numpy as np
 import pytest
-from jobs import FLOAT, job_of, layer
 
-from qdqtool.calibration.preprocess import PRESETS, Preprocess, parse_preprocess
+from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.emit.deepstream import write_deepstream
 from qdqtool.emit.job import Job, Tensor
 from qdqtool.errors import QdqError
+from tests.emit.jobs import FLOAT, job_of, layer
 
 # Keys of the group that the plug-in parses: gstnvinfer_property_parser.h (2021), read there.
 DOCUMENTED = frozenset(

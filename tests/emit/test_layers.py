@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from graphs import model_of
-from jobs import detector
 
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed, parsed_name
 from qdqtool.graph.edit import Editor
@@ -14,6 +12,8 @@ from qdqtool.graph.heads import find_heads
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.rulebook import load_rules
+from tests.emit.jobs import detector
+from tests.graphs import model_of
 
 INT8 = frozenset({"a", "s"})
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import VERSIONS, job_of, layer
 
 from qdqtool.emit.job import Job
 from qdqtool.emit.polygraphy_script import write_polygraphy_script
 from qdqtool.errors import QdqError
+from tests.emit.jobs import VERSIONS, job_of, layer
 
 FP32, FP16, INT32 = "float32", "float16", "int32"
 

@@ -7,10 +7,10 @@ import json
 import struct
 
 import pytest
-from jobs import job_of, layer
 
 from qdqtool.emit import ENDINGS, emit
 from qdqtool.emit.precision_json import write_precision_json
+from tests.emit.jobs import job_of, layer
 
 
 def test_layers_tensors_and_version() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-from jobs import FLOAT, job_of
 
 from qdqtool.emit.job import Job, Tensor
 from qdqtool.emit.triton import write_triton
 from qdqtool.errors import QdqError
+from tests.emit.jobs import FLOAT, job_of
 
 Field = descriptor_pb2.FieldDescriptorProto
 KINDS = {"string": Field.TYPE_STRING, "int": Field.TYPE_INT64}

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import FLOAT, VERSIONS, job_of, layer
 
 from qdqtool.emit.job import Job, Tensor
 from qdqtool.emit.trtexec import trtexec_arguments, write_trtexec
 from qdqtool.emit.trtexec_flags import FLAGS, has_flag
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import parse
+from tests.emit.jobs import FLOAT, VERSIONS, job_of, layer
 
 LAYERED = ("8.5.2", "8.6.2", "10.3.0", "10.7.0", "10.12.0", "10.16.1")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.truth import Truth, truth_of
+from qdqtool.evaluation.ground_truth import Truth, truth_of
 
 FIRST, SECOND, NOWHERE = (0, 0, 10, 10), (20, 20, 30, 30), (50, 50, 60, 60)
 Box = tuple[float, float, float, float]

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import pytest
-from scenes_of_boxes import FIRST, NOWHERE, SECOND, found_of, random_scenes
 
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
 from qdqtool.evaluation.detection_ap import coco
-from qdqtool.evaluation.truth import truth_of
+from qdqtool.evaluation.ground_truth import truth_of
+from tests.evaluation.scenes_of_boxes import FIRST, NOWHERE, SECOND, found_of, random_scenes
 
 pytest.importorskip("pycocotools")
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibration.images import fit_reader
-from qdqtool.calibration.preprocess import parse_preprocess
-from qdqtool.evaluation.decode.find import find_decoder
+from qdqtool.data.geometry import read_image
+from qdqtool.data.images import fit_reader
+from qdqtool.data.preprocess import parse_preprocess
+from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder
-from qdqtool.evaluation.geometry import read_image
 from qdqtool.evaluation.nms import Selection
 
 pytestmark = [pytest.mark.slow, pytest.mark.shared]

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scenes_of_boxes import FIRST, NOWHERE, SECOND, found_of, random_scenes
 
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.detection_ap import coco, overlaps, voc
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.truth import ANY_CLASS, Truth, classes_in, truth_of
+from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, classes_in, truth_of
+from tests.evaluation.scenes_of_boxes import FIRST, NOWHERE, SECOND, found_of, random_scenes
 
 BOTH = truth_of([FIRST, SECOND], [0, 0])
 

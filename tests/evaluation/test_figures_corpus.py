@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibration.feed import FeedOptions
+from qdqtool.data.geometry import geometry_of
+from qdqtool.data.loader import FeedOptions
 from qdqtool.evaluation import samples
-from qdqtool.evaluation.geometry import geometry_of
 from qdqtool.evaluation.nms import Selection
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 

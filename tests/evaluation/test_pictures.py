@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("PIL")
-from detector_model import write_images
-
-from qdqtool.calibration.feed import FeedOptions, Input
-from qdqtool.calibration.preprocess import parse_preprocess
+from qdqtool.data.loader import FeedOptions, Input
+from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.detections import Geometry
 from qdqtool.evaluation.pictures import blue_first, file_of, picture_of, pictures_of
 from qdqtool.evaluation.samples import Chunk, Samples, open_samples
+from tests.detector_model import write_images
 
 NCHW = Input("x", (None, 3, 20, 40), np.dtype(np.float32))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibration.feed import FeedOptions, Input
+from qdqtool.data.loader import FeedOptions, Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.samples import Samples, open_samples
 

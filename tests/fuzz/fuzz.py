@@ -27,18 +27,17 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(PROJECT), str(PROJECT / "tests")]
 
-from fork_server import Ended, Limits, Task, run_all
-from fuzz_commands import COMMANDS
-from fuzz_report import Report
-from fuzz_seeds import families
-from heavy_models import CASES, heavy_faults, heavy_tasks
-from mutants import Source, digest, tasks
-from save_faults import save_faults
-from verdict import Fault, faults_of
-
 import qdqtool
+from tests.fuzz.fork_server import Ended, Limits, Task, run_all
+from tests.fuzz.fuzz_commands import COMMANDS
+from tests.fuzz.fuzz_report import Report
+from tests.fuzz.fuzz_seeds import families
+from tests.fuzz.heavy_models import CASES, heavy_faults, heavy_tasks
+from tests.fuzz.mutants import Source, digest, tasks
+from tests.fuzz.save_faults import save_faults
+from tests.fuzz.verdict import Fault, faults_of
 
-_LEFT_OUT = ("qdqtool.__main__", "qdqtool.testing", "qdqtool.polygraphy", "qdqtool.calibration.dask_cluster")
+_LEFT_OUT = ("qdqtool.__main__", "qdqtool.testing", "qdqtool.polygraphy", "qdqtool.distributed.dask_cluster")
 PARTS = ("mutants", "saving", "heavy")
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fork_server import Ended
-from verdict import Fault
+from tests.fuzz.fork_server import Ended
+from tests.fuzz.verdict import Fault
 
 _KEPT = 2  # runs of one group of faults whose files are kept
 _CODES = (0, 1, 2, 3)

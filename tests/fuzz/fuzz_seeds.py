@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from detector_model import write_detector, write_images
-from fork_server import Limits, Plan, Task, run_all
-from graphs import SMALL_NET, model_of
-from seed_graphs import small_graphs
+
+from tests.detector_model import write_detector, write_images
+from tests.fuzz.fork_server import Limits, Plan, Task, run_all
+from tests.fuzz.seed_graphs import small_graphs
+from tests.graphs import SMALL_NET, model_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 LARGEST = 200_000  # bytes of a seed from the shared folder: larger ones make runs slow and show nothing else
@@ -118,7 +119,7 @@ def _inputs(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:
         return {}
     np.savez(folder / "data.npz", **samples)
     np.save(folder / "data.npy", next(iter(samples.values())))
-    from qdqtool.calibration.json_inputs import write_json_inputs
+    from qdqtool.data.json_inputs import write_json_inputs
 
     write_json_inputs(folder / "inputs.json", _one_by_one(samples))
     files = {"data": folder / "data.npz", "inputs": folder / "inputs.json"}

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
-from detector_model import write_detector
-from fork_server import Ended, Plan, Task
-from graphs import SMALL_NET, model_of
-from mutants import write_job
 from onnx import TensorProto, helper
-from verdict import Fault, faults_of
+
+from tests.detector_model import write_detector
+from tests.fuzz.fork_server import Ended, Plan, Task
+from tests.fuzz.mutants import write_job
+from tests.fuzz.verdict import Fault, faults_of
+from tests.graphs import SMALL_NET, model_of
 
 CPU_SECONDS, PEAK_MB = 1.0, 500.0  # what each may take; not asserted where time depends on the machine
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork_server import Plan, Task
-from fuzz_commands import COMMANDS, Command
-from fuzz_seeds import Family
-from mutate_files import mutate_file
-from mutate_options import mutate_words
-from verdict import snapshot
+from tests.fuzz.fork_server import Plan, Task
+from tests.fuzz.fuzz_commands import COMMANDS, Command
+from tests.fuzz.fuzz_seeds import Family
+from tests.fuzz.mutate_files import mutate_file
+from tests.fuzz.mutate_options import mutate_words
+from tests.fuzz.verdict import snapshot
 
 _OPTIONS = 0.12  # part of the mutants whose command line is changed, not a file
 _TWO_FILES = 0.1

@@ -10,8 +10,9 @@ import struct
 import zipfile
 
 import numpy as np
-import odd_values
-from mutate_text import octets, text, tree
+
+from tests.fuzz import odd_values
+from tests.fuzz.mutate_text import octets, text, tree
 
 
 def header(random_: random.Random, content: bytes) -> bytes:

@@ -10,10 +10,10 @@ import warnings
 import zlib
 from collections.abc import Callable
 
-import odd_values
-from mutate_arrays import archive, header, numbers
-from mutate_proto import mutate_model
-from mutate_text import octets, text, tree
+from tests.fuzz import odd_values
+from tests.fuzz.mutate_arrays import archive, header, numbers
+from tests.fuzz.mutate_proto import mutate_model
+from tests.fuzz.mutate_text import octets, text, tree
 
 Mutator = Callable[[random.Random, bytes], bytes]
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import odd_values
 import onnx
-from mutate_nested import NESTED_MUTATORS
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.fuzz import odd_values
+from tests.fuzz.mutate_nested import NESTED_MUTATORS
 
 _ATTRIBUTES = tuple(
     name

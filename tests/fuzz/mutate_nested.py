@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import random
 
-import odd_values
 import onnx
 from onnx import TensorProto, helper
+
+from tests.fuzz import odd_values
 
 _DEEP = (1, 2, 3, 7, 15, 28)  # protobuf itself refuses more than 100 messages in one another, three for each level
 

@@ -9,7 +9,7 @@ import importlib
 import random
 from collections.abc import Sequence
 
-import odd_values
+from tests.fuzz import odd_values
 
 # What would make a run long by being asked for, start a cluster, or put files outside the run's folder.
 _LEFT_ALONE = {"--steps", "--max-minutes", "--accumulate", "--dask", "--dask-shards", "--dask-ship", "--help", "-h"}

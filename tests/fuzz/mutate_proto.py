@@ -7,12 +7,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import odd_values
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from mutate_graph import GRAPH_MUTATORS
-from mutate_qdq import QDQ_MUTATORS
+
+from tests.fuzz import odd_values
+from tests.fuzz.mutate_graph import GRAPH_MUTATORS
+from tests.fuzz.mutate_qdq import QDQ_MUTATORS
 
 _MOST_MESSAGES = 3000
 _LONGEST_COPY = 2000  # entries of a repeated field that are copied one by one

@@ -6,9 +6,10 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import odd_values
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.fuzz import odd_values
 
 _KINDS = ("QuantizeLinear", "DequantizeLinear")
 _INTEGER_TYPES = (

@@ -8,7 +8,7 @@ import random
 import re
 from typing import Any
 
-import odd_values
+from tests.fuzz import odd_values
 
 _NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _DEEP = 100_000

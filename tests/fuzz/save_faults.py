@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fork_server import Ended, Limits, Plan, Task, run_all
-from fuzz_commands import COMMANDS, Command
-from fuzz_report import Report
-from fuzz_seeds import Family
-from mutants import lay_out, write_job
-from save_calls import Calls
-from verdict import STRAY, Fault, code_faults, message_faults, snapshot
+from tests.fuzz.fork_server import Ended, Limits, Plan, Task, run_all
+from tests.fuzz.fuzz_commands import COMMANDS, Command
+from tests.fuzz.fuzz_report import Report
+from tests.fuzz.fuzz_seeds import Family
+from tests.fuzz.mutants import lay_out, write_job
+from tests.fuzz.save_calls import Calls
+from tests.fuzz.verdict import STRAY, Fault, code_faults, message_faults, snapshot
 
 _OLD = b"what was here before\n"
 _CLEANING = ("os.remove", "os.rmdir")  # where this fails, a temporary file cannot but stay

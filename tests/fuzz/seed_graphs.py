@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import onnx
 import onnx.parser
-from graphs import SMALL_NET, model_of
+
+from tests.graphs import SMALL_NET, model_of
 
 _RESIDUAL = """net (float[1,4,8,8] x) => (float[1,3] y, float[1,8,16,16] z)
  <float[4,4,3,3] w1, float[4] g, float[4] b, float[4] m, float[8,1,3,3] w2, float[4,8,2,2] w3, float[8,3] fc>

@@ -7,9 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from fork_server import Ended, Plan, Task
-from mutants import write_job
-from verdict import Fault, faults_of
+
+from tests.fuzz.fork_server import Ended, Plan, Task
+from tests.fuzz.mutants import write_job
+from tests.fuzz.verdict import Fault, faults_of
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/u/qdqtool/cli/main.py", line 72, in main

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from fork_server import HARNESS, Ended
+
+from tests.fuzz.fork_server import HARNESS, Ended
 
 GOOD_CODES = (0, 1, 2, 3)
 LONGEST_LINE = 4000

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import single_shot
-from netwriter import Detector, Net
 from onnx import TensorProto
+
+from tests.graph import single_shot
+from tests.graph.netwriter import Detector, Net
 
 # ---------------------------------------------------------------------- points, regions, queries
 

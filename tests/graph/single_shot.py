@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from netwriter import Detector, Net
 from onnx import TensorProto
+
+from tests.graph.netwriter import Detector, Net
 
 # ---------------------------------------------------------------------- single shot, box and class apart
 

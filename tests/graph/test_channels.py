@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import model_of, node_of, view_of
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.graph.channels import Channels, Part, Step
 from qdqtool.graph.view import GraphView, Use
+from tests.graphs import model_of, node_of, view_of
 
 CUTS = "int64[1] one = {1}, int64[1] three = {3}, int64[1] last = {-1}, int64[1] far = {9223372036854775807}"
 

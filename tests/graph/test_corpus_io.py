@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import shared_folder
 
-from qdqtool.graph.guard import subgraphs_of
 from qdqtool.graph.io import open_model, save_model, serialise
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
+from qdqtool.graph.validate import subgraphs_of
+from tests.conftest import shared_folder
 
 _FOLDER = shared_folder()
 FILES = sorted((_FOLDER / "corpus").rglob("*.onnx")) if _FOLDER else []

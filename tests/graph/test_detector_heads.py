@@ -10,9 +10,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from detectors import DETECTORS
-from graphs import shuffled, view_of
-from netwriter import Detector
 
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView
@@ -20,6 +17,9 @@ from qdqtool.match.plan import make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
+from tests.graph.detectors import DETECTORS
+from tests.graph.netwriter import Detector
+from tests.graphs import shuffled, view_of
 
 every_detector = pytest.mark.parametrize("name", DETECTORS)
 

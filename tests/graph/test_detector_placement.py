@@ -9,11 +9,11 @@ from functools import cache
 import numpy as np
 import onnx
 import pytest
-from detectors import DETECTORS
-from netwriter import SIZE, Detector
 from onnx import numpy_helper
 
 import qdqtool
+from tests.graph.detectors import DETECTORS
+from tests.graph.netwriter import SIZE, Detector
 
 SCALE = np.float32(0.05)
 PLUGINS = {"yolov7-end2end"}

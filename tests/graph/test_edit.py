@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from graphs import model_of, node_of
 
 from qdqtool.graph.edit import CONDITIONED, FINETUNED, Editor, clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.view import GraphView, Use
+from tests.graphs import model_of, node_of
 
 TEXT = "g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float[4,4] v, float[4,4] u> { a = MatMul(x, w) b = Relu(a) z = MatMul(b, v) }"
 BODY = """g (float[4] x, bool p) => (float[4] z) { a = Relu(x) d = Identity(a)

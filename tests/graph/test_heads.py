@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import pytest
-from graphs import view_of
 
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.rulebook import load_rules
+from tests.graphs import view_of
 
 IMAGE = "float[1,4,4,4] x"
 W = "float[4,4,1,1] w, float[4,4,1,1] wb, float[4,4,1,1] ws, float[4,4,1,1] wo"

@@ -11,7 +11,7 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.guard import check_structure
+from qdqtool.graph.validate import check_structure
 
 SHAPES = {
     "w": (4, 2, 3, 3), "b": (4,), "m": (2, 3), "v": (3,), "s": (), "e": (0, 2, 3, 3), "q": (2, 2), "o": (1,)

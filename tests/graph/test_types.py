@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx import TensorProto, helper
 
 from qdqtool.graph.types import float_tensors, infer_types, opset_of
+from tests.graphs import model_of
 
 NET = """g (float[N,4,8,8] x, int64[2] where) => (float[N,64] z) <float[4,4,3,3] w, int64[2] shape = {0,-1}, float[1] half = {0.5}> {
  c = Conv<pads=[1,1,1,1]>(x, w) big = Greater(c, half) f = Cast<to=1>(big) h = Cast<to=10>(c) s = Shape(c) k = Constant<value_float = 2.0>() m = Mul(c, k)

@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of, node_of, shuffled, view_of
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import constant_value
 from qdqtool.graph.view import UNKNOWN, GraphView, Use, attribute, captured_names, node_bodies
+from tests.graphs import model_of, node_of, shuffled, view_of
 
 PLAIN = "g (float[1,4] x) => (float[1,4] z) <float[4,4] w> { [first] a = MatMul(x, w) b = Relu(a) c = Sigmoid(a) z = Mul(b, c) }"
 QDQ = """g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float s = {0.5}, int8 o = {0}, int8[4,4] wi = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from graphs import model_of, node_of, view_of
 
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import is_product, weight_index, weight_rank, weight_type
+from tests.graphs import model_of, node_of, view_of
 
 HEADER = "g (float[1,4,2,2] x, float[2,4] m, float[4,4,1,1] wx) => (float[N] y)"
 KINDS = {

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import law_checks as laws
 import onnx
-from conftest import shared_folder
 
 from qdqtool import verbs
 from qdqtool.graph.io import open_model, save_model
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.match.plan import Plan
+from tests.conftest import shared_folder
+from tests.laws import law_checks as laws
 
 COLUMNS = (
     "model",

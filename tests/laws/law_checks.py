@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from qdqtool import verbs
 from qdqtool.graph.io import open_model, serialise
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, make_plan
 from qdqtool.scales import Scale, ScaleTable

@@ -6,16 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import law_checks as laws
 import numpy as np
 import onnx
 import pytest
-from conftest import shared_folder
 
 from qdqtool import verbs
 from qdqtool.cache.text import Cache, read_cache, write_cache
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
+from tests.conftest import shared_folder
+from tests.laws import law_checks as laws
 
 _SHARED = shared_folder() or Path()
 TRAINED = sorted((_SHARED / "corpus" / "models").glob("*.onnx"))

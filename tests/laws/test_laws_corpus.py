@@ -7,16 +7,16 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import law_checks as laws
 import onnx
 import pytest
-from conftest import shared_folder
 
 from qdqtool import verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
+from tests.conftest import shared_folder
+from tests.laws import law_checks as laws
 
 _CORPUS = (shared_folder() or Path()) / "corpus"
 TRAINED = sorted((_CORPUS / "models").glob("*.onnx"))

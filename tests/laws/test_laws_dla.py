@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import law_checks as laws
 import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_graphs import networks
 
 from qdqtool import verbs
 from qdqtool.graph.io import serialise
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.verbs.lint import LintOptions, lint
+from tests.laws import law_checks as laws
+from tests.laws.random_graphs import networks
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")]
 DLA = PlanOptions(target="dla", trt_version=laws.V8_6)

@@ -10,24 +10,24 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import law_checks as laws
 import numpy as np
 import onnx
 import pytest
-from foreign_graphs import as_others_write, with_stored_weights
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import ENTERED, networks
 
 from qdqtool import verbs
 from qdqtool.cache.retarget import retarget
 from qdqtool.cache.text import Cache, format_cache, parse_cache
 from qdqtool.calibration.engine import calibrate
-from qdqtool.calibration.options import CalibrationOptions
-from qdqtool.calibration.shards import calibrate_shard, merge_shards
+from qdqtool.distributed.shards import calibrate_shard, merge_shards
 from qdqtool.graph.io import open_model, serialise
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import RELEASES
+from tests.laws import law_checks as laws
+from tests.laws.foreign_graphs import as_others_write, with_stored_weights
+from tests.laws.random_graphs import ENTERED, networks
 
 NOWHERE = Path()
 SEEDS = st.integers(0, 2**16)
@@ -191,7 +191,7 @@ def test_laws_on_many_networks(law: Law, model: onnx.ModelProto, seed: int) -> N
 
 @pytest.mark.parametrize("block", ENTERED, ids=lambda block: block.__name__)
 def test_bodies_and_functions_run(block: object) -> None:
-    from random_graphs import HEADS, Style, build, plain_block
+    from tests.laws.random_graphs import HEADS, Style, build, plain_block
 
     pytest.importorskip("onnxruntime")
     style = Style(17, "all", listed=False, constants=False, mixed=False, seed=3)

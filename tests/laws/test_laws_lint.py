@@ -6,21 +6,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import law_checks as laws
 import numpy as np
 import onnx
 import pytest
-from conftest import shared_folder
-from graphs import model_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import networks
 
 from qdqtool import verbs
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion
+from tests.conftest import shared_folder
+from tests.graphs import model_of
+from tests.laws import law_checks as laws
+from tests.laws.random_graphs import networks
 
 _CORPUS = (shared_folder() or Path()) / "corpus"
 TRAINED = sorted((_CORPUS / "models").glob("*.onnx"))

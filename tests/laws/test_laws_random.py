@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import law_checks as laws
 import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import BLOCKS, HEADS, Style, build, class_head, depthwise, given_out, networks
 
 from qdqtool import verbs
 from qdqtool.graph.io import open_model, save_model, serialise
 from qdqtool.scales import ScaleTable
+from tests.laws import law_checks as laws
+from tests.laws.random_graphs import BLOCKS, HEADS, Style, build, class_head, depthwise, given_out, networks
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 NOWHERE = Path()

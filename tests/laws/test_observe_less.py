@@ -14,12 +14,11 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from law_checks import inputs_for, session_of
-
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.calibration.options import CalibrationOptions
 from qdqtool.graph.io import open_model
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.scales import ScaleTable
+from tests.laws.law_checks import inputs_for, session_of
 
 # Relative: last bits in the largest value (2e-6 seen), bins of the histogram in what mse chooses (1e-3 seen).
 APART = {"max": 1e-5, "entropy": 1e-5, "mse": 5e-3}

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
-from graphs import model_of
 
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding
-from qdqtool.linting.subject import Subject
+from qdqtool.linting.lint_context import Subject
+from tests.graphs import model_of
 
 CONSTANTS = """float s = {0.1}, float t = {0.2}, float[1] vector = {0.1}, int8 z = {0}, int8 five = {5}, uint8 u = {0},
  uint8 middle = {128}, float zero = {0}, float minus = {-0.1}, float tiny = {1e-41}, float nan = {nan},

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from graphs import model_of
-from quantised import findings_of
 
 from qdqtool import verbs
+from tests.graphs import model_of
+from tests.linting.quantised import findings_of
 
 
 def convolution(into: int, out: int, groups: int = 1) -> onnx.ModelProto:

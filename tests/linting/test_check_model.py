@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import V8_6
 from onnx import numpy_helper
-from quantised import classifier, conv, findings_of, graph, pair, places_of
 
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import V8_6
+from tests.linting.quantised import classifier, conv, findings_of, graph, pair, places_of
 
 V7_1, V8_0 = TrtVersion(7, 1, 3), TrtVersion(8, 0, 1)
 QUANTISED = f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"

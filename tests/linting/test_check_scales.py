@@ -8,12 +8,12 @@ import json
 import numpy as np
 import onnx
 import pytest
-from graphs import V8_6
 from onnx import TensorProto, helper, numpy_helper
-from quantised import classifier, conv, findings_of, graph, pair, places_of
 
 from qdqtool import verbs
 from qdqtool.graph.edit import set_metadata
+from tests.graphs import V8_6
+from tests.linting.quantised import classifier, conv, findings_of, graph, pair, places_of
 
 SOUND = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
 

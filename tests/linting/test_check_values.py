@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx import helper, numpy_helper
-from quantised import classifier, conv, findings_of, graph, pair, places_of
+
+from tests.graphs import model_of
+from tests.linting.quantised import classifier, conv, findings_of, graph, pair, places_of
 
 SOUND = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
 

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from graphs import V8_6, model_of
 
 from qdqtool.errors import QdqError
 from qdqtool.linting.checks import Check, Fault, all_checks, check_named, checks_of, run_checks
 from qdqtool.linting.finding import SEVERITIES
 from qdqtool.linting.fixes import REPAIRS
-from qdqtool.linting.subject import Subject
+from qdqtool.linting.lint_context import Subject
+from tests.graphs import V8_6, model_of
 
 EMPTY = model_of("net (float[2] x) => (float[2] y) { y = Relu(x) }")
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import V8_6
 from onnx import helper, numpy_helper
-from quantised import classifier, conv, graph, pair
 
 from qdqtool import verbs
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import set_metadata
 from qdqtool.verbs.lint import LintOptions, LintResult, lint
+from tests.graphs import V8_6
+from tests.linting.quantised import classifier, conv, graph, pair
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 WIDE = "float[8,16,1,1] wide, float[8,8,1,1] one"

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from graphs import view_of
 
 from qdqtool.errors import QdqError
 from qdqtool.match.composite import Found, compile_composite, find_composite
 from qdqtool.rulebook import Composite, load_rules
+from tests.graphs import view_of
 
 HEADER = "g (float[N] x) => (float[N] y)"
 NET = "g (float[4] x, float[4] v) => (float[4] z{}) <float two = {{2}}, float[1] twos = {{2}}, float nearly = {{2.001}}, float off = {{2.01}}, float[2] pair = {{2,2}}> {{ a = Relu(x) {} z = Exp(y) }}"

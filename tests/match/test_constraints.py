@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from graphs import node_of, view_of
 
 from qdqtool.errors import QdqError
 from qdqtool.match.constraints import _CONSTRAINTS, Site, constraint_named, reason_of
 from qdqtool.rulebook import load_rules
+from tests.graphs import node_of, view_of
 
 TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, float[4,4] q) => (float[1,4,8,8] z)
  <float[4,4,1,1] w, float[4,1,1,1] c1k, float[1,1,8,8] gray, float[4] b, float[1,4,1,1] cb, float[4,1,1] c3, float[1,1,8,8] map, float[1,1,1,4] last, float one = {1}, float zero = {0},

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import pytest
-from graphs import V8_6, model_of, plan_of, points_of, readers_of, shuffled
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.graphs import V8_6, model_of, plan_of, points_of, readers_of, shuffled
 
 C4 = "float[4,4,3,3] w1, float[4,4,3,3] w2, float[4,4,3,3] w3, float[4,4,1,1] p1, float[4,4,1,1] p2, float[4,8,1,1] p8, float[4] b"
 PAD = "<pads=[1,1,1,1]>"

@@ -8,11 +8,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from graphs import V8_4, V8_6, V10, model_of, plan_of, points_of, readers_of, shuffled, view_of
 
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import Plan, PlanOptions, Read, explain, make_plan
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import V8_4, V8_6, V10, model_of, plan_of, points_of, readers_of, shuffled, view_of
 
 W = "float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,4,1,1] w3, float[4,4,1,1] w4"
 DETECTOR = f"""g (float[1,4,8,8] x) => (float[1,4,8,8] boxes, float[1,4,8,8] scores, float[1,4,8,8] marks) <{W}> {{

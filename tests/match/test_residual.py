@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from graphs import V8_4, V8_5, V8_6, V10, plan_of, points_of, readers_of, view_of
 
 from qdqtool.match import residual
 from qdqtool.match.residual import branch_weights
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import V8_4, V8_5, V8_6, V10, plan_of, points_of, readers_of, view_of
 
 WEIGHTS = ", ".join(f"float[4,4,3,3] w{i}" for i in range(1, 7)) + ", float[4] b, float[1,1,8,8] map, float[1,4,1,1] cb"
 

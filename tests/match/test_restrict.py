@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import pytest
-from graphs import V8_6, plan_of, readers_of, view_of
 
 from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.match.restrict import add_points, restrict, share_scales
 from qdqtool.scales import Scale
+from tests.graphs import V8_6, plan_of, readers_of, view_of
 
 W = "float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w8"
 CHAIN = f"g (float[1,4,8,8] x) => (float[N] z) <{W}> {{ c = Conv(x, w1) r = Relu(c) z = Conv(r, w2) }}"

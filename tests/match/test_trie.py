@@ -8,7 +8,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from graphs import V8_4, V8_5, V8_6, V10, model_of, plan_of, points_of, shuffled, view_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import Group, find_groups
 from qdqtool.rulebook import load_rules
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import V8_4, V8_5, V8_6, V10, model_of, plan_of, points_of, shuffled, view_of
 
 WEIGHTS = """<float[4,3,3,3] w, float[4,4,3,3] w2, float[4,4,2,2] wt, float[4] b, float[1,4,1,1] cb, float[1,1,8,8] map,
  float[4] s, float[4] m, float[4] v, float[4,1,1] slope, float zero = {0}, float six = {6}, float three = {3}, float sixth = {0.16666667}, float one = {1},

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from qdqtool.cli.main import main
-from qdqtool.evaluation.decode.find import find_decoder
+from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.detections import Geometry
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -149,8 +149,8 @@ def test_a_decoder_finds_the_boxes_in_what_the_cells_should_say(cells: ModuleTyp
 
 
 def test_a_photograph_is_laid_into_the_input_as_the_preprocessing_does(cells: ModuleType, root: Path) -> None:
-    from qdqtool.calibration.images import fit_reader
-    from qdqtool.calibration.preprocess import parse_preprocess
+    from qdqtool.data.images import fit_reader
+    from qdqtool.data.preprocess import parse_preprocess
 
     photo = cells.load(root, "train")[0]
     assert photo.boxes.tolist() == [[30, 45, 120, 150]]  # the box without an area is gone

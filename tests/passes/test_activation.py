@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.peel import peel_pairs
+from tests.graphs import model_of
 
 W = "float[4,4,1,1] w, float s = {0.25}, float six = {0.023529412}, uint8 u = {0}, int8 i = {-128}, uint8 m = {100}, int8 o = {0}"
 

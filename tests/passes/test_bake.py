@@ -9,15 +9,15 @@ import tracemalloc
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of, plan_of
 from onnx import numpy_helper
 
 from qdqtool.graph.view import GraphView
 from qdqtool.passes import bake
 from qdqtool.passes.bake import Baked, bake_weights
-from qdqtool.passes.coding import Coding
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.passes.quant_params import Coding
 from qdqtool.scales import Scale
+from tests.graphs import model_of, plan_of
 
 LEVELS = np.array([[127, -3, 64, 2], [1, -127, 5, 6], [100, 3, -5, 1]], np.float32)
 STEPS = np.array([0.5, 0.25, 0.125], np.float32)

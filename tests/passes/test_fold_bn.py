@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.graph.io import open_model
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.fold_bn import fold_batch_norms, unfolded_batch_norms
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of, plan_of, table_of
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
@@ -17,6 +16,7 @@ from qdqtool.match.plan import Plan, PlanOptions, make_plan
 from qdqtool.passes.insert import Inserted, insert_pairs, pair_scale
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.scales import Scale
+from tests.graphs import model_of, plan_of, table_of
 
 TEXT = """g (float[1,3,8,8] x) => (float[1,5] z) <float[4,3,3,3] w1, float[4] b1, float[4] s, float[4] v = {1,2,3,4}, float[4,4,3,3] w2, float[4,4,1,1] wp, float[64,5] fc> {
  c = Conv(x, w1, b1) n = BatchNormalization(c, s, s, s, v) r = Relu(n) d = Conv<pads=[1,1,1,1]>(r, w2) t = Add(d, r) u = Sigmoid(t) k = Mul(t, u)

@@ -7,12 +7,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.integers import complete_pairs, has_loose_integers
 from qdqtool.passes.peel import peel_pairs
+from tests.graphs import model_of
 
 MORE = "float s = {0.25}, int8 o = {0}, int64[2] shape = {1,8}"
 MOVED = f"g (float[1,2,2,2] x) => (float[1,8] z) <{MORE}> {{ q = QuantizeLinear(x, s, o) t = Transpose<perm=[0,2,3,1]>(q) r = Reshape(t, shape) d = DequantizeLinear(r, s, o) z = Relu(d) }}"

@@ -9,7 +9,6 @@ import re
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of, plan_of, table_of
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
@@ -17,6 +16,7 @@ from qdqtool.match.plan import PlanOptions, make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import Peeled, is_plain, peel_pairs
 from qdqtool.scales import Scale
+from tests.graphs import model_of, plan_of, table_of
 
 ORT = "onnxruntime"
 IMAGE = "g (float[1,4,8,8] x) => (float[N] z)"

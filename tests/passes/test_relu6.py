@@ -8,12 +8,12 @@ import json
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
 from qdqtool.passes.relu6 import cut_at_six, find_relus, replay_cuts
+from tests.graphs import model_of
 
 CHAIN = """g (float[N,2] x) => (float[N,2] y) { a = Relu(x)  b = Neg(a)  c = Abs(b)  d = Relu(c)  y = Neg(d) }"""
 VALUES = np.array([[-3.0, 4.0], [6.0, 9.0]], np.float32)

@@ -7,13 +7,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.guard import check_structure
+from qdqtool.graph.validate import check_structure
 from qdqtool.passes.rename import rename_tensors, tensor_names
+from tests.graphs import model_of
 
 CHAIN = "g (float[1,2] x) => (float[1,2] z) <float[2,2] w, float[1,2] c> { c = MatMul(x, w) z = Relu(c) }"
 

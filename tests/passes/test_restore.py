@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool.errors import QdqError
 from qdqtool.passes.restore import restore_source
+from tests.graphs import model_of
 
 TEXT = "g (float[1,2] x) => (float[1,2] z) <float[2,2] w = {1,2,3,4}, float[2] b = {5,6}> { c = MatMul(x, w) z = Add(c, b) }"
 

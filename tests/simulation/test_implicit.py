@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.simulation.implicit import Implicit, simulate_implicit
 from qdqtool.simulation.rounding import through_int8
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 
 NET = """g (float[1,4,6,6] x) => (float[1,4,6,6] y) <float[4,4,3,3] w, float[4] b, float[4,4,3,3] v> {
     [one] c = Conv<pads=[1,1,1,1]>(x, w, b)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import view_of
 
-from qdqtool.calibration.inputs import Input
+from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.simulation.pairing import check_same_inputs, measure, read_tensors, shared_tensors, stricter
+from tests.graphs import view_of
 
 PLAIN = "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Abs(a)  y = Relu(b) }"
 PAIRS = """g (float[2] x) => (float[2] y) <float k = {0.1}, int8 z = {0}> {

@@ -70,7 +70,7 @@ def test_through_int8_saturates_and_scales() -> None:
 def in_graph(values: Float32, scale: float, how: Rounding, lowest: int, opset: int) -> Float32:
     """The same by nodes, as the reference executor runs them."""
     pytest.importorskip("onnxruntime")
-    from qdqtool.simulation.executor import Executor
+    from qdqtool.runtime.executor import Executor
 
     model = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[N] x) => (float[N] y) {{ y = Identity(x) }}'

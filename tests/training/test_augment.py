@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.calibration.feed import Feed, FeedOptions, open_feed
-from qdqtool.calibration.inputs import Input
-from qdqtool.calibration.preprocess import Preprocess
+from qdqtool.data.loader import Feed, FeedOptions, open_feed
+from qdqtool.data.model_inputs import Input
+from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
 from qdqtool.training.augment import ImageAugment, open_augment
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibration.feed import Batch, Feed, FeedOptions, open_feed
-from qdqtool.calibration.inputs import Input
+from qdqtool.data.loader import Batch, Feed, FeedOptions, open_feed
+from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.training.batches import Batches, BatchOptions, held_out, shuffled
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool.errors import QdqError
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.batchnorm import lower_batch_norms
 from qdqtool.training.draft import Draft
+from tests.graphs import model_of
 
 STATISTICS = "float[3] g, float[3] b, float[3] m, float[3] v = {0.3, 1.7, 2.2}"
 

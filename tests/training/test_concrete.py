@@ -7,12 +7,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool.errors import QdqError
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.concrete import make_concrete
 from qdqtool.training.shapes import run_once
+from tests.graphs import model_of
 
 FEED = {"x": np.random.default_rng(5).standard_normal((1, 4, 7, 10)).astype(np.float32)}
 

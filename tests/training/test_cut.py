@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from graphs import model_of
 
 from qdqtool.errors import QdqError
 from qdqtool.training.cut import Ends, cut_behind, reached
+from tests.graphs import model_of
 
 
 def cut(

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import numpy as np
-from graphs import model_of, shuffled
 
 from qdqtool.training.draft import Draft, ordered, prune
+from tests.graphs import model_of, shuffled
 
 TEXT = "net (float[2] x, float[2] unread) => (float[2] y) <float[2] w, float[2] lost> { a = Add(x, w) b = Mul(x, lost) c = Relu(a) y = Neg(c) }"
 

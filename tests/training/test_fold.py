@@ -7,12 +7,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx import numpy_helper
 
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.fold import fold_behind_pairs
-from qdqtool.training.form import make_form
+from qdqtool.training.training_graph import make_form
+from tests.graphs import model_of
 
 FEED = {"x": np.random.default_rng(3).standard_normal((2, 4, 5, 5)).astype(np.float32)}
 

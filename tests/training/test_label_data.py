@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.calibration.feed import FeedOptions, open_feed
-from qdqtool.calibration.inputs import Input
+from qdqtool.data.loader import FeedOptions, open_feed
+from qdqtool.data.model_inputs import Input
 from qdqtool.training.label_data import label_inputs
 
 F = np.dtype(np.float32)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibration.feed import Batch
+from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.training.averages import MovingMaxima
 from qdqtool.training.loop import Loop, Progress

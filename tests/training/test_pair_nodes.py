@@ -7,12 +7,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
-from qdqtool.simulation.executor import Executor
-from qdqtool.training.form import Form, make_form
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN
+from qdqtool.runtime.executor import Executor
+from qdqtool.training.training_graph import Form, make_form
+from tests.graphs import model_of
 
 FEED = {"x": (10 * np.random.default_rng(4).standard_normal((2, 3, 4, 4))).astype(np.float32)}
 HEAD = "net (float[2,3,4,4] x) => (y) <float[3,3,1,1] w, float s = {0.1}, float[1] s1 = {0.1}, float[3] s3 = {0.1, 0.2, 0.3}, float s0 = {0.0}, float t = {0.11}, int8 z = {0}, int8 z5 = {5}, uint8 u = {128}, int8[3] z3 = {0, 1, -1}, int8 lo = {-7}, int8 hi = {6}, int8[3] o3 = {0, 0, 0}, float[1] k = {1}>"

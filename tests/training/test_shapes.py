@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import SMALL_NET, model_of
 
 from qdqtool.errors import QdqError
-from qdqtool.training.form import make_form
 from qdqtool.training.shapes import Seen, make_forward, run_once
+from qdqtool.training.training_graph import make_form
+from tests.graphs import SMALL_NET, model_of
 
 FEED = {"x": np.random.default_rng(1).standard_normal((2, 4, 8, 8)).astype(np.float32)}
 FLOAT, INT64, BOOL, INT8 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.INT8

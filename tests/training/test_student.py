@@ -8,11 +8,10 @@ import math
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx import numpy_helper
 
+from qdqtool.autodiff.backend import GradientGraph
 from qdqtool.errors import QdqError
-from qdqtool.training.gradients.protocol import GradientGraph
 from qdqtool.training.student import (
     GraphStudent,
     HeldOutLoss,
@@ -21,6 +20,7 @@ from qdqtool.training.student import (
     watch_maxima,
     with_inputs,
 )
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from graphs import model_of
 from onnx import numpy_helper
 
 from qdqtool.graph.io import serialise
-from qdqtool.simulation.executor import Executor
-from qdqtool.training.form import make_form
+from qdqtool.runtime.executor import Executor
+from qdqtool.training.training_graph import make_form
+from tests.graphs import model_of
 
 NORMS = """net (float[2,3,4,4] x) => (float[2,3,4,4] y)
 <float[3] one = {1, 1, 1}, float[3] zero = {0, 0, 0}, float[3] v, float[3,3,1,1] w>

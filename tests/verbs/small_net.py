@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from graphs import SMALL_NET, model_of
+
+from tests.graphs import SMALL_NET, model_of
 
 NET = SMALL_NET
 

@@ -13,22 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from graphs import model_of
-from small_net import NET, write_net
+
+from tests.graphs import model_of
+from tests.verbs.small_net import NET, write_net
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
-
-from nets import CONCAT, feed_of, spread
 
 import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, FINETUNED, set_metadata
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs import ConditionOptions, condition
+from tests.conditioning.nets import CONCAT, feed_of, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 
 SCALES = ("x", "r1", "r2", "g", "f")
 

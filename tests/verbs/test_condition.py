@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
-
-from nets import SILU, samples, spread
-
 from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs import ConditionOptions, condition
 from qdqtool.verbs.condition import parse_steps
+from tests.conditioning.nets import SILU, samples, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

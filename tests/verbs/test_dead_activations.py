@@ -7,13 +7,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx import numpy_helper
 
 from qdqtool import verbs
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions, explain
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import model_of
 
 V8_5 = TrtVersion(8, 5, 2)
 BODY = "c1 = Conv<pads=[1,1,1,1]>(x, w1) r1 = Relu(c1) c2 = Conv<pads=[1,1,1,1]>(r1, w2, low) r2 = Relu(c2)"
@@ -38,7 +38,7 @@ def samples() -> list[dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("method", ["auto", "mse", "entropy"])
 def test_it_stays_in_float_and_is_named(method: str) -> None:
-    from qdqtool.calibration.options import CalibrationOptions
+    from qdqtool.observers.options import CalibrationOptions
 
     options = verbs.InsertOptions(plan=ALL.plan, calibration=CalibrationOptions(method, progress=False))
     done = verbs.insert(dead(ALONE), data=samples(), options=options)

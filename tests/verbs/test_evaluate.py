@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.calibration.feed import FeedOptions
+from qdqtool.data.loader import FeedOptions
 from qdqtool.errors import QdqError
 from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
 

@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import SMALL_NET, model_of
 
 import qdqtool
+from qdqtool.artifacts import stored_table
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, evened_tensors, get_metadata
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.training.finished_model import TaskMetric
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
 from qdqtool.verbs.evaluate import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
-from qdqtool.verbs.opening import stored_table
-from qdqtool.verbs.tuned import TaskMetric
+from tests.graphs import SMALL_NET, model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

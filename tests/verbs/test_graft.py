@@ -12,17 +12,17 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 import pytest
-from graphs import model_of, points_of
 
 from qdqtool.cache.text import Cache, read_cache, write_cache
 from qdqtool.errors import QdqError
-from qdqtool.graph.normalise import normalise
+from qdqtool.graph.normalize import normalise
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.insert import pair_scale
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
 from qdqtool.verbs.peel import PeelOptions, peel
+from tests.graphs import model_of, points_of
 
 V8_6 = TrtVersion(8, 6, 1)
 NET = """g (float[1,4,8,8] x) => (float[1,3] z, float[1,4,7,7] t) <float[4,4,1,1] w1, float[4] b, float[4] s, float[4] v = {1,2,3,4}, float[4,4,1,1] w2, float[4,8,1,1] w8, float[4,3] fc, float one = {1}> {

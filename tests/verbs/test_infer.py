@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from detector_model import BOXES, write_detector, write_images
 
-from qdqtool.calibration.feed import FeedOptions
+from qdqtool.data.loader import FeedOptions
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.detections import Detections
+from qdqtool.evaluation.inference import Reading
 from qdqtool.evaluation.nms import Selection
-from qdqtool.evaluation.seeing import Reading
 from qdqtool.verbs.infer import InferOptions, infer
+from tests.detector_model import BOXES, write_detector, write_images
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 Image = pytest.importorskip("PIL.Image", reason="Pillow reads and draws the images")

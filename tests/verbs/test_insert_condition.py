@@ -4,24 +4,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
-
-from nets import SILU, samples, spread
-
 from qdqtool.cli.main import main
+from qdqtool.conditioning.before_insert import ADVICE_SAMPLES, advice_for
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of, get_metadata
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
-from qdqtool.verbs.conditioned import ADVICE_SAMPLES, advice_for
 from qdqtool.verbs.peel import PeelOptions, peel
+from tests.conditioning.nets import SILU, samples, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -75,7 +71,7 @@ def test_plain_insert_says_what_it_would_win(folder: Path, capsys: pytest.Captur
 
 
 def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> None:
-    from qdqtool.calibration.feed import inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_feed
 
     plan = PlanOptions(float_heads="none")
     proto = spread(SILU)
@@ -99,7 +95,7 @@ def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_points_only_gives_the_same_pairs(folder: Path) -> None:
-    from qdqtool.verbs.opening import stored_table
+    from qdqtool.artifacts import stored_table
 
     for words, name in ((("--points-only",), "few.onnx"), ((), "all.onnx")):
         assert run(folder, "-q", *words, "-o", str(folder / name)) == 0
@@ -146,7 +142,7 @@ def test_biases_corrected_before_are_told(folder: Path, capsys: pytest.CaptureFi
 
 
 def test_relu6_is_cut_in_the_source_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from nets import RELU
+    from tests.conditioning.nets import RELU
 
     for opset, ir in ((9, 4), (13, 7)):
         source, data = tmp_path / f"m{opset}.onnx", ("--data", str(tmp_path / "d.npz"), *NONE)
@@ -170,7 +166,7 @@ def test_relu6_is_cut_in_the_source_too(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_source_whose_relu_became_something_else_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nets import RELU
+    from tests.conditioning.nets import RELU
 
     np.savez(tmp_path / "d.npz", x=8 * samples())
     onnx.save(spread(RELU), tmp_path / "m.onnx")

@@ -3,27 +3,22 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "conditioning"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "laws"))
-
-import law_checks as laws
-from conftest import shared_folder
-from nets import SILU, samples, spread
-
-from qdqtool.calibration import keep
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.artifacts import stored_table
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
+from qdqtool.mixed_precision import policies
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
-from qdqtool.verbs.opening import stored_table
+from tests.conditioning.nets import SILU, samples, spread
+from tests.conftest import shared_folder
+from tests.laws import law_checks as laws
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -33,9 +28,9 @@ PLAIN = InsertOptions(plan=PlanOptions(float_heads="none"), calibration=Calibrat
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any operator that takes a hundredth of the loss away is worth its float."""
-    monkeypatch.setattr(keep, "AUTO_FLOOR", 0.0)
-    monkeypatch.setattr(keep, "AUTO_GAIN", 0.01)
-    monkeypatch.setattr(keep, "AUTO_MACS", 1.0)
+    monkeypatch.setattr(policies, "AUTO_FLOOR", 0.0)
+    monkeypatch.setattr(policies, "AUTO_GAIN", 0.01)
+    monkeypatch.setattr(policies, "AUTO_MACS", 1.0)
 
 
 def placed(options: InsertOptions = PLAIN, model: onnx.ModelProto | None = None, **data: object) -> tuple[str, int]:
@@ -55,7 +50,7 @@ def test_auto_and_what_it_keeps() -> None:
 
 
 def test_nothing_is_kept_of_a_sound_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep, "AUTO_FLOOR", 0.9)
+    monkeypatch.setattr(policies, "AUTO_FLOOR", 0.9)
     assert placed() == ("auto", 0)
 
 

@@ -11,18 +11,18 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 import pytest
-from graphs import model_of, table_of
 
+from qdqtool.amax.methods import parse_method
+from qdqtool.artifacts import store_table, stored_table
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.calibration.engine import CalibrationOptions, calibrate
-from qdqtool.calibration.methods import parse_method
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.insert import InsertOptions, insert, plan
-from qdqtool.verbs.opening import store_table, stored_table
 from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
+from tests.graphs import model_of, table_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
 import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import model_of
 
 V8_5 = TrtVersion(8, 5, 2)
 W = "float[4,4,1,1] w, float s = {0.25}, int8 o = {0}, float ws = {0.0078125}"

@@ -13,19 +13,19 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 import pytest
-from graphs import model_of, plan_of, table_of
 
+from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import read_cache
 from qdqtool.calibration.engine import CalibrationOptions
-from qdqtool.calibration.feed import FeedOptions
-from qdqtool.calibration.trt_entropy import EntropyHistogram
+from qdqtool.data.loader import FeedOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
+from tests.graphs import model_of, plan_of, table_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

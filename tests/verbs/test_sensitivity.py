@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 
-from qdqtool.calibration.feed import Batch
-from qdqtool.calibration.options import CalibrationOptions
+from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions, explain
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs import InsertOptions, InsertResult, PeelOptions, insert, peel, plan, stored_table
 from qdqtool.verbs.sensitivity import SensitivityOptions, sensitivity
+from tests.graphs import model_of
 
 ALL = PlanOptions(float_heads="none")
 AUTO = CalibrationOptions("auto", progress=False)

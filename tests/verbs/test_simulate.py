@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from graphs import model_of
-from small_net import NET, write_net
 
 import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata
+from tests.graphs import model_of
+from tests.verbs.small_net import NET, write_net
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.simulation.executor import Executor
+from qdqtool.runtime.executor import Executor
 
 V8_5 = qdqtool.TrtVersion(8, 5, 2)
 SCALES = {"x": 0.03, "c1": 0.05, "r1": 0.05, "c2": 0.1, "r2": 0.08, "g": 0.08, "f": 0.08, "y": 0.04}
@@ -214,9 +214,8 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_outputs_behind_a_plugin_are_measured_by_what_it_reads() -> None:
-    from foreign_nets import foreign_net
-
     from qdqtool import verbs
+    from tests.foreign_nets import foreign_net
 
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=(1, 3, 8, 8)).astype(np.float32)} for _ in range(2)]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.training.losses.ends import Kind, kind_term
+from qdqtool.training.losses.distill_targets import Kind, kind_term
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec, label_term
 from qdqtool.training.losses.nodes import Nodes, Value
 from qdqtool.training.losses.options import LossOptions

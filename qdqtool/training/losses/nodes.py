@@ -16,8 +16,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
-from qdqtool.training.gradients.stops import STOPS
 from qdqtool.training.losses.options import nearest
 
 # What both gradient back ends differentiate: the facts' probe of the training wheel, all of it rules of the built-in.

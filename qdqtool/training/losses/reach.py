@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import onnx
 
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN
-from qdqtool.training.gradients.stops import STOPS
-from qdqtool.training.pairs import Pair
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.autodiff.non_differentiable import STOPS
+from qdqtool.autodiff.pairs import Pair
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
 # Inputs other than the first say where or how much: sizes, places, axes. Their values carry no gradient.

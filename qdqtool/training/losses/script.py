@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from qdqtool.calibration.loader import load_script, split_script
+from qdqtool.data.polygraphy_loader import load_script, split_script
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.calibration.backends.lending import session_options, skeleton, start_session
-from qdqtool.calibration.backends.runnable import runnable_part
-from qdqtool.calibration.backends.runtime import load_onnxruntime, one_line, provider_names
-from qdqtool.calibration.inputs import Input, inputs_of
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN
+from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
+from qdqtool.runtime.runnable import runnable_part
+from qdqtool.runtime.session import session_options, skeleton, start_session
 from qdqtool.training.losses.options import nearest
 
 Array = npt.NDArray[Any]

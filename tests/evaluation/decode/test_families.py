@@ -6,15 +6,15 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
-import head_makers as make
 import numpy as np
 import pytest
-from head_makers import Maker, boxes_in, check, identity
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.decode.find import FAMILIES, find_decoder
+from qdqtool.evaluation.decode.auto_detect import FAMILIES, find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, Seen
 from qdqtool.evaluation.nms import Selection
+from tests.evaluation.decode import head_makers as make
+from tests.evaluation.decode.head_makers import Maker, boxes_in, check, identity
 
 SIZE = (384, 256)
 # name of the case -> family in --decoder, what makes its outputs, classes, sides of the boxes

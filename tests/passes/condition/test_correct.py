@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.condition.clip import clip_weights
 from qdqtool.passes.condition.correct import bias_site, correct_biases
+from tests.graphs import model_of
 
 ADD = np.array([1.0, -2.0, 0.5])
 PICTURE = "g (float[1,4,5,5] x) => (float[a,b,c,d] y) <{}> {{ {} }}"

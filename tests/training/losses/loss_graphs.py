@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.training.gradients.builtin import Builtin
-from qdqtool.training.gradients.protocol import Forward
+from qdqtool.autodiff.backend import Forward
+from qdqtool.autodiff.builtin import Builtin
 from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.nodes import Nodes, Value

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
-from loss_graphs import bare, gradients_of, labelled, outputs_of
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses.append import append_losses
@@ -17,6 +15,8 @@ from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.options import LossOptions, parse_binding, parse_label
 from qdqtool.training.losses.reach import reached_parameters
 from qdqtool.training.losses.teacher import Teacher, float_twin
+from tests.graphs import model_of
+from tests.training.losses.loss_graphs import bare, gradients_of, labelled, outputs_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from loss_graphs import bare, label_loss, labelled, shapes_of, term_value
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
@@ -16,6 +15,7 @@ from qdqtool.training.losses import terms
 from qdqtool.training.losses.append import append_losses
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.options import LossOptions, parse_label
+from tests.training.losses.loss_graphs import bare, label_loss, labelled, shapes_of, term_value
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.standard_normal((2, 6, 4))

@@ -6,15 +6,15 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from loss_graphs import bare, outputs_of, shapes_of
 from onnx import TensorProto
 
+from qdqtool.autodiff.backend import GradientBackend
+from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.non_differentiable import STOPS
+from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.errors import QdqError
-from qdqtool.training.gradients.builtin import Builtin
-from qdqtool.training.gradients.ort_training import OrtTraining
-from qdqtool.training.gradients.protocol import GradientBackend
-from qdqtool.training.gradients.stops import STOPS
 from qdqtool.training.losses.nodes import DIFFERENTIABLE, Nodes, Value
+from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of
 
 X = np.arange(6.0).reshape(2, 3) + 1
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from graphs import model_of
 
 from qdqtool.training.losses.points import choose_points
+from tests.graphs import model_of
 
 ROWS = 6
 TEXT = (

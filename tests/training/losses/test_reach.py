@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from graphs import model_of
 
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.autodiff.pairs import Pair
 from qdqtool.training.losses.reach import reached_parameters
-from qdqtool.training.pairs import Pair
+from tests.graphs import model_of
 
 HEADER = "net (float[2,3] x) => (float loss, float other) <float[3,3] a, float[3,3] b, float[2,3] c>"
 

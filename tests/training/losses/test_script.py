@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import PROJECT
-from loss_graphs import bare, outputs_of, shapes_of, term_value
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
@@ -19,6 +17,8 @@ from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.losses.teacher import Teacher
+from tests.conftest import PROJECT
+from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of, term_value
 
 RANDOM = np.random.default_rng(4)
 SCORES, BOXES, TARGETS = (RANDOM.standard_normal((2, 5, n)) for n in (3, 4, 4))

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from loss_graphs import bare, outputs_of, shapes_of, term_value
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.options import LossOptions, parse_binding
 from qdqtool.training.losses.teacher import Teacher
+from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of, term_value
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

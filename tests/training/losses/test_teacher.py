@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import model_of
-from loss_graphs import outputs_of
 from onnx import TensorProto, helper, numpy_helper
 
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.autodiff.pairs import Pair
 from qdqtool.errors import QdqError
-from qdqtool.training.gradients.protocol import PAIR_DOMAIN
 from qdqtool.training.losses.teacher import Teacher, float_twin
-from qdqtool.training.pairs import Pair
+from tests.graphs import model_of
+from tests.training.losses.loss_graphs import outputs_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from loss_graphs import bare, shapes_of, term_value, value_and_gradient
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.nodes import Nodes, Value
+from tests.training.losses.loss_graphs import bare, shapes_of, term_value, value_and_gradient
 
 Floats = npt.NDArray[np.float64]
 

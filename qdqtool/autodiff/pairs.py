@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Q->DQ pairs as functions whose body is that pair, so that what is trained is what is exported.
+
+A straight-through estimator passes a gradient g on where x was not cut off (mask = |y - x| <= scale / 2, true for any
+zero point and width): dx = g * mask, and by LSQ (Esser 2020) dscale = sum(g * (y - mask * x)) / scale over what shares
+a scale. The back ends carry that out; here are the names and the forward.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+
+_NAME = re.compile(r"Pair(?:Axis(\d+))?(Learned)?")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A kind of pair: one function, since a registered gradient sees no attributes.
+
+    Attributes:
+        axis: of the scales, not negative; None for one scale.
+        learned: whether the scale has a gradient, too.
+    """
+
+    axis: int | None = None
+    learned: bool = False
+
+    @property
+    def op_type(self) -> str:
+        """`Pair`, `PairAxis0`, `PairLearned`, `PairAxis0Learned`, ... with inputs x, scale, zero point."""
+        return f"Pair{'' if self.axis is None else f'Axis{self.axis}'}{'Learned' if self.learned else ''}"
+
+    @classmethod
+    def parse(cls, op_type: str) -> Pair | None:
+        """The kind that an operator type of `PAIR_DOMAIN` names; None for another type."""
+        found = _NAME.fullmatch(op_type)
+        return None if found is None else cls(None if found[1] is None else int(found[1]), bool(found[2]))
+
+    def function(self, opset: int) -> onnx.FunctionProto:
+        """The function: QuantizeLinear, then DequantizeLinear, on inputs x, scale, zero_point; output y."""
+        how: dict[str, Any] = {} if self.axis is None else {"axis": self.axis}
+        body = [
+            helper.make_node("QuantizeLinear", ["x", "scale", "zero_point"], ["q"], **how),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero_point"], ["y"], **how),
+        ]
+        opsets = [helper.make_opsetid("", opset)]
+        return helper.make_function(PAIR_DOMAIN, self.op_type, ["x", "scale", "zero_point"], ["y"], body, opsets)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of one tensor, number by number: each line is a derivative, written with x, y = f(x) and the node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from qdqtool.autodiff.rules.tape import Value
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+
+# The slope of f at x, from x, y and the node's attributes.
+_Slope = Callable[[Value, Value, Site], Value]
+
+_SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772, 1.0507009873554805  # the attributes' defaults
+_HALF_ROOT = math.sqrt(0.5)
+_NORMAL = 1 / math.sqrt(2 * math.pi)
+_GELU_CUBE = 0.044715
+_GELU_TANH = math.sqrt(2 / math.pi)
+
+
+def _by(slope: _Slope) -> Rule:
+    def rule(site: Site) -> Gradients:
+        return [site.g * slope(site.x, site.y, site)]
+
+    return rule
+
+
+def _mask(condition: Value, like: Value) -> Value:
+    """1 where the condition holds, else 0. A product with it is faster than Where in onnxruntime."""
+    return condition.cast(like.kind)
+
+
+def _relu(x: Value, y: Value, site: Site) -> Value:
+    return _mask(y.above(0), x)
+
+
+def _gelu(x: Value, y: Value, site: Site) -> Value:
+    if site.get("approximate", "none") == "tanh":
+        bend = (_GELU_TANH * (x + _GELU_CUBE * (x * x * x))).unary("Tanh")
+        inner = _GELU_TANH * (1 + 3 * _GELU_CUBE * (x * x))
+        return 0.5 * (1 + bend) + 0.5 * x * (1 - bend * bend) * inner
+    return 0.5 * (1 + (x * _HALF_ROOT).unary("Erf")) + x * (_NORMAL * (-0.5 * (x * x)).unary("Exp"))
+
+
+def _mish(x: Value, y: Value, site: Site) -> Value:
+    bend = x.unary("Softplus").unary("Tanh")
+    return bend + x * x.unary("Sigmoid") * (1 - bend * bend)
+
+
+def _hard_swish(x: Value, y: Value, site: Site) -> Value:
+    """The slope x / 3 + 1 / 2 between -3 and 3, where it is neither 0 nor 1."""
+    return x.at_least(3).where(x.lift(1), x.at_most(-3).where(x.lift(0), x * (1 / 3) + 0.5))
+
+
+def _softsign(x: Value, y: Value, site: Site) -> Value:
+    return ((1 + x.unary("Abs")) ** 2).unary("Reciprocal")
+
+
+def _elu(x: Value, y: Value, site: Site) -> Value:
+    return x.above(0).where(x.lift(1), y + site.get("alpha", 1.0))
+
+
+def _selu(x: Value, y: Value, site: Site) -> Value:
+    gamma = site.get("gamma", _SELU_GAMMA)
+    return x.above(0).where(x.lift(gamma), y + gamma * site.get("alpha", _SELU_ALPHA))
+
+
+def _celu(x: Value, y: Value, site: Site) -> Value:
+    return x.above(0).where(x.lift(1), 1 + y / site.get("alpha", 1.0))
+
+
+def _leaky_relu(x: Value, y: Value, site: Site) -> Value:
+    slope = float(site.get("alpha", 0.01))
+    return _mask(x.above(0), x) * (1 - slope) + slope
+
+
+def _hard_sigmoid(x: Value, y: Value, site: Site) -> Value:
+    return _mask(y.above(0).both(y.below(1)), x) * float(site.get("alpha", 0.2))
+
+
+def _pass_on(site: Site) -> Gradients:
+    return [site.g]
+
+
+def _cast(site: Site) -> Gradients:
+    return [site.g.cast(site.x.kind)]
+
+
+def _dropout(site: Site) -> Gradients:
+    training = site.optional(2)
+    if training is not None and (value := site.known(training.name)) is not None and not value.any():
+        training = None
+    if training is not None:
+        raise site.refusal("drops at random, so its gradient is not that of one function")
+    return [site.g]
+
+
+_SLOPES: Mapping[str, _Slope] = {
+    "Abs": lambda x, y, site: x.unary("Sign"),
+    "Acos": lambda x, y, site: -1 / (1 - x * x).unary("Sqrt"),
+    "Acosh": lambda x, y, site: 1 / (x * x - 1).unary("Sqrt"),
+    "Asin": lambda x, y, site: 1 / (1 - x * x).unary("Sqrt"),
+    "Asinh": lambda x, y, site: 1 / (x * x + 1).unary("Sqrt"),
+    "Atan": lambda x, y, site: 1 / (1 + x * x),
+    "Atanh": lambda x, y, site: 1 / (1 - x * x),
+    "Celu": _celu,
+    "Cos": lambda x, y, site: -x.unary("Sin"),
+    "Cosh": lambda x, y, site: x.unary("Sinh"),
+    "Elu": _elu,
+    "Erf": lambda x, y, site: (2 / math.sqrt(math.pi)) * (-(x * x)).unary("Exp"),
+    "Exp": lambda x, y, site: y,
+    "Gelu": _gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "LeakyRelu": _leaky_relu,
+    "Log": lambda x, y, site: x.unary("Reciprocal"),
+    "Mish": _mish,
+    "Neg": lambda x, y, site: x.lift(-1),
+    "Reciprocal": lambda x, y, site: -(y * y),
+    "Relu": _relu,
+    "Selu": _selu,
+    "Sigmoid": lambda x, y, site: y * (1 - y),
+    "Sin": lambda x, y, site: x.unary("Cos"),
+    "Sinh": lambda x, y, site: x.unary("Cosh"),
+    "Softplus": lambda x, y, site: x.unary("Sigmoid"),
+    "Softsign": _softsign,
+    "Sqrt": lambda x, y, site: 0.5 / y,
+    "Tan": lambda x, y, site: 1 + y * y,
+    "Tanh": lambda x, y, site: 1 - y * y,
+    "ThresholdedRelu": lambda x, y, site: _mask(x.above(site.get("alpha", 1.0)), x),
+}
+
+RULES: Mapping[str, Rule] = {
+    **{op: _by(slope) for op, slope in _SLOPES.items()},
+    "Cast": _cast,
+    "Dropout": _dropout,
+    "Identity": _pass_on,
+}

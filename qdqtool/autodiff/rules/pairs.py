@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Q/DQ pairs: the straight-through estimator with a mask, and LSQ's gradient for a scale that is learned.
+
+With y the quantised x and mask = (x was not cut off): dx = g mask, dscale = sum(g (y - mask x)) / scale. The formula,
+where it comes from and what it leaves out: `training/pairs.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from qdqtool.autodiff.backend import PAIR_DOMAIN
+from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.rules.tape import Shape, Value
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+
+_LIMITS: dict[int, tuple[int, int]] = {
+    TensorProto.INT4: (-8, 7),
+    TensorProto.UINT4: (0, 15),
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT8: (0, 255),
+    TensorProto.INT16: (-32768, 32767),
+    TensorProto.UINT16: (0, 65535),
+}
+"""The integers of each type, lowest and highest. Float8 is not among them: its steps are not even."""
+
+
+def rule_of(pair: Pair) -> Rule:
+    """The rule for one kind of pair."""
+
+    def rule(site: Site) -> Gradients:
+        x, g, scale = site.x, site.g, site.given(1)
+        mask = _inside(site, pair).cast(x.kind)
+        by_scale = None
+        if pair.learned and site.wants(1):
+            shape = _spread_shape(x, scale, pair.axis)
+            by_scale = (g * (site.y - mask * x)).sum_to(shape).reshape(scale.shape) / scale
+        return [g * mask if site.wants(0) else None, by_scale]
+
+    return rule
+
+
+def _inside(site: Site, pair: Pair) -> Value:
+    """Where x was not cut off: between the ends of the lowest and the highest step, which round to those steps.
+
+    The same as |y - x| <= scale / 2, in fewer passes over x, and with no rounding of y to blur the border.
+    """
+    x, scale, zero = site.x, site.given(1), site.given(2)
+    lowest, highest = _LIMITS.get(zero.kind, (0, 0))
+    known = site.known(zero.name)
+    shape = _spread_shape(x, scale, pair.axis)
+    if known is None or lowest == highest:
+        return (site.y - x).unary("Abs").at_most(scale.reshape(shape) * 0.5)
+    steps = np.asarray(known).astype(np.float64).reshape(shape)
+    wide = scale.reshape(shape)
+    return x.at_least(wide * (lowest - 0.5 - steps)).both(x.at_most(wide * (highest + 0.5 - steps)))
+
+
+def _spread_shape(x: Value, scale: Value, axis: int | None) -> Shape:
+    """The scale's shape beside x: one number, or one per channel of the axis."""
+    if axis is None:
+        return ()
+    return (scale.shape[0], *(1,) * (len(x.shape) - axis - 1))
+
+
+def pair_of(domain: str, op_type: str) -> Pair | None:
+    """The kind of pair that an operator is, None for any other operator."""
+    return Pair.parse(op_type) if domain == PAIR_DOMAIN else None

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `insert` does with conditioning: do it first where it is asked for, else say what it is predicted to win."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import edits_of
+from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
+from qdqtool.verbs.condition import parse_steps
+
+if TYPE_CHECKING:
+    from qdqtool.conditioning.edits import Conditioned
+    from qdqtool.data.loader import Feed, FeedOptions
+    from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.observers.options import CalibrationOptions
+    from qdqtool.scales import ScaleTable
+
+ADVICE_SAMPLES = 8
+_WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
+
+
+def condition_first(
+    opened: Opened, feed: Feed, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
+) -> tuple[list[str], SearchResult | None]:
+    """Edit the weights of an opened model before pairs are placed.
+
+    What stays in float is chosen before biases are corrected, and is left out of that: a correction makes up for an
+    error of INT8, and where there is none it is one itself.
+
+    Args:
+        opened: the model; its proto is edited.
+        feed: what is fed, walked several times.
+        steps: as `condition --steps` takes them.
+        plan: where the pairs will stand.
+        how: the method that the pairs' scales will come from.
+        keeping: what may stay in float.
+
+    Returns:
+        A sentence that tells what was done; the search for what stays in float, None where no step had to know.
+
+    Raises:
+        QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
+    """
+    from qdqtool.conditioning.run import Settings, condition_model
+    from qdqtool.selection.auto import source_of
+
+    if GraphView(opened.proto.graph, opened.folder).pairs:
+        raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
+    found: list[SearchResult] = []
+    asked = parse_steps(steps)
+
+    def keep(proto: onnx.ModelProto, table: ScaleTable) -> dict[str, str]:
+        source = source_of(proto, opened.folder, feed, {}, how)
+        found.append(choose_kept(keeping, source, table, plan))
+        return found[-1].reasons
+
+    settings = Settings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
+    done = condition_model(opened.proto, opened.folder, feed, settings)
+    return [*done.notes, _told(done)], found[-1] if found else None
+
+
+def _told(done: Conditioned) -> str:
+    """What was done, in a sentence."""
+    moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
+    if not done.edits:
+        return "conditioning found nothing that it would win by"
+    cut = done.count("relu6")
+    told = f"conditioned first, {len(done.edits) - cut} edits of the weights"
+    if cut:
+        told += f", {cut} Relu cut off at 6"
+    if done.before is not None and done.after is not None:
+        told += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
+    return f"{told}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else told
+
+
+def corrected(proto: onnx.ModelProto) -> list[str]:
+    """First outputs of the operators whose biases `condition` corrected for INT8."""
+    return [edit["site"] for edit in edits_of(proto) if edit["step"] == "correct"]
+
+
+def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
+    """One sentence where operators kept in float have biases that `condition` corrected for INT8.
+
+    The correction stands for an error that they no longer make, so it is one itself.
+
+    Args:
+        proto: the model, whose metadata tell its edits.
+        kept: first outputs of the operators that stay in float.
+    """
+    shifted = [site for site in corrected(proto) if site in kept]
+    if not shifted:
+        return []
+    names = ", ".join(shifted[:4])
+    what = f"the biases of {len(shifted)} operators kept in float ({names}) were corrected for INT8 and are off by that"
+    return [f"{what}: let insert do both, by --condition on the model as it was"]
+
+
+def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: Feed, plan: PlanOptions) -> list[str]:
+    """One sentence where conditioning is predicted to win, from the first samples; none where it is not.
+
+    Args:
+        proto: the plain model, opset 13 or later; not changed.
+        folder: where its external data lie.
+        feed: data that can be opened again; other data are left alone, for they may be walked only once.
+        plan: where the pairs stand.
+    """
+    from qdqtool.conditioning.run import advice
+    from qdqtool.data.loader import open_feed
+
+    if feed.origin is None or any(_is_quantised(node) for node in proto.graph.node):
+        return []
+    few = open_feed(feed.origin, feed.inputs, _limited(feed.options))
+    try:
+        found = advice(proto, folder, few, plan)
+    except QdqError:  # what stands in its way is for `condition` to tell
+        return []
+    if found is None or found[1].worst - found[0].worst < _WORTH:
+        return []
+    before, after = found
+    told = f"conditioning is predicted to raise the worst operator from {before.worst:.1f} to {after.worst:.1f} dB"
+    means = f"mean {before.mean:.1f} to {after.mean:.1f}; first {ADVICE_SAMPLES} samples"
+    return [f"{told} ({means}): add --condition auto"]
+
+
+def _limited(options: FeedOptions) -> FeedOptions:
+    limit = ADVICE_SAMPLES if options.limit is None else min(options.limit, ADVICE_SAMPLES)
+    return replace(options, limit=max(limit, options.batch))
+
+
+def _is_quantised(node: onnx.NodeProto) -> bool:
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear")

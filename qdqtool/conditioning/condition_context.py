@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model that is decided about, with its plan: looked at anew after each edit. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from qdqtool.conditioning.point_consumers import Way, find_ways
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.rulebook import load_rules
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plain model and where its pairs will stand.
+
+    Attributes:
+        proto: the model, of an opset in which Q/DQ can stand.
+        folder: where its external data lie.
+        view: of its graph.
+        plan: what `insert` will do.
+        ways: point -> who reads it.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None
+    view: GraphView
+    plan: Plan
+    ways: Mapping[str, Way]
+
+
+def look(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    options: PlanOptions,
+    cuts: Collection[str] = (),
+    kept: Mapping[str, str] | None = None,
+    all_zero: Collection[str] = (),
+) -> Subject:
+    """Index and plan a model; `cuts`, `kept` and `all_zero` as in `make_plan`.
+
+    Raises:
+        QdqError: what `make_plan` refuses.
+    """
+    view = GraphView(proto.graph, folder)
+    plan = make_plan(view, options, cuts=cuts, kept=kept or {}, all_zero=all_zero)
+    rules = load_rules(options.target, options.trt_version, options.rules)
+    return Subject(proto, folder, view, plan, find_ways(view, rules, plan))

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors are divided per channel, by how much and where: one choice for all tensors that share a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.conditioning.absorbing_producers import makers_of
+from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
+from qdqtool.conditioning.channel_map import Routes, Span
+from qdqtool.conditioning.condition_context import Subject
+from qdqtool.conditioning.predict import Choice, Rounding, Weight, choose_factors
+from qdqtool.graph.weighted import weight_index
+from qdqtool.passes.condition.equalize import Division
+from qdqtool.passes.condition.layout import as_cube
+
+LEAST_FREE = 0.1  # decibels that a division must win where weights take it in
+LEAST_MUL = 0.5  # and where it costs a Mul
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Tensors that share one scale, with all that decides about them.
+
+    Attributes:
+        spans: their labels, one behind the other in the rows of `table`.
+        table: the error of each channel.
+        readers: who reads them.
+        makers: tensor -> who can take its division in; see `makers_of`.
+        clip: their clipping value, where the scale is given and stays.
+    """
+
+    spans: tuple[Span, ...]
+    table: ErrorTable
+    readers: tuple[Weight, ...]
+    makers: Mapping[str, tuple[str, ...]]
+    clip: float | None = None
+
+    def mask(self, *, muls: bool, free: bool) -> npt.NDArray[np.bool_]:
+        """Which rows may be divided."""
+        parts = [np.full(span.channels, (bool(self.makers[span.tensor]) and free) or muls) for span in self.spans]
+        return np.concatenate(parts)
+
+    def rows(self) -> Iterator[tuple[Span, slice]]:
+        """Each tensor and its rows."""
+        first = 0
+        for span in self.spans:
+            yield span, slice(first, first + span.channels)
+            first += span.channels
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What was decided about a family: the best choice, and whether it wins enough."""
+
+    family: Family
+    choice: Choice
+    divided: bool
+
+
+def find_families(
+    subject: Subject,
+    routes: Routes,
+    spectra: Mapping[str, ChannelSpectrum],
+    clips: Mapping[str, float] | None = None,
+) -> list[Family]:
+    """Every class of tied points that has at least one tensor whose channels are known, in the plan's order.
+
+    Args:
+        subject: the model and its plan.
+        routes: who reads what.
+        spectra: tensor -> counts of its channels.
+        clips: tensor -> clipping value, where scales are given: classes without one for all their tensors are left out.
+    """
+    axes = {read.node: point.axis for point in subject.plan.weights for read in point.reads}
+    readers = _readers_by_tensor(routes)
+    families = []
+    for members in subject.plan.ties().values():
+        spans = tuple(routes.spans[name] for name in members if name in routes.spans)
+        if len(spans) != len(members):
+            continue  # one of them cannot be told apart by channel: the scale they share is not known then
+        given = None if clips is None else {clips.get(name) for name in members}
+        if given is not None and (None in given or len(given) > 1):
+            continue
+        rows = np.full(routes.size, -1, np.int64)
+        rows[np.concatenate([np.arange(routes.size)[span.labels] for span in spans])] = np.arange(
+            sum(span.channels for span in spans)
+        )
+        keys = sorted({key for span in spans for key in readers.get(span.tensor, ())})
+        weights = tuple(_weight(subject, key, rows[routes.readers[key].labels], axes) for key in keys)
+        table = ErrorTable(
+            np.concatenate([spectra[span.tensor].counts for span in spans]),
+            np.concatenate([spectra[span.tensor].amax for span in spans]),
+        )
+        makers = {span.tensor: makers_of(subject, span) for span in spans}
+        families.append(Family(spans, table, weights, makers, given.pop() if given else None))
+    return families
+
+
+def _readers_by_tensor(routes: Routes) -> dict[str, list[str]]:
+    owner = np.full(routes.size, -1)
+    names = list(routes.spans)
+    for number, span in enumerate(routes.spans.values()):
+        owner[span.labels] = number
+    found: dict[str, list[str]] = {}
+    for key, reader in routes.readers.items():
+        for number in np.unique(owner[reader.labels]).tolist():
+            if number >= 0:
+                found.setdefault(names[number], []).append(key)
+    return found
+
+
+def _weight(subject: Subject, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]) -> Weight:
+    node = subject.view.producer[key]
+    index = weight_index(subject.view, node)
+    value = None if index is None else subject.view.array(node.inputs[index])
+    assert value is not None
+    rounded = "no" if key not in axes else "tensor" if axes[key] is None else "channel"
+    return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
+
+
+def judge(family: Family, *, equalise: bool, smooth: bool, rounding: Rounding = "float") -> Verdict:
+    """Decide about one family; a Mul must win more than weights that take the division in."""
+    best = choose_factors(family.table, family.readers, family.mask(muls=False, free=equalise), rounding, family.clip)
+    divided = best.gain >= LEAST_FREE
+    if smooth:
+        wide = choose_factors(family.table, family.readers, family.mask(muls=True, free=True), rounding, family.clip)
+        if wide.gain - (best.gain if divided else 0.0) >= LEAST_MUL:
+            best, divided = wide, True
+    return Verdict(family, best, divided)
+
+
+def divisions_of(subject: Subject, verdict: Verdict, *, equalise: bool) -> list[Division]:
+    """The tensors of a family that are divided, where something was decided."""
+    if not verdict.divided:
+        return []
+    reads = {point.tensor: point.reads for point in subject.plan.activations}
+    made = []
+    for span, rows in verdict.family.rows():
+        factors = verdict.choice.factors[rows]
+        makers = verdict.family.makers[span.tensor] if equalise else ()
+        if (factors != 1).any():
+            seen = () if makers else reads[span.tensor]
+            made.append(Division(span.tensor, factors, span.axis, span.rank, seen, makers))
+    return made
+
+
+def inverse_of(routes: Routes, divisions: Sequence[Division]) -> dict[str, npt.NDArray[np.float64]]:
+    """What the input channels of each reader are multiplied with, to make up for the divisions."""
+    factors = np.ones(routes.size)
+    for one in divisions:
+        factors[routes.spans[one.tensor].labels] = one.factors
+    found = {key: factors[reader.labels] for key, reader in routes.readers.items()}
+    return {key: own for key, own in found.items() if (own != 1).any()}

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equalises a Q/DQ model within the scales that its activations have: weights and their own scales change, no other.
+
+A channel that uses a part of its tensor's range is enlarged in the weights before it and made small again in those
+behind it. The float function stays; what is rounded at the same steps loses less.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.conditioning.channel_map import find_routes
+from qdqtool.conditioning.check import Outputs, compare, moved_most
+from qdqtool.conditioning.condition_context import Subject, look
+from qdqtool.conditioning.equalization_sets import divisions_of, find_families, inverse_of, judge
+from qdqtool.conditioning.samples import count_channels
+from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.tensors import array_of
+from qdqtool.graph.view import GraphView, Pair
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.passes.condition.equalize import divide
+from qdqtool.passes.peel import Peeled, peel_pairs
+from qdqtool.passes.quant_params import pair_scale
+
+Array = npt.NDArray[np.float32]
+_HIGHEST = 127
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """What was done.
+
+    Attributes:
+        proto: the Q/DQ model with other weights; the one that was given where nothing was done.
+        tensors: whose channels were evened out.
+        why_not: where there are none, why; "" where there was nothing to win.
+    """
+
+    proto: onnx.ModelProto
+    tensors: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+def equalise_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterable[Batch]) -> Within:
+    """Even out the channels of the tensors that a Q/DQ model quantises, their scales being what they are.
+
+    Args:
+        proto: the Q/DQ model; it is not changed.
+        folder: where its external data lie; a weight that is edited moves into the model.
+        samples: what the model is run on, walked three times.
+
+    Raises:
+        QdqError: what running the model on the samples refuses.
+    """
+    plain = _copy(proto)
+    try:
+        peeled = peel_pairs(GraphView(plain.graph, folder))
+        _make_initializers(plain)
+        subject = _subject(plain, folder, peeled)
+    except QdqError as error:
+        return Within(proto, why_not=error.reason)
+    odd = next((name for name in peeled.scales if name not in subject.ways), None)
+    if odd is not None:
+        return Within(proto, why_not=f"{odd} has a pair where insert places none")
+    routes = find_routes(subject.view, plain, folder, subject.ways, next(iter(samples)))
+    clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
+    families = find_families(subject, routes, count_channels(subject, routes.spans, samples), clips)
+    verdicts = [judge(family, equalise=True, smooth=False) for family in families]
+    wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalise=True)]
+    held = _held_alone(subject, proto)
+    divisions = [one for one in wanted if all(held(key) for key in (*one.makers, *inverse_of(routes, [one])))]
+    if not divisions:
+        return Within(proto, why_not="their weights are shared, or stored as integers" if wanted else "")
+    before = _constants(plain)
+    exact = Outputs(plain, folder)
+    divide(GraphView(plain.graph, folder), divisions, inverse_of(routes, divisions))
+    try:
+        why_not = moved_most(compare(exact, [Outputs(plain, folder)], samples)[0])
+        if why_not:
+            return Within(proto, why_not=f"the float function would change: {why_not}")
+        made = _carried(proto, folder, before, _constants(plain))
+    except QdqError as error:
+        return Within(proto, why_not=error.reason)
+    return Within(made, tuple(one.tensor for one in divisions))
+
+
+def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _make_initializers(plain: onnx.ModelProto) -> None:
+    """Weights that an exporter wrote as Constant nodes, under their names."""
+    nodes = list(plain.graph.node)
+    del plain.graph.node[:]
+    for node in nodes:
+        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
+            tensor = plain.graph.initializer.add()
+            tensor.CopyFrom(node.attribute[0].t)
+            tensor.name = node.output[0]
+        else:
+            plain.graph.node.add().CopyFrom(node)
+
+
+def _subject(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> Subject:
+    """The plain model with the plan that its pairs followed: the same operators in INT8, their weights as they were."""
+    view = GraphView(plain.graph, folder)
+    int8 = frozenset(peeled.int8_nodes)
+    weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
+    kept = {key: "in float in this model" for key in weighted if key not in int8}
+    subject = look(plain, folder, PlanOptions(float_heads="none"), kept=kept)
+    return replace(subject, plan=_with_axes(subject.plan, peeled))
+
+
+def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
+    """The plan with one scale for each weight that has one."""
+    points = [
+        replace(point, axis=peeled.weights[point.tensor].axis)
+        if point.role == "weight" and point.tensor in peeled.weights
+        else point
+        for point in plan.points
+    ]
+    return replace(plan, points=tuple(points))
+
+
+def _held_alone(subject: Subject, proto: onnx.ModelProto) -> Callable[[str], bool]:
+    """Whether a node's constants, by its first output, stand in the Q/DQ model and nobody else reads them."""
+    view = subject.view
+    uses = Counter(name for node in view.every for name in node.inputs if name)
+    named = {tensor.name for tensor in proto.graph.initializer}
+    named.update(node.output[0] for node in proto.graph.node if node.op_type == "Constant")
+
+    def held(key: str) -> bool:
+        constants = [name for name in view.producer[key].inputs if name and view.is_constant(name)]
+        return all(name in named and name in view.initializers and uses[name] == 1 for name in constants)
+
+    return held
+
+
+def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {tensor.name: tensor for tensor in _copy(proto).graph.initializer}
+
+
+def _carried(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    before: Mapping[str, onnx.TensorProto],
+    after: Mapping[str, onnx.TensorProto],
+) -> onnx.ModelProto:
+    """The Q/DQ model with the plain model's edits: each weight under its name, its scale by what became of its largest.
+
+    Raises:
+        QdqError: a scale that several weights share would change.
+    """
+    made = _copy(proto)
+    view = GraphView(made.graph, folder)
+    editor = Editor(view)
+    for name, tensor in after.items():
+        if name in before and tensor.SerializeToString() == before[name].SerializeToString():
+            continue
+        value, old = array_of(tensor, folder), array_of(before[name], folder)
+        for pair in view.pairs.get(name, ()):
+            _rescale(view, editor, pair, old, value)
+        editor.set_constant(name, value)
+    editor.commit()
+    return made
+
+
+def _rescale(view: GraphView, editor: Editor, pair: Pair, old: Array, new: Array) -> None:
+    """The scale of a weight's pair in proportion to the largest weight it is for."""
+    axis = pair_scale(view, pair).axis
+    others = tuple(place for place in range(old.ndim) if axis is None or place != axis % old.ndim)
+    own = {id(node) for node in pair.nodes}
+    for name in sorted({node.inputs[1] for node in pair.nodes if len(node.inputs) > 1}):
+        held = view.initializers.get(name)
+        shared = any(name in node.inputs and id(node) not in own for node in view.every)
+        if held is None or held.data_type != held.FLOAT or shared:
+            raise QdqError(name, "a scale that several weights share would change", "give each its own")
+        scale = array_of(held, view.folder)
+        was, now = (np.abs(value).max(axis=others).reshape(scale.shape) for value in (old, new))
+        exact = was / np.float32(_HIGHEST) == scale  # what a builder finds by the weights alone
+        grown = np.divide(now, was, out=np.ones_like(was), where=was > 0)
+        fresh = np.where(exact, now / np.float32(_HIGHEST), scale * grown)
+        editor.set_initializer(name, fresh.astype(np.float32))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a tensor Clip(0, 6) cuts off on the data. What is made of that is not decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
+from qdqtool.passes.relu6 import SIX
+from qdqtool.runtime.activations import OrtActivations
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The values of one tensor over all samples.
+
+    Attributes:
+        above: how many lie above 6.
+        values: how many there are.
+        largest: the largest of them.
+    """
+
+    above: int = 0
+    values: int = 0
+    largest: float = 0.0
+
+    def told(self) -> str:
+        """One sentence part."""
+        if not self.values:
+            return "its values were not seen"
+        if not self.above:
+            return f"none of its values lies above 6, the largest is {self.largest:.3g}"
+        return f"{100 * self.above / self.values:.2g} % of its values lie above 6, the largest is {self.largest:.3g}"
+
+
+def measure_cuts(
+    proto: onnx.ModelProto, folder: Path | None, names: Sequence[str], samples: Iterable[Batch]
+) -> dict[str, Cut]:
+    """Count what lies above 6, tensor by tensor; one walk through the samples.
+
+    Args:
+        proto: the model.
+        folder: where its external data lie.
+        names: float tensors that it makes; those that onnxruntime does not hand out count nothing.
+        samples: what is fed.
+
+    Raises:
+        QdqError: NaN in a tensor (named); what `OrtActivations` refuses.
+    """
+    found = {name: Cut() for name in names}
+    if not found:
+        return found
+    activations = OrtActivations(proto, folder, list(names))
+    for sample in samples:
+        for name, value in activations.run(sample):
+            if np.isnan(value).any():
+                raise QdqError(name, "holds NaN", "mend the model or leave the sample out")
+            so_far, largest = found[name], float(value.max(initial=0.0))
+            above = so_far.above + int((value > SIX).sum())
+            found[name] = Cut(above, so_far.values + value.size, max(so_far.largest, largest))
+    return found

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `--data` may name: images, .npz, .npy, a loader script, JSON; each opened to items to walk again and again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.data.arrays import StoredArray, open_npy, open_npz
+from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader
+from qdqtool.data.json_inputs import JsonInputs
+from qdqtool.data.model_inputs import Input, check_dtype, check_names
+from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
+from qdqtool.data.preprocess import Preprocess, parse_preprocess
+from qdqtool.errors import QdqError
+
+Array = npt.NDArray[Any]
+Item = dict[str, Array]
+Part = tuple[int, Callable[[], Item]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples, opened but not read.
+
+    Attributes:
+        where: the file or folder, for messages.
+        kind: images, npz, npy, script, json or python.
+        items: walks the data from its beginning; every item is a batch of one or more samples.
+        samples: how many there are in all, None where only walking tells.
+        notes: what was left out, and why.
+        preprocess: the text of what is done to each image, "" where nothing is.
+        files: what is read, in order; a script counts for whatever it loads.
+        parts: the items as number of samples and a function that reads them, in any order and thread; None where they
+            can only be had one after the other.
+        once: whether the items can be walked a single time: a generator.
+    """
+
+    where: object
+    kind: str
+    items: Callable[[], Iterator[Item]]
+    samples: int | None = None
+    notes: tuple[str, ...] = ()
+    preprocess: str = ""
+    files: tuple[Path, ...] = ()
+    parts: tuple[Part, ...] | None = None
+    once: bool = False
+
+
+def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> Source:
+    """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
+
+    Args:
+        data: a path (text may be ``loader.py:function``), `JsonInputs`, a callable that returns an iterable of
+            ``{name: array}``, or such an iterable itself.
+        inputs: what the model takes.
+        preprocess: for images only.
+        max_bytes: the most that an archive may unpack to.
+
+    Raises:
+        QdqError: no such file, a kind that is not read, or one that does not fit the inputs.
+    """
+    if isinstance(data, JsonInputs):
+        return _from_json(data.paths[0] if len(data.paths) == 1 else str(data), data.files(), max_bytes)
+    if not isinstance(data, str | os.PathLike):
+        return _from_python(data)
+    text = os.fspath(data)
+    script = split_script(text)
+    path = Path(text)
+    if preprocess is not None and not path.is_dir():
+        raise QdqError(path, "is not a folder of images, and --preprocess is for images only", "leave it out")
+    if script and not path.is_dir():
+        make = load_script(*script)
+        return Source(script[0], "script", lambda: items_of(script[0], make), files=(script[0],))
+    try:
+        path.stat()
+        if path.is_dir():
+            return _from_folder(path, inputs, preprocess, max_bytes)
+        return _from_file(path, inputs, max_bytes)
+    except FileNotFoundError:
+        hint = "give a folder of images, a .npz, .npy, .json or a .py with load_data()"
+        raise QdqError(path, "does not exist", hint) from None
+    except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
+        raise QdqError(path, f"cannot be read ({error})") from error
+
+
+def _from_python(data: Any) -> Source:
+    if callable(data):
+        return Source("data", "python", lambda: items_of("data", data))
+    if not isinstance(data, Iterable) or isinstance(data, dict | np.ndarray):
+        kind = type(data).__name__
+        raise QdqError(
+            "data", f"is a {kind}", "give a path, an iterable of {input name: array}, or a function returning one"
+        )
+    once = itertools.count()
+
+    def items() -> Iterator[Item]:
+        if isinstance(data, Iterator) and next(once):
+            raise QdqError("data", "is a generator, which can be walked only once", "give a function that returns it")
+        return items_of("data", lambda: data)
+
+    return Source("data", "python", items, once=isinstance(data, Iterator))
+
+
+def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> Source:
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        stored = open_npz(path, max_bytes)
+        if len(inputs) == 1 and len(stored) == 1:  # whatever its name
+            stored = {inputs[0].name: next(iter(stored.values()))}
+        return _from_arrays(path, "npz", stored, inputs)
+    if suffix == ".npy":
+        if len(inputs) != 1:
+            names = ", ".join(one.name for one in inputs)
+            raise QdqError(path, f"is one array, the model has {len(inputs)} inputs", f"give a .npz with {names}")
+        return _from_arrays(path, "npy", {inputs[0].name: open_npy(path)}, inputs)
+    if suffix == ".json":
+        return _from_json(path, [path], max_bytes)
+    if suffix in SUFFIXES:
+        raise QdqError(path, "is one image", "give the folder that holds the images")
+    raise QdqError(path, "is no kind of data that is read", "give a folder of images, a .npz, .npy, .json or .py")
+
+
+def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> Source:
+    def items() -> Iterator[Item]:
+        return itertools.chain.from_iterable(read_json(path, max_bytes) for path in paths)
+
+    return Source(where, "json", items, files=tuple(paths))
+
+
+def _from_folder(path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> Source:
+    files = sorted((file for file in path.iterdir() if file.is_file()), key=lambda file: file.name)
+    images = [file for file in files if file.suffix.lower() in SUFFIXES]
+    if not images:
+        documents = [file for file in files if file.suffix.lower() == ".json"]
+        if documents:
+            return _from_json(path, documents, max_bytes)
+        below = sorted({file.parent.name for end in SUFFIXES for file in path.glob(f"*/*{end}")})
+        raise QdqError(
+            path, "holds no images", f"there are some in {path / below[0]}" if below else f"({', '.join(SUFFIXES)})"
+        )
+    if len(inputs) != 1 or inputs[0].shape is None:
+        raise QdqError(path, f"holds images, the model has {len(inputs)} inputs", "give the data as .npz or .py")
+    if preprocess is None:
+        raise QdqError(
+            path, "holds images, and what the model wants done to them is not known", "say --preprocess, such as yolov8"
+        )
+    spec = parse_preprocess(preprocess) if isinstance(preprocess, str) else preprocess
+    return _from_images(path, images, inputs[0], fit_reader(spec, inputs[0].name, inputs[0].shape))
+
+
+def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageReader) -> Source:
+    group = one.first or 1
+    count = len(images) // group * group
+    used = tuple(images[:count])
+
+    def read(files: Sequence[Path]) -> Item:
+        arrays = [_as_fed(file, reader.read(file), one) for file in files]
+        return {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
+
+    parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
+    notes = _left_over(len(images) - count, one)
+    return Source(
+        path, "images", lambda: (load() for _, load in parts), count, notes, str(reader.spec), files=used, parts=parts
+    )
+
+
+def _as_fed(file: Path, values: npt.NDArray[np.float32], one: Input) -> Array:
+    """The image in the input's dtype: a model of quantised input takes integers, which must then come out exactly."""
+    with np.errstate(invalid="ignore"):
+        cast = values.astype(one.dtype, copy=False)
+    if one.dtype.kind != "f" and not np.array_equal(cast, values):
+        hint = "leave scale, mean and std out, or give what the model expects"
+        raise QdqError(file, f"preprocessed, does not stay in {one.dtype}, which {one.name!r} takes", hint)
+    return cast
+
+
+def _left_over(count: int, one: Input) -> tuple[str, ...]:
+    if not count:
+        return ()
+    return (f"the last {count} samples do not fill a batch of {one.first}, which {one.name} fixes: left out",)
+
+
+def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: Sequence[Input]) -> Source:
+    """Arrays whose first axis counts samples: either rows of the input's own first axis, or whole inputs stacked."""
+    check_names(path, stored, inputs)
+    counts = {one.name: _count(path, stored[one.name], one) for one in inputs}
+    known = {name: count for name, count in counts.items() if count is not None}
+    if len(set(known.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in known.items())
+        raise QdqError(path, f"holds different numbers of samples ({told})", "give every input as many")
+    walked = {one.name: _walk(stored[one.name], one) for one in inputs}
+    count = next(iter(known.values()), 1)
+
+    def items() -> Iterator[Item]:
+        streams = [walked[one.name](count) for one in inputs]
+        for arrays in zip(*streams, strict=True):
+            yield {one.name: array for one, array in zip(inputs, arrays, strict=True)}
+
+    array, first = stored[inputs[0].name], inputs[0]
+    if _stacked(array, first):
+        return Source(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1), files=(path,))
+    each = first.first or 1
+    over = array.shape[0] % each if array.shape else 0
+    return Source(path, kind, items, count * each, _left_over(over, first), files=(path,))
+
+
+def _stacked(array: StoredArray, one: Input) -> bool:
+    return one.shape is not None and len(array.shape) == len(one.shape) + 1
+
+
+def _count(path: Path, array: StoredArray, one: Input) -> int | None:
+    """How many items the array makes; None for a scalar that all share."""
+    check_dtype(path, array.dtype, one)
+    if _stacked(array, one):
+        shape = array.shape[1:]
+    elif one.first and array.shape:
+        shape = (one.first, *array.shape[1:])
+    else:
+        shape = array.shape
+    if not one.fits(shape):
+        hint = "the first axis counts samples; give arrays of that shape"
+        raise QdqError(path, f"input {one.name!r} takes {one.told()}, the array has {list(array.shape)}", hint)
+    if not array.shape:
+        return None
+    return array.shape[0] if _stacked(array, one) else array.shape[0] // (one.first or 1)
+
+
+def _walk(array: StoredArray, one: Input) -> Callable[[int], Iterator[Array]]:
+    if not array.shape:
+        return lambda count: itertools.repeat(array.whole(), count)
+    if _stacked(array, one):
+        return lambda count: (block[0] for block in array.blocks(1))
+    return lambda count: itertools.islice(array.blocks(one.first or 1), count)

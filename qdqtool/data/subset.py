@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few samples of the data, chosen by what they hold: the same ones whatever their order and however batched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from qdqtool.data.loader import Batch
+from qdqtool.data.model_inputs import Input
+
+
+def pick_samples(batches: Iterable[Batch], inputs: Sequence[Input], count: int) -> list[Batch]:
+    """The `count` samples with the smallest digests, each once, in the order of those, as batches that can be run.
+
+    A digest is as good as a draw: it has nothing to do with where a sample comes from. Where every input leaves its
+    first axis free, or fixes it to the same size, batches are taken apart along it, and put together again to that
+    size; elsewhere a batch is one sample.
+
+    Args:
+        batches: walked once; no more than `count` samples are held.
+        inputs: what the model takes.
+        count: how many are wanted; where the data has fewer, all.
+    """
+    size = _size(inputs)
+    kept: dict[str, Batch] = {}
+    for batch in batches:
+        for sample in _rows(batch) if size else [batch]:
+            digest = _digest(sample)
+            if digest in kept or (len(kept) >= count and digest > max(kept)):
+                continue
+            kept[digest] = {name: np.array(array) for name, array in sample.items()}
+            if len(kept) > count:
+                del kept[max(kept)]
+    ordered = [kept[digest] for digest in sorted(kept)]
+    if size <= 1:
+        return ordered
+    groups = [ordered[start : start + size] for start in range(0, max(len(ordered) // size, 1) * size, size)]
+    return [{name: _filled([one[name] for one in group], size) for name in group[0]} for group in groups]
+
+
+def _size(inputs: Sequence[Input]) -> int:
+    """Rows of one run: 1 where every input leaves them free, the fixed number where all agree, 0 where they differ."""
+    firsts = {1 if one.batched else one.first for one in inputs}
+    first = firsts.pop() if len(firsts) == 1 else None
+    return first or 0
+
+
+def _rows(batch: Batch) -> Iterable[Batch]:
+    lengths = {array.shape[0] for array in batch.values() if array.ndim}
+    if len(lengths) != 1 or any(not array.ndim for array in batch.values()):
+        return [batch]
+    return ({name: array[row : row + 1] for name, array in batch.items()} for row in range(lengths.pop()))
+
+
+def _filled(rows: list[np.ndarray], size: int) -> np.ndarray:
+    """Rows as one array of `size`, the last one repeated where there are fewer."""
+    return np.concatenate([*rows, *[rows[-1]] * (size - len(rows))])
+
+
+def _digest(sample: Batch) -> str:
+    state = hashlib.sha256()
+    for name in sorted(sample):
+        array = np.ascontiguousarray(sample[name])
+        state.update(f"{name} {array.dtype} {array.shape}".encode())
+        state.update(array.tobytes())
+    return state.hexdigest()

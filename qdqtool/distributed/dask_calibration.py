@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A calibration's shards on a Dask cluster, merged as they come. What a shard is, shard_job.py says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.data.json_inputs import JsonInputs
+from qdqtool.distributed.dask_cluster import (
+    ask_workers,
+    check_installed,
+    check_versions,
+    connected,
+    first_line,
+    tell_dashboard,
+)
+from qdqtool.distributed.file_bundle import Parcel, pack, remove, unpack
+from qdqtool.distributed.shard_job import Fault, Job, Look, look_at, make_job, run_shard, told_look
+from qdqtool.distributed.shards import ShardSum, mergeable_method
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.observers.options import CalibrationOptions, with_method
+from qdqtool.observers.state_file import state_from_bytes
+from qdqtool.progress import is_shown
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import FeedOptions
+
+__all__ = ["DaskOptions", "calibrate_on_dask"]
+
+_PER_THREAD = 4  # shards: a lost one costs little, and the last ones end together
+_ROUNDS = 3  # times that shards are asked for which the scheduler gave up
+_REPLACED = 10.0  # seconds in which a worker that ended has a successor
+
+
+@dataclass(frozen=True)
+class DaskOptions:
+    """On which machines, and in how many pieces.
+
+    Attributes:
+        where: a scheduler's address (``tcp://host:8786``), the file that ``dask scheduler --scheduler-file`` writes, or
+            ``local:N`` for N worker processes on this machine.
+        shards: into how many pieces the batches are cut; None for 4 per thread of the workers. Never more than batches.
+        ship: whether model and data are sent, for workers that do not see them under the same paths.
+        seconds: how long the scheduler may take to answer.
+    """
+
+    where: str
+    shards: int | None = None
+    ship: bool = False
+    seconds: float = 10.0
+
+
+def calibrate_on_dask(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str] | JsonInputs,
+    dask_options: DaskOptions,
+    options: CalibrationOptions | None = None,
+    feed_options: FeedOptions | None = None,
+) -> ScaleTable:
+    """The table that `calibrate` gives, to the bit, counted by the workers of a Dask cluster.
+
+    A worker that dies costs the shards it was at; others count them again.
+
+    Args:
+        model: the file.
+        data: a path, ``loader.py:function`` or Polygraphy's JSON inputs.
+        dask_options: where, in how many pieces, whether to send the files.
+        options: method (any but `entropy`), provider, `workers` threads and `max_memory` of each shard; no checkpoint.
+        feed_options: batch, limit, preprocessing.
+
+    Raises:
+        QdqError: what `calibrate` refuses (of several shards' faults the lowest one's); no scheduler or no workers;
+            workers that have other versions, or do not see the files; a shard that ends every worker it comes to.
+        MissingPackageError: no dask.distributed here, or something else is missing on a worker.
+        KeyboardInterrupt: interrupted; what was asked of the cluster is taken back.
+    """
+    options = with_method(options)
+    method = mergeable_method(options.method)
+    if options.checkpoint is not None:
+        raise QdqError("--dask", "keeps no checkpoint", "leave --checkpoint out")
+    if dask_options.shards is not None and dask_options.shards < 1:
+        raise QdqError("--dask-shards", f"{dask_options.shards} is no number of shards", "give 1 or more")
+    check_installed()
+    job = make_job(os.fspath(model), data if isinstance(data, JsonInputs) else os.fspath(data), options, feed_options)
+    seen = _seen_here(job)
+    shipped, parcel = pack(job, job.feed.max_bytes) if dask_options.ship else (job, None)
+    with connected(dask_options.where, dask_options.seconds) as client:
+        check_versions(client)
+        if parcel is None:
+            _check_seen(client, job, seen)
+        if options.progress is not False:
+            tell_dashboard(client)
+        total = _number_of_shards(client, dask_options, seen.batches)
+        with _bar(total, options) as tick:
+            return _counted(_Round(client, shipped, parcel, total, tick)).table(method)
+
+
+def _seen_here(job: Job) -> Look:
+    """What the job's files are, with the names that the user gave in messages."""
+    try:
+        return look_at(job)
+    except QdqError as error:
+        raise Fault.of(error, job).error() from error
+
+
+def _number_of_shards(client: Any, options: DaskOptions, batches: int | None) -> int:
+    wanted = options.shards or _PER_THREAD * sum(client.nthreads().values())
+    return wanted if batches is None else max(1, min(wanted, batches))
+
+
+def _check_seen(client: Any, job: Job, seen: Look) -> None:
+    """Refuse workers that do not see the model and the data that are here."""
+    todo = "put the files where every worker sees them under the same paths, or send them with --dask-ship"
+    for worker, found in ask_workers(client, told_look, job):
+        where = f"worker {worker}"
+        if isinstance(found, Fault):
+            if found.missing:
+                raise MissingPackageError(where, found.reason, found.todo)
+            raise QdqError(where, f"does not see the files: {found.where} {found.reason}", todo)
+        if found != seen:
+            what = job.called[0][1] if found.model != seen.model else job.called[1][1]
+            raise QdqError(where, f"sees another {what} than this machine", todo)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What the shards of one calibration are done with."""
+
+    client: Any
+    job: Job
+    parcel: Parcel | None
+    total: int
+    tick: Callable[[], object]
+
+
+def _counted(work: _Round) -> ShardSum:
+    """The sum of all shards.
+
+    What the scheduler gave up is asked for again: where the workers that held the parcel ended, so did all that wait
+    for it, and no shard is to blame.
+    """
+    shards, wanted = ShardSum(), list(range(work.total))
+    for again in reversed(range(_ROUNDS)):
+        given_up = _count(work, wanted, shards)
+        if not given_up:
+            break
+        number, answer = min(given_up.items())
+        if not again or not _has_workers(work.client):
+            raise _lost(f"shard {number + 1}/{work.total}", answer)
+        wanted = sorted(given_up)
+    return shards
+
+
+def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
+    """Add some shards up; those that the scheduler gave up come back with what it says of them.
+
+    A fault of the user's ends the work, once all shards before it have come: the same one is told each time.
+    """
+    from distributed import as_completed
+
+    fault, lowest = None, work.total
+    given_up: dict[int, Any] = {}
+    with _submitted(work, wanted) as pending:
+        for future, answer in as_completed(list(pending), loop=work.client.loop, with_results=True, raise_errors=False):
+            number = pending.pop(future)
+            if number > lowest:
+                continue
+            if future.status in ("cancelled", "lost"):
+                given_up[number] = answer
+                continue
+            if future.status != "finished":
+                raise _lost(f"shard {number + 1}/{work.total}", answer)
+            if isinstance(answer, Fault):
+                fault, lowest = answer, number
+                work.client.cancel([one for one, other in pending.items() if other > lowest])
+            elif fault is None:
+                shards.add(state_from_bytes(answer), f"shard {number + 1}/{work.total}")
+            work.tick()
+    before = {number: answer for number, answer in given_up.items() if number < lowest}
+    if fault is not None and not before:
+        raise fault.error()
+    return {**before, lowest: None} if fault is not None else before
+
+
+def _has_workers(client: Any) -> bool:
+    try:
+        client.wait_for_workers(1, timeout=_REPLACED)
+    except (OSError, TimeoutError, RuntimeError, ValueError):
+        return False
+    return bool(client.status == "running")
+
+
+@contextmanager
+def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
+    """The futures of all shards and their numbers; those that are left at the end are taken back, files too."""
+    client = work.client
+    parcel = None if work.parcel is None else client.scatter(work.parcel, broadcast=True, hash=False)
+    futures = client.map(_on_worker, wanted, job=work.job, total=work.total, parcel=parcel, pure=False, batch_size=1000)
+    pending = dict(zip(futures, wanted, strict=True))
+    del futures
+    try:
+        yield pending
+    finally:
+        with suppress(OSError, TimeoutError):  # the connection may be what failed
+            client.cancel(list(pending), force=True)
+            if work.parcel is not None:
+                client.run(_clean, work.parcel.digest)
+
+
+def _on_worker(number: int, job: Job, total: int, parcel: Parcel | None) -> bytes | Fault:
+    if parcel is not None:
+        from distributed import get_worker
+
+        job = unpack(job, parcel, _folder_of(get_worker()))
+    return run_shard(job, number, total)
+
+
+def _clean(digest: str, dask_worker: Any) -> None:
+    """What is run on each worker at the end; Dask passes the last argument by its name."""
+    remove(digest, _folder_of(dask_worker))
+
+
+def _folder_of(worker: Any) -> Path:
+    """The folder of a worker's own, which Dask takes away with it."""
+    return Path(worker.local_directory)
+
+
+def _lost(shard: str, answer: Any) -> Exception:
+    """Why a shard has no result: an exception of ours as it is, one line where the cluster failed."""
+    from distributed import KilledWorker
+
+    error = answer[1] if isinstance(answer, tuple) else answer
+    if isinstance(error, KilledWorker):
+        reason = f"ended {error.allowed_failures + 1} workers, one after the other"
+        return QdqError(shard, reason, "see the workers' logs: is their memory enough? --max-memory bounds it")
+    if isinstance(error, Exception) and isinstance(answer, tuple):
+        return error
+    reason = f"was given up by the scheduler ({first_line(error)})"
+    return QdqError(shard, reason, "see whether the scheduler and its workers are still there")
+
+
+@contextmanager
+def _bar(total: int, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
+    """What is to be told of each shard: a bar on stderr moves on."""
+    if not is_shown(options.progress):
+        yield lambda: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc="calibrate", total=total, unit="shard", file=sys.stderr, leave=False) as bar:
+        yield bar.update

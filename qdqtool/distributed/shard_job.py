@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One shard as a job for another machine: values in, bytes out. No engine is known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qdqtool.data.json_inputs import JsonInputs
+from qdqtool.data.loader import Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.data.polygraphy_loader import split_script
+from qdqtool.distributed.shards import calibrate_shard
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.tensors import external_range, is_external, location_of
+from qdqtool.graph.validate import tensors_of
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.observers.state_file import state_to_bytes
+
+
+@dataclass(frozen=True)
+class Job:
+    """A calibration as every shard of it sees it.
+
+    Attributes:
+        model: the file.
+        data: what `open_feed` opens: a path, ``loader.py:function``, or Polygraphy's JSON inputs.
+        options: method, provider, threads and memory of one shard.
+        feed: how the data is read.
+        called: (a path above, what messages call it), the model first.
+    """
+
+    model: str
+    data: str | JsonInputs
+    options: CalibrationOptions
+    feed: FeedOptions
+    called: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What two machines must agree on before they count together.
+
+    Attributes:
+        model: digest of the file and the sizes of its external data.
+        data: digest of the data's names, sizes and options.
+        batches: how many there are; None where only walking tells.
+    """
+
+    model: tuple[str, ...]
+    data: str
+    batches: int | None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A `QdqError` as values: an exception with arguments of its own does not come through every engine."""
+
+    where: str
+    reason: str
+    todo: str
+    missing: bool
+
+    @classmethod
+    def of(cls, error: QdqError, job: Job) -> Fault:
+        """The error, with the names that the user knows for paths that only this machine has."""
+        told = {"where": error.where, "reason": error.reason, "todo": error.todo}
+        for path, name in job.called:
+            told = {part: text.replace(path, name) for part, text in told.items()}
+        return cls(**told, missing=isinstance(error, MissingPackageError))
+
+    def error(self) -> QdqError:
+        """The exception again."""
+        kind = MissingPackageError if self.missing else QdqError
+        return kind(self.where, self.reason, self.todo)
+
+
+def make_job(
+    model: str, data: str | JsonInputs, options: CalibrationOptions, feed_options: FeedOptions | None = None
+) -> Job:
+    """A job whose paths hold in any working folder; bars and checkpoints are no business of a shard."""
+    files = [model, *([str(path) for path in data.paths] if isinstance(data, JsonInputs) else [_file_of(data)])]
+    called = tuple((str(Path(file).absolute()), file) for file in files)
+    return Job(
+        model=str(Path(model).absolute()),
+        data=absolute(data),
+        options=replace(options, progress=False, checkpoint=None, resume=False, beside=""),
+        feed=feed_options or FeedOptions(),
+        called=called,
+    )
+
+
+def absolute(data: str | JsonInputs, folder: Path | None = None) -> str | JsonInputs:
+    """The same data by absolute paths; those that are relative lie below `folder`, or the working folder."""
+    base = folder or Path.cwd()
+    if isinstance(data, JsonInputs):
+        return JsonInputs(tuple(base / path for path in data.paths))
+    file = _file_of(data)
+    return str(base / file) + data[len(file) :]
+
+
+def _file_of(data: str) -> str:
+    """The file of ``loader.py:function``; other data as it is."""
+    script = split_script(data)
+    return data if script is None or Path(data).is_dir() else data[: data.rindex(".py") + 3]
+
+
+def look_at(job: Job) -> Look:
+    """What this machine sees under the job's paths; no batch is read.
+
+    Raises:
+        QdqError: what `open_model` and `open_feed` refuse.
+    """
+    opened = open_model(job.model)
+    sizes = (f"{name} {path.stat().st_size}" for name, path in data_files(opened).items())
+    feed = _feed_of(job, opened)
+    return Look((str(opened.sha256), *sizes), feed.fingerprint, feed.batches)
+
+
+def data_files(opened: Opened) -> dict[str, Path]:
+    """Where the files of the model's external data lie, by the name that the model has for each.
+
+    Raises:
+        QdqError: one is missing, or cannot be trusted.
+    """
+    external = [tensor for tensor in tensors_of(opened.proto) if is_external(tensor)]
+    return {
+        location_of(tensor, opened.name): external_range(tensor, opened.folder, opened.name).path for tensor in external
+    }
+
+
+def told_look(job: Job) -> Look | Fault:
+    """`look_at`, with a fault as a value."""
+    try:
+        return look_at(job)
+    except QdqError as error:
+        return Fault.of(error, job)
+
+
+def run_shard(job: Job, number: int, total: int) -> bytes | Fault:
+    """Count one shard.
+
+    Args:
+        job: the calibration.
+        number: which shard, from 0.
+        total: of how many.
+
+    Returns:
+        The state as `state_to_bytes` tells it, or why there is none.
+    """
+    try:
+        state = calibrate_shard(job.model, job.data, (number, total), job.options, job.feed)
+    except QdqError as error:
+        return Fault.of(error, job)
+    return state_to_bytes(state)
+
+
+def _feed_of(job: Job, opened: Opened) -> Feed:
+    return open_feed(job.data, inputs_of(opened.proto.graph), job.feed)

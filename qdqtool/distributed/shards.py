@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A calibration cut into shards of its batches, on any number of machines, and put together again. No network here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from qdqtool.amax.methods import Method, needs_entropy_histogram, parse_method
+from qdqtool.data.loader import Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.observers.collect import WHOLE, count_batches
+from qdqtool.observers.observer_state import Observation
+from qdqtool.observers.options import CalibrationOptions, with_method
+from qdqtool.observers.state_file import State, read_state
+from qdqtool.observers.table import read_table
+from qdqtool.scales import ScaleTable
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``3/8`` as (number from 0, of how many).
+
+    Raises:
+        QdqError: it is not that.
+    """
+    number, slash, total = text.partition("/")
+    if slash and number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total):
+        return int(number) - 1, int(total)
+    raise QdqError("--shard", f"{text!r} is not the i-th of n", "write it as 1/8 to 8/8")
+
+
+def calibrate_shard(
+    model: ModelSource,
+    data: Data | Feed,
+    shard: tuple[int, int],
+    options: CalibrationOptions | None = None,
+    feed_options: FeedOptions | None = None,
+) -> State:
+    """Count every n-th batch of a calibration; `merge_shards` makes the table of all of them.
+
+    Args:
+        model: see `calibrate`.
+        data: all of it, the same for every shard; images of other shards are not read, other kinds are walked past.
+        shard: (number from 0, of how many).
+        options: of the method only its kind matters: `merge_shards` chooses among the mergeable ones.
+        feed_options: batch, limit, preprocessing.
+
+    Raises:
+        QdqError: what `calibrate` refuses; the method `entropy`, which needs all batches in file order.
+    """
+    options = with_method(options)
+    mergeable_method(options.method)
+    opened = open_model(model)
+    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
+    state = count_batches(opened.proto, opened.folder, feed, replace(options, where=opened.name), shard=shard)
+    digest = {"model_sha256": opened.sha256} if opened.sha256 else {}
+    return replace(state, facts={**state.facts, **digest})
+
+
+def merge_shards(states: Iterable[State], method: str = "mse", names: Sequence[str] = ()) -> ScaleTable:
+    """The table that one calibration over all batches would give, to the bit.
+
+    Args:
+        states: every shard once, in any order.
+        method: any but `entropy`.
+        names: what messages call the states, in their order.
+
+    Raises:
+        QdqError: a shard is missing, comes twice or is not complete; they are not of one calibration; no samples.
+    """
+    chosen = mergeable_method(method)
+    total = ShardSum()
+    for place, state in enumerate(states):
+        total.add(state, names[place] if place < len(names) else f"state {place}")
+    return total.table(chosen)
+
+
+class ShardSum:
+    """The sum of the shards of one calibration, in any order; memory is that of one state, however many come."""
+
+    def __init__(self) -> None:
+        self._sum: State | None = None
+        self._named: dict[int, str] = {}
+
+    def add(self, state: State, name: str) -> None:
+        """Take a shard in.
+
+        Args:
+            state: the shard.
+            name: what messages call it.
+
+        Raises:
+            QdqError: it is of another calibration than the first, not complete, or came before.
+        """
+        if self._sum is None:
+            self._sum = replace(state, observation=Observation(state.survey))
+        _check_same(name, state, self._sum)
+        number, total = state.shard
+        if number in self._named:
+            reason = f"is shard {number + 1}/{total}, as {self._named[number]} is"
+            raise QdqError(name, reason, "give each shard once")
+        self._sum.observation.merge(state.observation)
+        self._named[number] = name
+
+    def table(self, method: Method) -> ScaleTable:
+        """The table of all shards.
+
+        Raises:
+            QdqError: a shard is missing; no samples.
+        """
+        if self._sum is None:
+            raise QdqError("--merge", "names no states", "give the files that --shard wrote")
+        total = self._sum.shard[1]
+        missing = [f"{number + 1}/{total}" for number in range(total) if number not in self._named]
+        if missing:
+            raise QdqError("--merge", f"lacks shard {', '.join(missing[:8])}", f"run calibrate --shard {missing[0]}")
+        if not self._sum.observation.samples:
+            raise QdqError("data", "gives no samples", "calibration needs data")
+        if method.name == "max" and self._sum.survey.follows:
+            reason = "tells each tensor's largest value, and these shards were not counted for it"
+            raise QdqError("--method max", reason, "run calibrate --shard with --method max")
+        return read_table(replace(self._sum, shard=WHOLE), method)
+
+
+def merge_files(paths: Sequence[Path], method: str = "mse") -> ScaleTable:
+    """`merge_shards` of state files.
+
+    Raises:
+        QdqError: see `read_state` and `merge_shards`.
+    """
+    return merge_shards((read_state(path) for path in paths), method, [str(path) for path in paths])
+
+
+def _check_same(name: str, state: State, first: State) -> None:
+    reason = state.identity.differs(first.identity)
+    if not reason and state.survey.to_json() != first.survey.to_json():
+        reason = "set of tensors"
+    if not reason and state.shard[1] != first.shard[1]:
+        reason = f"number of shards ({state.shard[1]}, the first {first.shard[1]})"
+    if reason:
+        raise QdqError(name, f"was made with another {reason} than the first", "merge shards of one calibration")
+    if not state.complete:
+        raise QdqError(name, "is not complete", "finish it: the same command with --checkpoint and --resume")
+
+
+def mergeable_method(text: str) -> Method:
+    """A method that shards can be counted for.
+
+    Raises:
+        QdqError: no such method; `entropy`, which depends on the order; `auto`, which walks the data once more.
+    """
+    method = parse_method(text)
+    if needs_entropy_histogram(method):
+        reason = "is TensorRT's entropy, which takes the batches in file order and cannot be done in shards"
+        raise QdqError("--method entropy", reason, "use entropy-stable, or mse")
+    if method.name == "auto":
+        reason = "runs samples of the whole data once more and cannot be read from shards"
+        raise QdqError("--method auto", reason, "use mse, or calibrate in one piece")
+    return method

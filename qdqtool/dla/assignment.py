@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes of a graph the DLA runs and which fall back to the GPU, each with its reasons. Nothing is run here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qdqtool.dla import limits, move_limits
+from qdqtool.dla.node_context import Place, Shape, check_named, outside, sentence_of
+from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, usual_platform
+from qdqtool.dla.subgraphs import Saving, Subgraphs, find_subgraphs
+from qdqtool.graph.shapes import shapes_of
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.constraints import Site, constraint_named
+from qdqtool.rulebook import Step
+from qdqtool.trtversion import TrtVersion, require_dla_model
+
+__all__ = ["DlaReport", "Reason", "Saving", "Verdict", "dla_findings"]
+
+Device = Literal["dla", "gpu", "none"]
+NO_LAYER = "dla-no-layer"
+_GRAPH_CHECKS = frozenset({"subgraphs"})
+# Every module whose checks rules may name fills the table of checks when it is imported.
+_ROOMS = (limits, move_limits)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a node falls back: the rule, a sentence that goes on behind "because", and what could be done."""
+
+    rule: str
+    text: str
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where one node runs.
+
+    Attributes:
+        node: its first output.
+        name: what to call it.
+        op: the operator.
+        device: "dla", "gpu", or "none" for what leaves no layer behind: constants, sizes, Identity.
+        reasons: of a fallback, in the order of the rules.
+        subgraph: number of its DLA subgraph, from 1; 0 for others.
+    """
+
+    node: str
+    name: str
+    op: str
+    device: Device
+    reasons: tuple[Reason, ...] = ()
+    subgraph: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        reasons = [{"rule": one.rule, "reason": one.text, "instead": one.instead} for one in self.reasons]
+        return {
+            "node": self.name,
+            "op": self.op,
+            "device": self.device,
+            "subgraph": self.subgraph,
+            "reasons": reasons,
+        }
+
+
+@dataclass(frozen=True)
+class DlaReport:
+    """What one platform's DLA would run of a graph.
+
+    Attributes:
+        platform: "xavier" or "orin".
+        version: of TensorRT.
+        verdicts: of every node, in file order.
+        subgraphs: the contiguous DLA subgraphs and what would save some.
+        most: how many loadables a core holds at a time; None where no rule says so.
+        free_batch: whether the batch is free: it was taken to be 1, as a profile must fix it.
+    """
+
+    platform: Platform
+    version: TrtVersion
+    verdicts: tuple[Verdict, ...]
+    subgraphs: Subgraphs = field(default_factory=Subgraphs)
+    most: Limit | None = None
+    free_batch: bool = False
+
+    @property
+    def fallbacks(self) -> tuple[Verdict, ...]:
+        """The nodes that run on the GPU."""
+        return tuple(one for one in self.verdicts if one.device == "gpu")
+
+    @property
+    def on_dla(self) -> tuple[Verdict, ...]:
+        """The nodes that run on the DLA."""
+        return tuple(one for one in self.verdicts if one.device == "dla")
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there are more subgraphs than a core holds at a time."""
+        return self.most is not None and len(self.subgraphs.members) > self.most.most
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        return {
+            "platform": self.platform,
+            "trt_version": self.version.text,
+            "nodes": [one.to_json() for one in self.verdicts],
+            "free_batch": self.free_batch,
+            "subgraphs": len(self.subgraphs.members),
+            "loadables": None if self.most is None else self.most.most,
+            "savings": [{"nodes": list(one.nodes), "subgraphs": one.left} for one in self.subgraphs.savings],
+        }
+
+
+def dla_findings(
+    view: GraphView, version: TrtVersion, platform: Platform | None = None, floats: Collection[str] = ()
+) -> DlaReport:
+    """Say of each node whether the DLA runs it, by the rules of a version and platform.
+
+    The main graph only. Q/DQ pairs are seen through: up to TensorRT 10.7 the DLA gets the model that `peel` gives back,
+    and a cache; from 11.4.1 pairs are the types of the tensors.
+
+    Args:
+        view: the graph.
+        version: of TensorRT.
+        platform: None for the one that the version is mostly for.
+        floats: first outputs of weighted operators that stay in FP16: they need more room.
+
+    Raises:
+        QdqError: a version without a DLA, or a platform that it does not know.
+    """
+    require_dla_model(version)
+    rules = load_dla_rules(version, platform or usual_platform(version))
+    shapes = shapes_of(view)
+    free = any(shapes.get(name, (1,))[:1] == (None,) for name in view.inputs)
+    shapes = _batch_of_one(shapes) if free else shapes
+    judge = _Judge(view, rules, shapes, frozenset(floats))
+    verdicts = [judge.verdict(node) for node in view.nodes]
+    parts = find_subgraphs(view, {one.node: one.device for one in verdicts})
+    number = {key: index for index, members in enumerate(parts.members, 1) for key in members}
+    placed = tuple(
+        Verdict(one.node, one.name, one.op, one.device, one.reasons, number.get(one.node, 0)) for one in verdicts
+    )
+    most = next((limit for limit in rules.limits if limit.check in _GRAPH_CHECKS), None)
+    return DlaReport(rules.platform, version, placed, parts, most, free)
+
+
+def _batch_of_one(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Shapes with 1 for a free first dimension: what the profile of a network with a free batch fixes."""
+    return {name: (1, *shape[1:]) if shape[:1] == (None,) else shape for name, shape in shapes.items()}
+
+
+class _Judge:
+    """Looks at one node after the other; knows which tensors are constant once sizes are."""
+
+    def __init__(self, view: GraphView, rules: DlaRules, shapes: Mapping[str, Shape], floats: Collection[str]) -> None:
+        self._view, self._rules, self._shapes, self._floats = view, rules, shapes, floats
+        self._layers = self._by_op((rule.name, rule.steps) for rule in rules.layers)
+        named = [limit for limit in rules.limits if limit.check not in _GRAPH_CHECKS]
+        self._limits = [(limit, self._by_op([(limit.name, limit.steps)])) for limit in named]
+        self._nothing = frozenset(rules.sets["dla-folded"])
+        self._known = self._known_sizes()
+
+    def _by_op(self, rules: Iterable[tuple[str, tuple[Step, ...]]]) -> dict[str, list[tuple[str, str]]]:
+        """Operator -> the rules for it, with the constraint of each."""
+        table: dict[str, list[tuple[str, str]]] = {}
+        for name, steps in rules:
+            for step in steps:
+                for op in (op for word in step.names for op in self._rules.sets.get(word, (word,))):
+                    table.setdefault(op, []).append((name, step.constraint))
+        return table
+
+    def _known_sizes(self) -> frozenset[str]:
+        """Tensors that follow from fixed shapes and constants alone: TensorRT computes them while it builds."""
+        known: set[str] = set()
+        for node in sorted(self._view.nodes, key=lambda node: node.level):
+            sized = node.op in ("Shape", "Size") and None not in (self._shapes.get(node.inputs[0]) or (None,))
+            inputs = [name for name in node.inputs if name]
+            if sized or (inputs and all(name in known or self._view.is_constant(name) for name in inputs)):
+                known.update(node.outputs)
+        return frozenset(known)
+
+    def verdict(self, node: Node) -> Verdict:
+        """Where a node runs."""
+        if node.op in self._nothing or node.key in self._known or self._view.is_constant(node.key):
+            return Verdict(node.key, node.name, node.op, "none")
+        reasons = tuple(self._reasons(node))
+        return Verdict(node.key, node.name, node.op, "gpu" if reasons else "dla", reasons)
+
+    def _reasons(self, node: Node) -> list[Reason]:
+        int8 = weight_index(self._view, node) is None or node.key not in self._floats
+        place = Place(self._view, node, self._shapes, int8)
+        has_layer = self._fits(node, self._layers)
+        found = []
+        for limit, table in self._limits:
+            if (limit.check == "never" or has_layer) and (not limit.steps or self._fits(node, table)):
+                wrong = outside(check_named(limit.check)(place), limit.least, limit.most)
+                if wrong is not None:
+                    found.append(Reason(limit.name, _sentence(limit, wrong), limit.instead))
+        if has_layer or found:
+            return found
+        where = f"on {self._rules.platform.capitalize()} with this version"
+        return [Reason(NO_LAYER, f"the DLA has no {node.op} {where}", "")]
+
+    def _fits(self, node: Node, table: Mapping[str, list[tuple[str, str]]]) -> bool:
+        site = Site(self._view, node, start=node)
+        return any(not guard or constraint_named(guard)(site) for _, guard in table.get(node.op, ()))
+
+
+def _sentence(limit: Limit, wrong: list[int]) -> str:
+    """What the check says, and the numbers that lie outside."""
+    text = sentence_of(limit.check)
+    text = text[:1].lower() + text[1:] if not text.startswith("The DLA") else "the" + text[3:]
+    if not wrong:
+        return text
+    shown = ", ".join(str(number) for number in dict.fromkeys(wrong))
+    return f"{text} ({shown}; it takes {limit.least} to {limit.most})"

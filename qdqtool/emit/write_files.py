@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `peel` hands to the writers of `qdqtool.emit`, and where their files go. Not what stands in them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from qdqtool.cache.text import Cache
+from qdqtool.data.preprocess import Preprocess, parse_preprocess
+from qdqtool.emit import ENDINGS, Emitted, Job, emit
+from qdqtool.emit.job import Tensor
+from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
+from qdqtool.errors import QdqError
+from qdqtool.files import FileSet
+from qdqtool.graph.io import Opened
+from qdqtool.graph.types import float_tensors, infer_types, opset_of
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan
+from qdqtool.match.shared_scales import unequal_inputs
+from qdqtool.rulebook import RuleBook
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.peel import PeelOptions
+
+_SHOWN = 6
+_UNWRITABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
+_SCRIPTS = frozenset({"trtexec"})
+_BY_NAME = frozenset({"trtexec", "deepstream", "json"})  # these know layers by name only
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Refuse a kind of file that there is no writer for.
+
+    Raises:
+        QdqError: the nearest kind is named, or all of them.
+    """
+    for kind in kinds:
+        if kind not in ENDINGS:
+            near = difflib.get_close_matches(kind, ENDINGS, 1)
+            todo = f"did you mean {near[0]}" if near else f"there are {', '.join(ENDINGS)}"
+            raise QdqError(f"--emit {kind}", "is no kind of file that is written", todo)
+
+
+def emit_places(options: PeelOptions, cache: Path | None) -> dict[str, Path]:
+    """Kind -> the file it goes to: beside the cache, or in `emit_dir`; none where no cache is written.
+
+    Raises:
+        QdqError: the folder does not exist.
+    """
+    if cache is None:
+        return {}
+    folder = cache.parent if options.emit_dir is None else Path(options.emit_dir)
+    if options.emit and not folder.is_dir():
+        raise QdqError(folder, "is no folder", "make it, or name another one")
+    return {kind: folder / (cache.stem + ending) for kind, ending in ENDINGS.items() if kind in options.emit}
+
+
+@dataclass(frozen=True)
+class Peeling:
+    """What `peel` has found when everything is decided and nothing is written.
+
+    Attributes:
+        clean: the model that is written.
+        view: its graph.
+        rules: of the target and version.
+        plan: its heads and groups.
+        int8_nodes: first outputs of the weighted operators that were INT8 under Q/DQ.
+        cache: what is written beside it.
+        table: what calibration left in the metadata: it may know the preprocessing.
+    """
+
+    clean: Opened
+    view: GraphView
+    rules: RuleBook
+    plan: Plan
+    int8_nodes: Collection[str]
+    cache: Cache
+    table: ScaleTable
+
+
+def emitted_texts(
+    found: Peeling, options: PeelOptions, model: Path | None, cache: Path | None
+) -> tuple[dict[str, Emitted], list[str]]:
+    """The text of each file asked for, and warnings.
+
+    Nodes without a name that need one get it in the clean model, save in a source that is given back as it was.
+
+    Args:
+        found: the model's proto is edited.
+        options: of the verb.
+        model: the model's file, None where it stays in memory.
+        cache: the cache's file, likewise.
+
+    Raises:
+        QdqError: the model cannot be told to one of the builders.
+    """
+    if not options.emit:
+        return {}, []
+    layers = _float_layers(found)
+    if options.source is None:
+        layers = name_unnamed(found.view, layers)
+    folder = None if options.emit_dir is None else Path(options.emit_dir)
+    folder = cache.parent if folder is None and cache is not None else folder
+    _refuse_unwritable(path for path in (model, cache) if path is not None)
+    inputs, outputs = _tensors(found.clean.proto)
+    job = Job(
+        model=_seen_from(folder, model, "model.onnx"),
+        cache=_seen_from(folder, cache, "model.cache"),
+        stem="model" if cache is None else cache.stem,
+        target=options.target,
+        version=options.trt_version,
+        layers=tuple(layers),
+        scales=found.cache.entries,
+        inputs=inputs,
+        outputs=outputs,
+        batch=1 if options.feed is None else options.feed.batch,
+        preprocess=_preprocess(options, found.table),
+    )
+    texts = emit(job, options.emit)
+    notes = [f"--emit {kind}: {note}" for kind, emitted in texts.items() for note in emitted.warnings]
+    return texts, notes + (_unnamed_notes(job.unnamed) if _BY_NAME & texts.keys() else [])
+
+
+def _float_layers(found: Peeling) -> list[FloatLayer]:
+    known = Sources(
+        heads=found.plan.heads,
+        int8_nodes=found.int8_nodes,
+        floats=frozenset(float_tensors(found.clean.proto)) | found.cache.entries.keys(),
+        scaled=found.cache.entries.keys(),
+        markers=found.rules.heads.markers,
+        unequal=unequal_inputs(found.view, found.rules, found.cache.entries),
+    )
+    return find_float_layers(found.view, found.rules.target, known)
+
+
+def _refuse_unwritable(paths: Iterable[Path]) -> None:
+    """Refuse a name that an emitted file cannot hold: a line break in it would begin a line of its own there."""
+    for path in paths:
+        if _UNWRITABLE.search(str(path)):
+            reason = "has a control character or bytes that are no text in its name, which --emit cannot write"
+            raise QdqError(repr(str(path)), reason, "give another name, or leave --emit out")
+
+
+def write_emitted(texts: Mapping[str, Emitted], places: Mapping[str, Path], files: FileSet) -> dict[str, Path | str]:
+    """Write each text where it goes, in a set of files; kind -> the file, or the text itself where there is none."""
+    found: dict[str, Path | str] = {}
+    for kind, emitted in texts.items():
+        if kind not in places:
+            found[kind] = emitted.text
+            continue
+        with files.open(places[kind], executable=kind in _SCRIPTS) as file:
+            file.write(emitted.text.encode("utf-8"))
+        found[kind] = places[kind]
+    return found
+
+
+def _unnamed_notes(lost: Sequence[FloatLayer]) -> list[str]:
+    """A sentence on the layers that no flag can name, with the first of them."""
+    if not lost:
+        return []
+    shown = ", ".join(f"{layer.op} {layer.node} ({layer.unnamed})" for layer in lost[:_SHOWN])
+    more = f" and {len(lost) - _SHOWN} more" if lost[_SHOWN:] else ""
+    return [f"trtexec and DeepStream cannot be told of {len(lost)} layers that stay in float: {shown}{more}"]
+
+
+def _seen_from(folder: Path | None, path: Path | None, otherwise: str) -> str:
+    """A file as a file in that folder names it."""
+    if path is None:
+        return otherwise
+    return path.name if folder is None else Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+
+
+def _preprocess(options: PeelOptions, table: ScaleTable) -> Preprocess | None:
+    """What is done to images: what the user says, else what the calibrated table remembers."""
+    given = options.feed.preprocess if options.feed is not None else None
+    data = table.facts.get("data")
+    if given is None and isinstance(data, dict):
+        given = data.get("preprocess")
+    return parse_preprocess(given) if isinstance(given, str) else given
+
+
+def _tensors(proto: onnx.ModelProto) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    graph = infer_types(proto, opset_of(proto) or 1)
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    inputs = tuple(_tensor(value) for value in graph.input if value.name not in stored)
+    return inputs, tuple(_tensor(value) for value in graph.output)
+
+
+def _tensor(value: onnx.ValueInfoProto) -> Tensor:
+    kind = value.type.tensor_type
+    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
+    return Tensor(value.name, kind.elem_type, shape if kind.HasField("shape") else None)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted layers beside those of a built engine: the same nodes, the same type, or what differs and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.predict import Layer
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
+
+Status = Literal["same", "type", "nodes", "engine", "predicted"]
+_QDQ = frozenset({QUANTIZE, DEQUANTIZE})
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_MANY = 1000  # more than what fuses with a product
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer of the engine beside the predicted one.
+
+    Attributes:
+        status: same; type (INT8 against float); nodes (others run in it); engine or predicted (only there).
+        engine: the engine's layer.
+        predicted: the predicted layer.
+        note: what differs, and why where that is known.
+    """
+
+    status: Status
+    engine: EngineLayer | None
+    predicted: Layer | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows, in the order of the engine, and what was left out of them.
+
+    Attributes:
+        rows: layers with ONNX nodes.
+        reformats: the engine's copies between formats and layers that do nothing.
+        helpers: its other layers whose names and metadata tell no node of the model.
+    """
+
+    rows: tuple[Row, ...]
+    reformats: tuple[EngineLayer, ...]
+    helpers: tuple[EngineLayer, ...]
+
+    @property
+    def engine_layers(self) -> int:
+        """Layers of the engine that were compared."""
+        return sum(row.engine is not None for row in self.rows)
+
+    @property
+    def right(self) -> int:
+        """Those that were predicted with their nodes and type."""
+        return sum(row.status == "same" for row in self.rows)
+
+
+def node_ops(view: GraphView) -> dict[str, str]:
+    """Every node of the main graph by name -> its operator, Q/DQ nodes among them; constants left out.
+
+    An Add of a constant, such as a bias, is `Add:bias`: it has no other branch.
+    """
+    ops = {node.name: node.op for node in view.every if node.op != "Constant"}
+    biases = (node.name for node in view.nodes if node.op == "Add" and any(map(view.is_constant, node.inputs)))
+    return {**ops, **dict.fromkeys(biases, "Add:bias")}
+
+
+def compare_layers(predicted: Iterable[Layer], info: EngineInfo, known: Mapping[str, str]) -> Comparison:
+    """What was predicted beside what was built.
+
+    Layers are paired by the ONNX nodes in them: by those that both names tell, or, where the export has Metadata, by
+    all but Q/DQ nodes (a Q/DQ node alone counts).
+
+    Args:
+        predicted: from `predict_layers`.
+        info: from `read_layer_info`.
+        known: from `node_ops`.
+
+    Raises:
+        QdqError: no layer of the engine tells a node of the model.
+    """
+    layers = [layer for layer in predicted if layer.nodes]
+    keyed = {_key(layer, known, full=info.has_metadata): layer for layer in layers}
+    reformats, helpers, unpaired = [], [], []
+    rows: dict[int, Row] = {}
+    for place, layer in enumerate(info.layers):
+        nodes = layer.nodes(known)
+        if layer.is_reformat:
+            reformats.append(layer)
+        elif not nodes & known.keys():
+            helpers.append(layer)
+        elif (found := keyed.pop(_core(nodes, known) if info.has_metadata else nodes, None)) is not None:
+            rows[place] = _typed(layer, found)
+        else:
+            unpaired.append((place, layer, nodes))
+    if not rows and not unpaired:
+        raise QdqError(info.path, "names no node of the model", "give the layer information of this model's engine")
+    rest = list(keyed.values())
+    for place, layer, nodes in unpaired:
+        rows[place] = _nearest(layer, nodes, rest, known, full=info.has_metadata)
+    paired = {id(row.predicted) for row in rows.values()}
+    ordered = [rows[place] for place in sorted(rows)]
+    ordered += [Row("predicted", None, layer, "not in the engine") for layer in rest if id(layer) not in paired]
+    return Comparison(tuple(ordered), tuple(reformats), tuple(helpers))
+
+
+def _core(nodes: frozenset[str], known: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(name for name in nodes if known.get(name) not in _QDQ) or nodes
+
+
+def _key(layer: Layer, known: Mapping[str, str], *, full: bool) -> frozenset[str]:
+    return _core(frozenset(layer.nodes), known) if full else frozenset(layer.named)
+
+
+def _typed(engine: EngineLayer, predicted: Layer) -> Row:
+    if engine.output in (None, "other") or predicted.output in engine.kinds:
+        return Row("same", engine, predicted)
+    return Row("type", engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
+
+
+def _nearest(
+    engine: EngineLayer, nodes: frozenset[str], layers: list[Layer], known: Mapping[str, str], *, full: bool
+) -> Row:
+    """The layer not found elsewhere that shares most nodes with one of the engine, a product counting for many."""
+    mine = _core(nodes, known)
+    weight = {name: _MANY if known.get(name) in _PRODUCTS else 1 for name in mine}
+    shared = [(sum(weight.get(name, 0) for name in layer.nodes), -place) for place, layer in enumerate(layers)]
+    best = max(shared, default=(0, 0))
+    if not best[0]:
+        return Row("engine", engine, None, "not predicted")
+    layer = layers[-best[1]]
+    theirs = _core(_key(layer, known, full=full), known)
+    more, less = sorted(mine - theirs), sorted(theirs - mine)
+    words = [f"takes in {', '.join(more)} too"] if more else []
+    words += [f"leaves out {', '.join(less)}"] if less else []
+    if not words:
+        words = ["names other Q/DQ nodes"]
+    adds = [name for name in (*more, *less) if known.get(name) == "Add"]
+    if adds and len(more) + len(less) <= 3:
+        words.append("the residual Add runs with the other convolution, which varies by version")
+    return Row("nodes", engine, layer, "; ".join(words))

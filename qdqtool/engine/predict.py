@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers that TensorRT would build for a model on a GPU: what runs together, in INT8 or float, under which name.
+
+Predicted from the graph and rules/gpu_layers.toml; nothing is built. Reformats between memory formats are not foretold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from qdqtool.engine.names import layer_name, names_in
+from qdqtool.engine.types import Left, Storage
+from qdqtool.engine.units import Unit, find_units, merge_parallel
+from qdqtool.engine.view import EngineView
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import QUANTIZE, GraphView, Node
+from qdqtool.graph.weighted import is_product, pair_behind
+from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.trtversion import TrtVersion
+
+Precision = Literal["int8", "float"]
+REFORMATS = frozenset({"quantize", "dequantize", "copy"})
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor that a layer reads or writes, by its name in the plain model, and what it is in memory."""
+
+    tensor: str
+    precision: Precision
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of the engine, as predicted.
+
+    Attributes:
+        name: as TensorRT lists it, but for the numbers that it gives unnamed helpers.
+        kind: convolution, product, pointwise, quantize, dequantize, copy, or the operator in lower case.
+        nodes: names of all ONNX nodes that run in it, Q/DQ nodes that it takes in among them.
+        named: those of them that the name tells.
+        compute: what it multiplies or compares.
+        inputs: what it reads, constants left out.
+        outputs: what it writes.
+        weights: names of the constants that it holds.
+        rule: the fusion rule, "" for an operator alone.
+        residual: the tensor that a fused Add takes in, None where there is none.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    named: tuple[str, ...]
+    compute: Precision
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    weights: tuple[str, ...] = ()
+    rule: str = ""
+    residual: Port | None = None
+
+    @property
+    def input(self) -> Precision:
+        """INT8 where it reads integers at some input."""
+        return "int8" if any(port.precision == "int8" for port in self.inputs) else "float"
+
+    @property
+    def output(self) -> Precision:
+        """What it gives out."""
+        return self.outputs[0].precision if self.outputs else "float"
+
+
+def predict_layers(view: GraphView, version: TrtVersion | None = None, target: str = "gpu") -> tuple[Layer, ...]:
+    """The layers that TensorRT would list for a plain or a Q/DQ model, in the order in which they can run.
+
+    The main graph only. A plain model's layers are in float, FP32 or FP16 as the builder is told.
+
+    Args:
+        view: the graph.
+        version: of TensorRT; None for the newest whose rules are known.
+        target: gpu; the DLA's compiler fuses in its own way and lists one layer per subgraph.
+
+    Raises:
+        QdqError: another target.
+    """
+    if target != "gpu":
+        raise QdqError(f"--target {target}", "a DLA subgraph is one layer of the engine", "predict layers for gpu")
+    rules = load_rules("gpu_layers", version)
+    engine = EngineView(view.graph, rules, view.folder)
+    units = find_units(engine, rules)
+    storage = Storage(engine, rules, units)
+    layers: list[tuple[tuple[int, int], Layer]] = []
+    gone = set(rules.sets["nothing"]) | set(rules.sets["joined"])
+    for group in merge_parallel(engine, [unit for unit in units if unit.start.op not in gone], rules):
+        last = max((unit.nodes[-1] for unit in group), key=lambda node: (node.level, node.index))
+        layers.append(((last.level, last.index), _layer(storage, group, rules)))
+    layers += [((left.node.level, left.node.index), _left_layer(storage, left)) for left in storage.left_over()]
+    for unit in (unit for unit in units if unit.start.op in rules.sets["joined"]):
+        place = unit.start.level, unit.start.index
+        layers += [(place, layer) for layer in _copies(storage, unit, set(rules.sets["unstrided"]))]
+    return tuple(layer for _, layer in sorted(layers, key=lambda item: item[0]))
+
+
+def _layer(storage: Storage, group: tuple[Unit, ...], rules: RuleBook) -> Layer:
+    view = storage.view
+    first = group[0]
+    compute: Precision = "int8" if storage.computes_int8(first) else "float"
+    unnamed = frozenset(rules.sets["unnamed"]) if compute == "int8" else frozenset[str]()
+    named = [node for unit in group for node in names_in(view, unit, unnamed)]
+    outputs = [Port(name, _precision(storage, name)) for unit in group for name in unit.nodes[-1].outputs if name]
+    inputs = dict.fromkeys(port for unit in group for port in _inputs(storage, unit))
+    weights = dict.fromkeys(
+        view.root(name) for unit in group for node in unit.nodes for name in node.inputs if view.is_constant(name)
+    )
+    skip = first.residual
+    return Layer(
+        layer_name(view, group, unnamed),
+        _kind(first, rules),
+        _names(node for unit in group for node in (*unit.nodes, *_absorbed(storage, unit))),
+        _names(named),
+        compute,
+        tuple(inputs),
+        tuple(outputs),
+        tuple(weights),
+        first.rule,
+        None if skip is None else _port(storage, first, skip.node.inputs[skip.index], residual=True),
+    )
+
+
+def _kind(unit: Unit, rules: RuleBook) -> str:
+    if unit.rule == "pointwise":
+        return "pointwise"
+    if is_product(unit.start):
+        return "convolution" if unit.start.op in rules.sets["conv"] else "product"
+    return unit.start.op.lower()
+
+
+def _names(nodes: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(node.name for node in nodes))
+
+
+def _precision(storage: Storage, name: str) -> Precision:
+    return "int8" if storage.int8(name) else "float"
+
+
+def _inputs(storage: Storage, unit: Unit) -> list[Port]:
+    view = storage.view
+    ports = []
+    for use in unit.reads():
+        name = use.node.inputs[use.index]
+        if not view.is_constant(name):
+            ports.append(_port(storage, unit, name, residual=use == unit.residual))
+    return ports
+
+
+def _port(storage: Storage, unit: Unit, name: str, *, residual: bool) -> Port:
+    """A tensor by what made its values; INT8 where the layer takes the integers themselves."""
+    direct = storage.converts(unit) or (storage.computes_int8(unit) and (not residual or storage.gives_int8(unit)))
+    pair = storage.view.dequantiser(name)
+    kept = storage.view.moves(unit.start) and storage.gives_int8(unit)
+    integers = (pair is not None and direct) or (kept and storage.int8(name))
+    return Port(_plain(storage.view, name), "int8" if integers else "float")
+
+
+def _plain(view: EngineView, name: str) -> str:
+    """The tensor behind a pair: what carries the same values in the plain model."""
+    name = view.root(name)
+    while (pair := view.activation_pairs.get(name)) is not None and pair.quantize is not None:
+        name = view.root(pair.quantize.inputs[0])
+    return name
+
+
+def _absorbed(storage: Storage, unit: Unit) -> list[Node]:
+    """The Q/DQ nodes that vanish in a layer: of its weights, of what it reads as integers, and behind it."""
+    view = storage.view
+    found: list[Node] = []
+    for use in unit.reads():
+        name = use.node.inputs[use.index]
+        pair = pair_behind(view, name) if view.is_constant(name) else None
+        if pair is not None and storage.computes_int8(unit):
+            found += pair.nodes
+        elif (
+            not view.is_constant(name) and _port(storage, unit, name, residual=use == unit.residual).precision == "int8"
+        ):
+            source = view.dequantiser(name)
+            found += [] if source is None else [source]
+    inside = {name for node in unit.nodes for name in node.outputs}
+    for tensor in inside & view.pairs.keys():
+        found += [node for pair in view.pairs[tensor] for node in pair.nodes]
+    if storage.gives_int8(unit):
+        found += [use.node for use in view.readers(unit.output) if use.node.op == QUANTIZE]
+    return sorted(found, key=lambda node: node.index)
+
+
+def _left_layer(storage: Storage, left: Left) -> Layer:
+    node, view = left.node, storage.view
+    quantizes = node.op == QUANTIZE
+    before: Precision = "float" if quantizes else "int8"
+    after: Precision = "int8" if quantizes else "float"
+    name = node.inputs[0] if quantizes else node.outputs[0]
+    tensor = _plain(view, name)
+    nodes = _names(left.nodes)
+    kind = "quantize" if quantizes else "dequantize"
+    return Layer(node.name, kind, nodes, nodes[:1], "float", (Port(tensor, before),), (Port(tensor, after),))
+
+
+def _copies(storage: Storage, unit: Unit, unstrided: set[str]) -> list[Layer]:
+    """One copy for each input of a Concat that cannot be written into its output: strided or of another type."""
+    view, layers = storage.view, []
+    after = _precision(storage, unit.output)
+    for name in dict.fromkeys(unit.start.inputs):
+        maker = view.producer.get(view.root(name))
+        before = _precision(storage, name)
+        if maker is None or maker.op in unstrided or before != after:
+            tensor = _plain(view, name)
+            ports = (Port(tensor, before),), (Port(tensor, after),)
+            layers.append(Layer(f"{tensor} copy", "copy", (), (), "float", *ports))
+    return layers

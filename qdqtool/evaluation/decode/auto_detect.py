@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which decoder a detector's outputs want: by name, or recognised from shapes, counts and values. Decodes nothing."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode.head import Head, HeadDecoder, Seen, Settings, Size
+from qdqtool.evaluation.nms import Selection
+
+# family -> the file here that knows it
+FAMILIES = {
+    "yolox": "yolox",
+    "nanodet": "nanodet",
+    "fastestdet": "fastestdet",
+    "ssd": "ssd",
+    "yunet": "yunet",
+    "retinaface": "retinaface",
+    "yolov5": "yolov5",
+    "yolov8": "yolov8",
+    "detectnet_v2": "detectnet",
+    "efficientdet": "efficientdet",
+    "nms": "end_to_end_nms",
+}
+_WORDS = {"yes": True, "no": False}
+_TODO = "name one with --decoder, or give --postprocess script.py:function"
+
+
+def find_decoder(
+    name: str,
+    outputs: Mapping[str, Any],
+    input_size: Size,
+    selection: Selection | None = None,
+) -> HeadDecoder:
+    """The decoder of a name, fitted to a model's outputs; "auto" tries every family and takes the one that fits.
+
+    Args:
+        name: "auto" or a family, and settings behind it: ``yolov5,anchors=10:13:16:30:33:23:...``, ``ssd,decoded=no``,
+            ``yolov8,classes=3``.
+        outputs: the model's outputs by name, in graph order: arrays of one batch, which tell most, or shapes. For an
+            INT8 model give those of its FP32 original, so that both are read alike.
+        input_size: (width, height) of the input.
+        selection: what is kept.
+
+    Raises:
+        QdqError: no such family or setting; the outputs are not the family's, or, with "auto", no family's or those of
+            several; each family that was tried is named with the reason.
+    """
+    family, settings = _parsed(name)
+    seen = _seen(outputs, input_size, settings)
+    selection = selection or Selection()
+    if family != "auto":
+        head = _recognise(family, seen)
+        if isinstance(head, str):
+            raise QdqError(f"--decoder {family}", f"does not fit the outputs: {head}", f"they are {_told(seen)}")
+        return HeadDecoder(family, head, selection)
+    tried = {known: _recognise(known, seen) for known in FAMILIES}
+    found = {known: head for known, head in tried.items() if isinstance(head, Head)}
+    if len(found) == 1:
+        return HeadDecoder(*found.popitem(), selection)
+    if found:
+        fits = "; or ".join(f"{known} ({head.told})" for known, head in found.items())
+        raise QdqError("--decoder auto", f"the outputs fit {fits}", "name the one it is, such as --decoder yolov8")
+    reasons = "; ".join(f"{known}: {reason}" for known, reason in tried.items())
+    raise QdqError("--decoder auto", f"no family fits the outputs {_told(seen)} ({reasons})", _TODO)
+
+
+def _recognise(family: str, seen: Seen) -> Head | str:
+    module = importlib.import_module(f"qdqtool.evaluation.decode.{FAMILIES[family]}")
+    head: Head | str = module.recognise(seen)
+    return head
+
+
+def _seen(outputs: Mapping[str, Any], size: Size, settings: Settings) -> Seen:
+    arrays = {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
+    shapes = {name: _shape(name, arrays[name].shape if name in arrays else outputs[name]) for name in outputs}
+    return Seen(shapes, arrays, size, settings)
+
+
+def _shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
+    """A shape whose first axis may be free, since no family looks at it."""
+    first, rest = shape[:1], tuple(shape[1:])
+    if not all(isinstance(one, int) for one in rest):
+        raise QdqError(name, "is an output of a free shape", "give the outputs of one batch to recognise them")
+    return (*(one if isinstance(one, int) else 1 for one in first), *rest)
+
+
+def _told(seen: Seen) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in seen.shapes.items())
+
+
+def _parsed(text: str) -> tuple[str, Settings]:
+    family, *words = (word.strip() for word in text.split(","))
+    if family not in (*FAMILIES, "auto"):
+        near = difflib.get_close_matches(family, FAMILIES, 1)
+        guess = f", did you mean {near[0]}" if near else ""
+        raise QdqError("--decoder", f"{family!r} is none{guess}", f"choose auto, {', '.join(FAMILIES)}")
+    given: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in given:
+            raise QdqError("--decoder", f"{key} is given twice")
+        given[key] = _setting(key, value)
+    return family, Settings(**given)
+
+
+def _setting(key: str, value: str) -> Any:
+    try:
+        if key == "anchors":
+            numbers = tuple(float(one) for one in value.replace("/", ":").split(":"))
+            if len(numbers) % 6 == 0 and all(0 < number < float("inf") for number in numbers):
+                return numbers
+        elif key == "classes" and int(value) > 0:
+            return int(value)
+        elif key == "decoded":
+            return _WORDS[value]
+        elif key not in ("classes", "anchors"):
+            raise QdqError("--decoder", f"{key!r} is no setting", "there are anchors, classes and decoded")
+    except (ValueError, KeyError):
+        pass
+    takes = {"anchors": "width:height of three a map", "classes": "a number", "decoded": "yes or no"}[key]
+    raise QdqError("--decoder", f"{key}={value} cannot be", f"{key} takes {takes}")

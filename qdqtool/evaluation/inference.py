@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models run over samples, their outputs read as boxes or classes, one by one. What becomes of them is not asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.classes import Classifier, Ranked, classifier_of
+from qdqtool.evaluation.decode.auto_detect import find_decoder
+from qdqtool.evaluation.decode.head import HeadDecoder, Size
+from qdqtool.evaluation.detections import Array, Detections
+from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
+from qdqtool.evaluation.samples import Chunk, Samples
+from qdqtool.progress import is_shown
+from qdqtool.runtime.executor import Executor
+
+SURE = 0.3  # the score above which a box is drawn
+Reader = HeadDecoder | ScriptDecoder | Classifier
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How outputs are read.
+
+    Attributes:
+        decoder: see `find_decoder`; "auto" takes a single output of (batch, classes) for a classifier's.
+        postprocess: ``script.py:function`` instead; see `ScriptDecoder`.
+        selection: which boxes are kept.
+    """
+
+    decoder: str = "auto"
+    postprocess: str | None = None
+    selection: Selection = field(default_factory=lambda: Selection(score=SURE))
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One sample with what each model found in it.
+
+    Attributes:
+        index: number of the sample.
+        chunk: the run it is in.
+        row: its number there.
+        found: for each model its boxes, or its best classes.
+        reader: what read them.
+    """
+
+    index: int
+    chunk: Chunk
+    row: int
+    found: tuple[Detections | Ranked, ...]
+    reader: Reader
+
+
+def reader_for(reading: Reading, outputs: Mapping[str, Array], size: Size) -> Reader:
+    """What reads these outputs.
+
+    Raises:
+        QdqError: no decoder fits, or the script cannot be had.
+    """
+    if reading.postprocess is not None:
+        return script_decoder(reading.postprocess, reading.selection)
+    classifier = classifier_of(outputs) if reading.decoder == "auto" else None
+    if classifier is not None:
+        return classifier
+    if not all(size):
+        raise QdqError("model", "takes no images, so that no decoder fits", "give --postprocess script.py:function")
+    return find_decoder(reading.decoder, outputs, size, reading.selection)
+
+
+def see(
+    models: Sequence[Executor], samples: Samples, reading: Reading, title: str, progress: bool | None = None
+) -> Iterator[Sight]:
+    """Run models over the same samples and read their outputs alike; the first one's outputs decide how.
+
+    Args:
+        models: the reference first.
+        samples: what is fed.
+        reading: how outputs are read.
+        title: what stands before the bar.
+        progress: whether there is a bar on stderr; None for where that is a terminal.
+
+    Raises:
+        QdqError: the data does not fit, onnxruntime cannot run a model, no decoder fits.
+    """
+    reader: Reader | None = None
+    index = 0
+    for chunk in _with_bar(samples, title, progress):
+        outputs = [model.run(chunk.feed) for model in models]
+        reader = reader or reader_for(reading, outputs[0], chunk.geometries[0].input_size)
+        read = [_read(reader, one, chunk) for one in outputs]
+        for row, found in enumerate(zip(*read, strict=True)):
+            yield Sight(index, chunk, row, found, reader)
+            index += 1
+
+
+def _read(reader: Reader, outputs: Mapping[str, Array], chunk: Chunk) -> Sequence[Detections | Ranked]:
+    return reader(outputs) if isinstance(reader, Classifier) else reader(outputs, chunk.geometries)
+
+
+def _with_bar(samples: Samples, title: str, progress: bool | None) -> Iterator[Chunk]:
+    if not is_shown(progress):
+        yield from samples.chunks()
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=title, total=samples.count, unit="image", file=sys.stderr, leave=False) as bar:
+        for chunk in samples.chunks():
+            yield chunk
+            bar.update(len(chunk.geometries))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of a model of an old opset must change so that Q/DQ can stand in it, and nothing beside them.
+
+From opset 13 on nothing is touched: Constant nodes, Identity, unnamed nodes, weights listed as inputs are understood
+where they are met, not rewritten. How one operator is lifted is in opset_convert.py.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.opset_convert import TARGET, Site, lift, refuse_removed, type_attributes
+from qdqtool.graph.tensors import array_of
+from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.validate import subgraphs_of
+
+MIN_IR = 7  # from IR 4 on a new initialiser need not be a graph input; 7 is what opset 13 came with
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """A model in which Q/DQ can stand."""
+
+    proto: onnx.ModelProto
+    lifted_from: int | None
+    """The opset before, None where nothing was changed."""
+    notes: tuple[str, ...]
+    """What was done, one sentence each, for the user."""
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A graph or function body and the types of the tensors seen in it."""
+
+    owner: GraphProto | FunctionProto
+    types: Mapping[str, TypeProto]
+    constants: MutableMapping[str, TensorProto]
+    opset: int
+    where: str
+    sites: list[int] = field(default_factory=list)
+
+
+def normalise(proto: onnx.ModelProto, folder: Path | None) -> Normalised:
+    """Lift a model below opset 13 to it, in place; leave every other one alone.
+
+    Enters subgraphs and local functions. Only operators whose form changed are rewritten; all names of tensors and
+    nodes, weights and their order, metadata, value_info and other domains stay as they are. Operators without a schema
+    (plugins in the default domain) pass through. The IR version becomes 7 where it is lower.
+
+    Args:
+        proto: the model, edited in place when it is lifted.
+        folder: where its external data lie.
+
+    Returns:
+        The same model object, with what was done to it.
+
+    Raises:
+        QdqError: an operator cannot be lifted with its meaning kept. The model is unchanged then.
+    """
+    opset = opset_of(proto)
+    if opset is None and not proto.opset_import and proto.ir_version < 3:
+        opset = 1  # before IR 3 there was but one
+    if opset is None or opset >= TARGET:
+        return Normalised(proto, None, ())
+    regions = _regions(proto, opset)
+    plans = _planned(proto, regions, folder)
+    changed = sum(len(plan) for plan in plans)
+    added = sum(len(nodes) - 1 for plan in plans for nodes in plan.values())
+    for region, plan in reversed(list(zip(regions, plans, strict=True))):  # inner ones first: outer ones copy them
+        _carry_out(region, plan)
+    notes = [f"lifted from opset {opset} to {TARGET}: {changed} operators rewritten, {added} nodes added"]
+    _set_opset(proto)
+    if proto.ir_version < MIN_IR:
+        notes.append(f"IR version raised from {proto.ir_version} to {MIN_IR}")
+        proto.ir_version = MIN_IR
+    return Normalised(proto, opset, tuple(notes))
+
+
+def _set_opset(proto: onnx.ModelProto | FunctionProto) -> None:
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = TARGET
+            return
+    proto.opset_import.add(domain="", version=TARGET)
+
+
+def _planned(proto: onnx.ModelProto, regions: list[_Region], folder: Path | None) -> list[dict[int, list[NodeProto]]]:
+    """For each region the nodes that take the place of others, by index; nothing is changed yet."""
+    taken = _tensor_names(regions)
+    plans: list[dict[int, list[NodeProto]]] = []
+    for region in regions:
+        for node in region.owner.node:
+            refuse_removed(node, region.opset, region.where)
+        positions = [i for i, node in enumerate(region.owner.node) if _differs(node, region)]
+        sites = [_site(region.owner.node[i], region, folder) for i in positions]
+        found = lift(sites, region.opset, taken, region.where)
+        plans.append({i: nodes for i, nodes in zip(positions, found, strict=True) if nodes is not None})
+    return plans
+
+
+def _differs(node: NodeProto, region: _Region) -> bool:
+    """Whether the operator has another schema at opset 13 than at the region's; without a schema there is none."""
+    if node.domain not in ("", "ai.onnx") or node.op_type == "Constant" or region.opset >= TARGET:
+        return False
+    try:
+        before = onnx.defs.get_schema(node.op_type, region.opset, "").since_version
+    except onnx.defs.SchemaError:
+        return False
+    if not subgraphs_of(node):
+        return bool(before != onnx.defs.get_schema(node.op_type, TARGET, "").since_version)
+    if node.op_type == "Scan" and region.opset < 9:
+        why = f"cannot be lifted from opset {region.opset}: its batch axis is gone since opset 9"
+        raise QdqError(
+            region.where, f"Scan {node.name or node.output[0]} {why}", f"export with opset {TARGET} or later"
+        )
+    return False  # the bodies of If, Loop and Scan are regions of their own; the operators themselves did not change
+
+
+def _site(node: NodeProto, region: _Region, folder: Path | None) -> Site:
+    scales = None
+    if node.op_type in ("Upsample", "Resize"):
+        listed = next((a.floats for a in node.attribute if a.name == "scales"), None)
+        if listed is not None:
+            scales = np.asarray(listed, np.float32)
+        elif len(node.input) > 1 and node.input[1] in region.constants:
+            scales = array_of(region.constants[node.input[1]], folder)
+    return Site(node, region.types, scales)
+
+
+def _carry_out(region: _Region, plan: dict[int, list[NodeProto]]) -> None:
+    owner = region.owner
+    if plan:
+        nodes = list(owner.node)
+        owner.ClearField("node")
+        for position, node in enumerate(nodes):
+            owner.node.extend(plan.get(position, (node,)))
+    for node in owner.node:
+        type_attributes(node)
+    if isinstance(owner, FunctionProto) and region.opset < TARGET:
+        _set_opset(owner)
+
+
+def _tensor_names(regions: list[_Region]) -> set[str]:
+    names: set[str] = set()
+    for region in regions:
+        owner = region.owner
+        if isinstance(owner, GraphProto):
+            names.update(value.name for value in (*owner.input, *owner.output))
+            names.update(tensor.name for tensor in owner.initializer)
+            names.update(sparse.values.name for sparse in owner.sparse_initializer)
+        else:
+            names.update(owner.input, owner.output)
+        for node in owner.node:
+            names.update(node.input, node.output)
+    return names
+
+
+def _regions(proto: onnx.ModelProto, opset: int) -> list[_Region]:
+    """Every graph and function body, outer ones first, with the types that shape inference finds."""
+    where = proto.graph.name or "the model"
+    inferred = infer_types(proto, opset)
+    found: list[_Region] = []
+    waiting: list[tuple[GraphProto, GraphProto, list[dict[str, TypeProto]], list[dict[str, TensorProto]]]]
+    waiting = [(proto.graph, inferred, [], [])]
+    for graph, twin, types, constants in waiting:  # grows while it is walked
+        types = [_types_in(twin), *types]
+        constants = [_constants_in(graph), *constants]
+        found.append(_Region(graph, ChainMap(*types), ChainMap(*constants), opset, where))
+        for node, other in zip(graph.node, twin.node, strict=True):
+            for body, body_twin in zip(subgraphs_of(node), subgraphs_of(other), strict=False):
+                waiting.append((body, body_twin, types, constants))
+    for function in proto.functions:
+        own = opset_of(function)
+        place = f"{where}, local function {function.name}"
+        found += _function_regions(function, TARGET if own is None else own, place)
+    return found
+
+
+def _function_regions(function: FunctionProto, opset: int, where: str) -> list[_Region]:
+    """A function's body and the graphs within; their types are the caller's and not known here."""
+    found = [_Region(function, {}, _constants_in(function), opset, where)]
+    for region in found:  # grows while it is walked
+        for node in region.owner.node:
+            found += [_Region(graph, {}, _constants_in(graph), opset, where) for graph in subgraphs_of(node)]
+    return found
+
+
+def _types_in(graph: GraphProto) -> dict[str, TypeProto]:
+    known = {tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
+    known.update((value.name, value.type) for value in (*graph.value_info, *graph.output, *graph.input))
+    return {name: kind for name, kind in known.items() if kind.WhichOneof("value")}
+
+
+def _constants_in(owner: GraphProto | FunctionProto) -> dict[str, TensorProto]:
+    found = {tensor.name: tensor for tensor in owner.initializer} if isinstance(owner, GraphProto) else {}
+    for node in owner.node:
+        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
+            found[node.output[0]] = node.attribute[0].t
+    return found

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model under the lens: what several checks ask of it, each worked out once. No check and no edit stands here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import get_metadata
+from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.types import infer_types, opset_of
+from qdqtool.graph.view import GraphView, Node, Pair, Use
+from qdqtool.graph.weighted import pair_behind, weight_index
+from qdqtool.linting.op_sets import Words, load_words
+from qdqtool.match.groups import Group
+from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.scales import ALL_ZERO, checked_facts
+from qdqtool.trtversion import RELEASES, TrtVersion
+
+if TYPE_CHECKING:
+    from qdqtool.dla.assignment import DlaReport
+    from qdqtool.dla.rules import Platform
+
+Target = Literal["gpu", "dla"]
+
+
+class Subject:
+    """One model, target and version, and what follows from them.
+
+    Attributes:
+        proto: the model.
+        view: the index of its main graph.
+        target: gpu or dla.
+        version: whose rules hold; the newest release known where none was asked for.
+        asked: the version that was asked for, None where none was.
+        platform: whose DLA; None for that which the version is mostly for.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        folder: Path | None = None,
+        target: Target = "gpu",
+        version: TrtVersion | None = None,
+        platform: Platform | None = None,
+    ) -> None:
+        self.proto, self.folder, self.target, self.asked = proto, folder, target, version
+        self.platform = platform
+        self.version = version or max(release.version for release in RELEASES)
+        self.view = GraphView(proto.graph, folder)
+
+    def again(self) -> Subject:
+        """The same model after an edit: only the rules are carried over."""
+        new = Subject(self.proto, self.folder, self.target, self.asked, self.platform)
+        new.rules, new.words = self.rules, self.words
+        return new
+
+    @cached_property
+    def rules(self) -> RuleBook:
+        """The rules of the target and version."""
+        return load_rules(self.target, self.asked)
+
+    @cached_property
+    def words(self) -> Words:
+        """The words of rules/lint.toml."""
+        return load_words()
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What `insert` decides about this graph."""
+        return make_plan(self.view, PlanOptions("gpu", self.asked), all_zero=self.all_zero)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The fused groups, Q/DQ pairs seen through."""
+        return self.plan.groups
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        """The detection heads, Q/DQ pairs seen through."""
+        return find_heads(self.view, self.rules.heads)
+
+    @cached_property
+    def opset(self) -> int:
+        """The opset of the default domain."""
+        return opset_of(self.proto) or 1
+
+    @cached_property
+    def types(self) -> dict[str, onnx.TypeProto]:
+        """What shape inference knows of the tensors of the main graph."""
+        graph = infer_types(self.proto, self.opset)
+        return {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
+
+    def kind(self, name: str) -> int:
+        """Element type of a tensor as in onnx.TensorProto, 0 where it is not known."""
+        return self.types[name].tensor_type.elem_type if name in self.types else 0
+
+    @cached_property
+    def dla(self) -> DlaReport | None:
+        """What the DLA would run of the model, by the newest rules that have one; None for another target."""
+        if self.target != "dla":
+            return None
+        from qdqtool.dla.assignment import dla_findings
+
+        version = self.asked or max(one.version for one in RELEASES if one.version.has_dla_int8)
+        floats = [node.key for node, _ in self.weighted if node.key not in self.int8_nodes]
+        return dla_findings(self.view, version, self.platform, floats)
+
+    # ------------------------------------------------------------------ what insert left in the metadata
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The facts beside the table that `insert --data` left in the model; empty where there is none."""
+        try:
+            return checked_facts(self._stored("facts"))
+        except ValueError:
+            return {}
+
+    @cached_property
+    def all_zero(self) -> frozenset[str]:
+        """Tensors without a scale, since they held nothing but zeros, by that table."""
+        return frozenset(name for name, reason in self._stored("unscaled").items() if reason == ALL_ZERO)
+
+    def _stored(self, key: str) -> dict[str, Any]:
+        """A part of the table that `insert --data` left; empty where it is not there or is no object."""
+        text = get_metadata(self.proto, "scales")
+        try:
+            found = json.loads(text).get(key, {}) if text else {}
+        except (ValueError, AttributeError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """First outputs of the operators that accuracy keeps in float."""
+        return _names_in(self.facts.get("kept"))
+
+    @property
+    def cuts(self) -> frozenset[str]:
+        """Tensors that have a scale of their own on purpose though their values come from points."""
+        return _names_in(self.facts.get("cuts"))
+
+    # ------------------------------------------------------------------ pairs
+
+    @cached_property
+    def activation_pairs(self) -> dict[str, list[Pair]]:
+        """Tensor -> its pairs, constants left out."""
+        return {name: pairs for name, pairs in self.view.pairs.items() if not self.view.is_constant(name)}
+
+    @cached_property
+    def pair_of(self) -> dict[str, Pair]:
+        """Output of a DequantizeLinear -> its pair."""
+        return {pair.dequantize.outputs[0]: pair for pairs in self.view.pairs.values() for pair in pairs}
+
+    @cached_property
+    def commuting(self) -> frozenset[int]:
+        """`id` of every node that a pair may be moved across."""
+        return frozenset(id(node) for node, _ in nodes_of(self.view, self.rules, self.rules.commutes))
+
+    @cached_property
+    def readers(self) -> frozenset[int]:
+        """`id` of every node that reads INT8 by the rules."""
+        found = nodes_of(self.view, self.rules, self.rules.readers)  # type: ignore[type-var]
+        return frozenset(id(node) for node, _ in found)
+
+    def scale_of(self, pair: Pair) -> np.ndarray[Any, Any] | None:
+        """The scale of a pair as it is stored, None where it is computed or cannot be read."""
+        node = pair.quantize or pair.dequantize
+        return self.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+
+    def range_of(self, name: str) -> np.float32 | None:
+        """The one scale of what a node reads: of its pairs, or of those before what commutes; None for several."""
+        pairs = self.activation_pairs.get(self.view.root(name)) or self.carriers(name) or []
+        scales = [scale for pair in pairs if (scale := self.scale_of(pair)) is not None and scale.size == 1]
+        values = {scale.reshape(-1)[0].tobytes(): np.float32(scale.reshape(-1)[0]) for scale in scales}
+        return next(iter(values.values())) if len(values) == 1 and len(scales) == len(pairs) else None
+
+    def constant(self, name: str) -> np.ndarray[Any, Any] | None:
+        """The value of a constant, None where it is none or cannot be read."""
+        try:
+            return self.view.array(name)
+        except (QdqError, ValueError, RuntimeError, NotImplementedError):
+            return None
+
+    def carriers(self, name: str) -> list[Pair] | None:
+        """The pairs that bring INT8 to a tensor as a node reads it: its own, or those before what commutes.
+
+        Returns:
+            None where some way to it is float.
+        """
+        found: dict[int, Pair] = {}
+        stack, seen = [name], set[str]()
+        while stack:
+            tensor = stack.pop()
+            if tensor in seen:
+                continue
+            seen.add(tensor)
+            pair = self.pair_of.get(tensor)
+            if pair is not None:
+                found[id(pair)] = pair
+                continue
+            maker = self.view.producer.get(tensor)
+            if maker is None or id(maker) not in self.commuting or self.view.is_constant(tensor):
+                return None
+            stack += sources(maker)
+        return list(found.values())
+
+    def through(self, pair: Pair) -> list[Use]:
+        """The reads that go through one pair directly."""
+        output = pair.dequantize.outputs[0]
+        return [use for use in self.view.readers(self.view.root(output)) if use.node.inputs[use.index] == output]
+
+    def onward(self, uses: list[Use]) -> Iterator[Use]:
+        """Reads, and those behind the nodes that commute among them, until none is left."""
+        stack, seen = list(reversed(uses)), set[tuple[int, int]]()
+        while stack:
+            use = stack.pop()
+            if (id(use.node), use.index) in seen:
+                continue
+            seen.add((id(use.node), use.index))
+            if id(use.node) in self.commuting and use.node.inputs[use.index] in sources(use.node):
+                stack += [later for name in use.node.outputs if name for later in self.view.readers(name)]
+            else:
+                yield use
+
+    # ------------------------------------------------------------------ weighted operators
+
+    @cached_property
+    def weighted(self) -> list[tuple[Node, int]]:
+        """Every weighted operator with the index of its weight, in file order."""
+        found = [(node, weight_index(self.view, node)) for node in self.view.nodes]
+        return [(node, index) for node, index in found if index is not None]
+
+    def has_int8_weight(self, node: Node, index: int) -> bool:
+        """Whether an operator reads its weight through a pair, or integers through a DequantizeLinear."""
+        return self.weight_pair(node, index) is not None
+
+    def weight_pair(self, node: Node, index: int) -> Pair | None:
+        """The pair that a weight comes out of, what moves it on its way seen through."""
+        return pair_behind(self.view, node.inputs[index])
+
+    @cached_property
+    def int8_nodes(self) -> frozenset[str]:
+        """First outputs of the weighted operators that run in INT8: as it stands, or as planned for a plain model."""
+        if self.view.pairs:
+            return frozenset(node.key for node, index in self.weighted if self.has_int8_weight(node, index))
+        return frozenset(self.planned)
+
+    @cached_property
+    def planned(self) -> frozenset[str]:
+        """First outputs of the weighted operators that the plan quantises and nobody keeps in float."""
+        return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.kept
+
+
+def sources(node: Node) -> list[str]:
+    """The inputs whose values a commuting node hands on: all of a Concat, else the first."""
+    return [name for name in (node.inputs if node.op == "Concat" else node.inputs[:1]) if name]
+
+
+def number_of(node: Node, name: str, default: int) -> int:
+    """An integer attribute, of files before IR 2 too, which give attributes no type."""
+    return next((int(item.i) for item in node.proto.attribute if item.name == name), default)
+
+
+def _names_in(value: object) -> frozenset[str]:
+    """The names in a fact of the metadata; none where another hand wrote something else."""
+    return (
+        frozenset(name for name in value if isinstance(name, str)) if isinstance(value, (list, dict)) else frozenset()
+    )

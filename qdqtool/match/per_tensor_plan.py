@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan for a target that rounds every tensor: a point on each, tied where the target wants one range.
+
+Some layers are told to compute in FP16: what decodes the values of a float head, and products of two ranges. A tensor
+that such layers alone read is not rounded; it has a point all the same, without a reader, as an output of the graph
+has: the graph carries every scale that the cache holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import Plan, Point, Read, Refusal
+from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.match.shared_scales import tied_classes
+from qdqtool.rulebook import RuleBook
+
+RULE = "every-tensor"
+_ABOUT_WEIGHTS = frozenset({"float-head", "keep-float", "weighted", "control-flow"})
+_SIZES = frozenset({"Shape", "Size"})
+
+
+def every_tensor(
+    view: GraphView, plan: Plan, rules: RuleBook, tensors: Iterable[str], unscaled: Mapping[str, str]
+) -> Plan:
+    """The plan with a point on every float tensor.
+
+    Args:
+        view: the graph, with or without pairs.
+        plan: what is decided about its weights and heads.
+        rules: of the target and version.
+        tensors: float tensors of the graph; constants and those of Q/DQ among them are passed over.
+        unscaled: tensors that can have no scale -> why (all zero, Inf).
+    """
+    there = {*view.inputs, *(name for node in view.nodes for name in node.outputs)} - from_sizes(view)
+    wanted = [name for name in dict.fromkeys(tensors) if name in there and not view.is_constant(name)]
+    halves = _decoding(view, plan, frozenset(wanted)) | _products(view, rules)
+    names = sorted((n for n in wanted if n not in unscaled), key=lambda name: (view.level_of(name), name))
+    ends = {group.output: group.start.name for group in plan.groups}
+    ties = _ties(view, rules, names)
+    points = []
+    for name in names:
+        reads = tuple(sorted(_reads(view, name, halves)))
+        reason = _reason(view, name, bool(reads))
+        points.append(Point(name, "activation", reads, None, RULE, reason, ties.get(name, name), ends.get(name, "")))
+    refusals = [one for one in plan.refusals if one.rule in _ABOUT_WEIGHTS]
+    refusals += [Refusal(name, "no-scale", unscaled[name]) for name in wanted if name in unscaled]
+    return replace(plan, points=(*points, *plan.weights), refusals=tuple(refusals))
+
+
+def _reads(view: GraphView, name: str, halves: Collection[int]) -> list[Read]:
+    """The places that read the rounded tensor; none where all of them compute in FP16."""
+    uses = [use for use in view.readers(name) if use.node.op not in _SIZES]
+    rounded = any(id(use.node) not in halves for use in uses)
+    return [Read(use.node.key, use.index) for use in uses] if rounded else []
+
+
+def _reason(view: GraphView, name: str, read: bool) -> str:
+    if read:
+        return "the DLA computes with every tensor rounded"
+    what = "an output" if view.is_output(name) else "read in FP16"
+    return f"{what}: the pair carries the scale for the cache, and nothing reads it"
+
+
+def from_sizes(view: GraphView) -> set[str]:
+    """Tensors that follow from sizes and constants alone, whatever the data: rounding would break shapes."""
+    known: set[str] = set()
+    for node in sorted(view.nodes, key=lambda node: node.level):
+        computed = [name for name in node.inputs if name and not view.is_constant(name)]
+        if node.op in _SIZES or (computed and all(view.root(name) in known for name in computed)):
+            known.update(node.outputs)
+    return known
+
+
+def _decoding(view: GraphView, plan: Plan, floats: Collection[str]) -> set[int]:
+    """`id` of every node that works on the values of a float regression head, up to the next weighted operator."""
+    stay = frozenset(plan.float_nodes)
+    heads = [head.key for head in plan.heads if head.key in stay and head.label in ("regression", "mixed")]
+    found: set[int] = set()
+    stack = [name for key in heads for name in view.producer[key].outputs if name]
+    while stack:
+        for use in view.readers(stack.pop()):
+            node = use.node
+            if id(node) not in found and weight_index(view, node) is None and _makes(node, floats):
+                found.add(id(node))
+                stack.extend(name for name in node.outputs if name in floats)
+    return found
+
+
+def _products(view: GraphView, rules: RuleBook) -> set[int]:
+    """`id` of every node whose inputs a rule leaves with two ranges: `peel --emit` tells them to compute in FP16."""
+    return {id(node) for node, rule in nodes_of(view, rules, rules.ties) if rule.members == "none"}
+
+
+def _makes(node: Node, floats: Collection[str]) -> bool:
+    return any(name in floats for name in node.outputs)
+
+
+def _ties(view: GraphView, rules: RuleBook, names: list[str]) -> dict[str, str]:
+    """Tensor -> the first of those that share its scale, in the order of the names."""
+    place = {name: index for index, name in enumerate(names)}
+    first: dict[str, str] = {}
+    for members in tied_classes(view, rules, place):
+        top = min(members, key=lambda name: place[name])
+        first.update(dict.fromkeys(members, top))
+    return first

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where one shared scale may be split in two: tensors at which INT8 values may be requantised. Not whether it pays.
+
+A Concat ties the tensors that it joins, and where one of them was itself taken out of an earlier Concat (a channel
+shuffle passes half of its channels on, block after block), whole stages end up with one scale. A pair on the tensor
+that is passed on gives either side its own: DequantizeLinear with one scale, QuantizeLinear with the other, which is
+what TensorRT does at a Concat whose inputs differ (`rules/gpu.toml`, concat).
+"""
+
+from __future__ import annotations
+
+from qdqtool.graph.view import GraphView
+from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.rulebook import RuleBook
+
+
+def possible_cuts(view: GraphView, rules: RuleBook) -> list[str]:
+    """Tensors that Concats alone read and that an operator made which moves values, but joins none; by level and name.
+
+    The pair stands before such an operator anyway, so one behind it adds a requantisation and takes nothing away.
+    """
+    movers = {id(node) for node, rule in nodes_of(view, rules, rules.commutes) if rule.side == "before"}
+    found = []
+    for node in view.nodes:
+        if id(node) not in movers or node.op == "Concat":
+            continue
+        for name in filter(None, node.outputs):
+            readers = view.readers(name)
+            if readers and not view.is_output(name) and all(use.node.op == "Concat" for use in readers):
+                found.append(name)
+    return sorted(found, key=lambda name: (view.level_of(name), name))

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a target that rounds every tensor asks of `insert` beside the plan: points everywhere, and ranges it fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.match.full_scale_table import bounded_scales
+from qdqtool.match.per_tensor_plan import every_tensor
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.rulebook import load_rules
+from qdqtool.runtime.float_tensors import find_float_tensors
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.trtversion import require_dla_model
+
+_SHOWN = 3
+
+
+def rounds_everywhere(options: PlanOptions | None) -> bool:
+    """Whether the target computes with every tensor rounded: the DLA, by a cache or (from 11.4.1) by Q/DQ."""
+    return options is not None and options.target == "dla"
+
+
+def points_everywhere(
+    proto: onnx.ModelProto, view: GraphView, decided: Plan, options: PlanOptions, tables: tuple[ScaleTable | None, ...]
+) -> Plan:
+    """The plan with a point on every float tensor, but those of which a table says that they have no scale by nature.
+
+    Tensors whose type nobody knows have no point either, and are told as refusals.
+
+    Raises:
+        QdqError: a version without a DLA.
+    """
+    if options.trt_version is not None:
+        require_dla_model(options.trt_version)
+    rules = load_rules(options.target, options.trt_version, options.rules)
+    unscaled: dict[str, str] = {}
+    for table in tables:
+        if table is not None:
+            behind = frozenset(table.facts.get("behind", ()))
+            unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
+    found = find_float_tensors(proto, view.folder, view, tables)
+    unscaled.update(found.unknown)
+    return every_tensor(view, decided, rules, (*found.names, *found.unknown), unscaled)
+
+
+def with_fixed_ranges(view: GraphView, options: PlanOptions, scales: Mapping[str, Scale]) -> dict[str, Scale]:
+    """Scales as the target has them whatever the data: outputs that it gives a fixed range take that."""
+    return {**scales, **bounded_scales(view, load_rules(options.target, options.trt_version, options.rules))}
+
+
+def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
+    """Refuse a plain model in which nothing would be quantized: what came out would be the model itself.
+
+    Raises:
+        QdqError: the plan has no point and the graph no pair; why the operators stay in float is told. Not where a
+            measurement keeps operators in float: those could be quantized.
+    """
+    if decided.points or view.pairs or any(one.rule == "keep-float" for one in decided.refusals):
+        return
+    reasons: dict[str, list[str]] = {}
+    for one in decided.refusals:
+        reasons.setdefault(one.reason, []).append(one.site)
+    if not reasons:
+        told = "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
+    else:
+        many = sorted(reasons.items(), key=lambda item: -len(item[1]))
+        told = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
+    todo = "--allow-empty writes it without Q/DQ all the same"
+    if any(one.rule == "float-head" for one in decided.refusals):
+        todo = f"--float-heads none quantizes heads, {todo}"
+    raise QdqError(where, f"has nothing to quantize ({told})", todo)
+
+
+def _more(sites: list[str]) -> str:
+    return f" and {len(sites) - 1} more" if sites[1:] else ""

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `insert` keeps in float for accuracy, and what is lost all the same: what may be asked for, and who measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.propagate_scales import borrowed_scales
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Feed
+    from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.mixed_precision.output_loss import Yardstick
+    from qdqtool.observers.options import CalibrationOptions
+    from qdqtool.selection.choose import Source
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What may stay in float for accuracy.
+
+    Attributes:
+        count: how many operators, or "auto": few, where the loss is concentrated.
+        max_output_loss: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it
+            there.
+    """
+
+    count: int | Literal["auto"] = 0
+    max_output_loss: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.count) or self.max_output_loss is not None
+
+    @property
+    def option(self) -> str:
+        """How the command line asks for it."""
+        return "--keep-float" if self.max_output_loss is None else "--max-output-loss"
+
+    def check(self, *, has_data: bool) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            QdqError: no data to measure on, both a count and a loss, a loss that is none.
+        """
+        if not self:
+            return
+        if not has_data:
+            raise QdqError(self.option, "is decided by a measurement, and there is no data", "give --data")
+        if self.max_output_loss is not None and self.count:
+            raise QdqError(self.option, "decides how many operators stay in float", "leave --keep-float out")
+        if self.max_output_loss is not None and not 0.0 <= self.max_output_loss < 1.0:
+            raise QdqError(self.option, f"{self.max_output_loss} is no loss from 0 to 1", "write it like 0.05")
+
+    def check_data(self, feed: Feed) -> None:
+        """Refuse data that can be walked only once, before they are.
+
+        Raises:
+            QdqError: the outputs are measured once the data were walked.
+        """
+        if self and feed.once:
+            reason = "walks the data again to measure the outputs, and they can be walked only once"
+            raise QdqError(self.option, reason, "give a list, a file or a folder")
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """The loss at the outputs of a written model.
+
+    Attributes:
+        value: from 0 to 1 (`calibration/loss.py`); None where it could not be measured.
+        samples: how many it was measured on.
+        reason: why it could not be measured, or "".
+    """
+
+    value: float | None
+    samples: int = 0
+    reason: str = ""
+
+    @property
+    def large(self) -> bool:
+        """Whether the model loses much (`calibration/loss.py` says from where on, and why)."""
+        from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+
+        return self.value is not None and self.value >= LARGE_LOSS
+
+    def told(self) -> str:
+        """The figure in a line."""
+        if self.value is None:
+            return f"loss at the outputs: not measured, {self.reason}"
+        some = "1 calibration sample" if self.samples == 1 else f"{self.samples} calibration samples"
+        return f"loss at the outputs: {self.value:.4g} (0 none, 1 all; {some})"
+
+
+@dataclass(frozen=True)
+class OutputReference:
+    """What the float model gives for a few samples; without them, why not."""
+
+    yardstick: Yardstick | None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, folder: Path | None, source: Source | None) -> OutputReference:
+        """Run the float model on the samples that a search would run.
+
+        Args:
+            proto: the model as it was given, without Q/DQ.
+            folder: where its external data lie.
+            source: the samples; None where the data can be walked only once.
+        """
+        from qdqtool.mixed_precision.output_loss import Yardstick
+        from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES
+
+        if source is None:
+            return cls(None, "the data can be walked only once")
+        if not is_measurable(proto, folder):
+            return cls(None, "no float32 output is made by what onnxruntime can run")
+        try:
+            few = source.samples[:OUTPUT_SAMPLES]
+            return cls(Yardstick.of(proto, folder, few, source.provider, source.where))
+        except QdqError as error:  # the model is written all the same, and this is said
+            return cls(None, error.reason)
+
+    def measure(self, proto: onnx.ModelProto, folder: Path | None) -> OutputLoss:
+        """The loss of a model with Q/DQ."""
+        if self.yardstick is None:
+            return OutputLoss(None, reason=self.reason)
+        samples = len(self.yardstick.samples)
+        try:
+            return OutputLoss(self.yardstick.loss(proto, folder), samples)
+        except QdqError as error:
+            return OutputLoss(None, reason=error.reason)
+
+
+def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None) -> bool:
+    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8.
+
+    Raises:
+        QdqError: what `comparable_outputs` refuses.
+    """
+    from qdqtool.mixed_precision.output_loss import comparable_outputs
+
+    return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder))
+
+
+def samples_of(plain: onnx.ModelProto, folder: Path | None, feed: Feed, how: CalibrationOptions) -> Source | None:
+    """The plain model with a few samples, the same ones for a search and for the loss of what is written.
+
+    Walks the feed once; None where it can be walked only once altogether.
+    """
+    from qdqtool.selection.auto import source_of
+
+    return None if feed.once else source_of(plain, folder, feed, {}, how)
+
+
+def choose_kept(keeping: Keeping, source: Source, table: ScaleTable, plan: PlanOptions) -> SearchResult:
+    """The operators that stay in float.
+
+    Args:
+        keeping: how many, or how much may be lost.
+        source: a model without Q/DQ, opset 13 or later, and samples; not changed.
+        table: scales of every point.
+        plan: where the pairs stand.
+    """
+    from qdqtool.mixed_precision import policies
+
+    quantised = policies.Quantised(source, plan, tuple(table.facts.get("cuts", ())), table.scales, table.all_zero)
+    if keeping.max_output_loss is not None:
+        return policies.keep_within_loss(quantised, keeping.max_output_loss)
+    if keeping.count == "auto":
+        return policies.keep_where_concentrated(quantised)
+    return policies.keep_most_harmful(quantised, keeping.count)
+
+
+def with_borrowed_scales(table: ScaleTable, view: GraphView, options: PlanOptions, plan: Plan) -> ScaleTable:
+    """The table, with scales for the points that operators kept in float moved to tensors that were not calibrated.
+
+    Args:
+        table: scales of the points of the plan without them.
+        view: the plain model.
+        options: what the plan was made with.
+        plan: with what stays in float.
+    """
+    from qdqtool.rulebook import load_rules
+
+    rules = load_rules(options.target, options.trt_version, options.rules)
+    found = borrowed_scales(view, rules, table.scales, [point.tensor for point in plan.activations])
+    return replace(table, scales={**table.scales, **found}) if found else table

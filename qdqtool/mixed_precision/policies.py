@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operators hurt in INT8, and which few of them are worth keeping in float: the ways to ask for that.
+
+`sensitivity_runner.py` measures, `float_search.py` searches; here is what each way to ask allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.mixed_precision.float_search import (
+    FloatStep,
+    SearchPolicy,
+    SearchResult,
+    StepLimits,
+    measure_groups,
+    search,
+    shortlist,
+)
+from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+from qdqtool.mixed_precision.roofline import Device, load_device
+from qdqtool.mixed_precision.sensitivity_runner import Finding, Quantised, SensitivityRunner
+
+__all__ = [
+    "Finding",
+    "FloatStep",
+    "Quantised",
+    "SearchResult",
+    "Survey",
+    "keep_most_harmful",
+    "keep_where_concentrated",
+    "keep_within_loss",
+    "survey",
+]
+
+# `auto`: at most this share of the multiply-adds stays in float, and each operator that does must take this share of
+# the loss that is left with it: a loss that is spread evenly is nothing that a few operators could mend.
+AUTO_MACS = 0.03
+AUTO_GAIN = 0.2
+# Below this loss at the outputs there is nothing to mend: no figure of a labelled model was seen to gain, and what is
+# kept costs conversions around it.
+AUTO_FLOOR = 0.005
+# Where `auto` found no single operator and the loss is large (`loss.LARGE_LOSS`), a group may cost more, since without
+# it there is no INT8 model worth having; two thirds stay in INT8, and the group must take half of the loss away.
+AUTO_GROUP_MACS = 1 / 3
+AUTO_GROUP_GAIN = 0.5
+# A loss that was asked for may cost up to half of the multiply-adds in groups: with more in float, a float model with
+# few INT8 operators is left, which is for the user to decide.
+ASKED_GROUP_MACS = 0.5
+# A head that loses less at its own output takes that little away from the outputs, too: nothing multiplies it behind.
+_SILENT = 0.001
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a model loses in INT8, and by what.
+
+    Attributes:
+        findings: every operator, those that lose most first.
+        loss: at the outputs, with all of them in INT8.
+        groups: where that is large, groups of operators, `after` with all but the group in INT8, the least first.
+    """
+
+    findings: tuple[Finding, ...]
+    loss: float
+    groups: tuple[FloatStep, ...] = ()
+
+
+def survey(quantised: Quantised, *, ends: bool = True) -> Survey:
+    """Rank the operators of a model.
+
+    Args:
+        quantised: the model and what was decided about it.
+        ends: whether those that lose most are also run end to end, and groups where the loss is large.
+
+    Raises:
+        QdqError: the model has no float32 output; what `shadow_pass` and `OrtActivations` refuse.
+    """
+    runner = SensitivityRunner(quantised)
+    findings = runner.local()
+    if ends:
+        chosen = {one.node for one in shortlist(findings, runner.plan)}
+        findings = [runner.ends(one) if one.node in chosen else one for one in findings]
+    loss = runner.base_loss()
+    groups = measure_groups(runner, findings) if ends and loss >= LARGE_LOSS else []
+    return Survey(tuple(findings), loss, tuple(groups))
+
+
+def keep_most_harmful(quantised: Quantised, count: int) -> SearchResult:
+    """The operators that, kept in float, take away most of the loss at the outputs, one after the other.
+
+    Each is the best of the shortlist given those before it; none is kept that takes nothing away. Where no single one
+    does, a group of at most `count` operators.
+    """
+    return search(SensitivityRunner(quantised), SearchPolicy(count=count, groups_above=AUTO_FLOOR))
+
+
+def keep_where_concentrated(quantised: Quantised, device: Device | None = None) -> SearchResult:
+    """A few operators, best gain per microsecond first, while each gains enough and all stay within `AUTO_MACS`.
+
+    Where no single one gains enough and the loss is large, one group that takes half of it away.
+    """
+    policy = SearchPolicy(
+        goal=AUTO_FLOOR,
+        device=device or load_device(),
+        least_head=_SILENT,
+        single=StepLimits(AUTO_MACS, AUTO_GAIN),
+        group=StepLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN),
+        groups_above=max(LARGE_LOSS, AUTO_FLOOR),
+    )
+    return search(SensitivityRunner(quantised), policy)
+
+
+def keep_within_loss(quantised: Quantised, most: float, device: Device | None = None) -> SearchResult:
+    """The cheapest operators by gain per microsecond until the loss at the outputs is at most `most`.
+
+    Groups are tried where single operators do not help any more. Where `most` is not reached, the result tells which
+    run of blocks in float would.
+    """
+    policy = SearchPolicy(
+        goal=most,
+        device=device or load_device(),
+        group=StepLimits(ASKED_GROUP_MACS),
+        groups_above=most,
+        groups_first_only=False,
+        seeks_goal=True,
+    )
+    return search(SensitivityRunner(quantised), policy)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multiply-adds and bytes of weighted operators, and by a roofline what one costs more in FP16 than in INT8.
+
+The constants of a device are data (`rules/devices.toml`). What comes out orders operators; it is no measurement.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.weighted import weight_index
+from qdqtool.rulebook import rules_folder
+from qdqtool.runtime.activations import OrtActivations
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a device does per second; see rules/devices.toml for the units."""
+
+    name: str
+    int8: float
+    half: float
+    memory: float
+    launch: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one weighted operator does for one batch.
+
+    Attributes:
+        macs: multiply-adds.
+        read: elements of its input.
+        written: elements of its output.
+        weights: elements of its weight.
+        grid: sizes of its output without the batch and the channels: height and width of a convolution's.
+    """
+
+    macs: int
+    read: int
+    written: int
+    weights: int
+    grid: tuple[int, ...] = ()
+
+    def extra_microseconds(self, device: Device) -> float:
+        """What FP16 costs more than INT8: multiplication or traffic, whichever is longer, and one cast of the input."""
+        moved = self.read + self.written + self.weights
+        quick = max(self.macs / (device.int8 * 1e6), moved / (device.memory * 1e3))
+        slow = max(self.macs / (device.half * 1e6), 2 * moved / (device.memory * 1e3))
+        return slow - quick + device.launch
+
+
+def load_device(name: str | None = None, folder: Path | None = None) -> Device:
+    """A device of rules/devices.toml; its default where no name is given.
+
+    Raises:
+        QdqError: no such device; the known ones are named.
+    """
+    document = tomllib.loads(((folder or rules_folder()) / "devices.toml").read_text(encoding="utf-8"))
+    known = {entry["name"]: entry for entry in document["device"]}
+    entry = known.get(name or document["default"])
+    if entry is None:
+        raise QdqError(str(name), "no such device", f"one of {', '.join(sorted(known))}")
+    return Device(entry["name"], *(float(entry[key]) for key in ("int8", "half", "memory", "launch")))
+
+
+def work_of(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    sample: Batch,
+    operators: Collection[str],
+    provider: str = "cpu",
+    where: object = "model",
+) -> dict[str, Work]:
+    """What weighted operators do for one batch, their shapes taken from a run.
+
+    Args:
+        proto: a plain model.
+        folder: where its external data lie.
+        sample: what to run.
+        operators: first outputs.
+        provider: what onnxruntime runs on.
+        where: what messages call the model.
+    """
+    view = GraphView(proto.graph, folder)
+    nodes = [view.producer[key] for key in operators]
+    wanted = {name for node in nodes for name in (node.outputs[0], _input(view, node)) if name}
+    run = OrtActivations(proto, folder, sorted(wanted), provider, where).run(sample)
+    shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in run}
+    return {node.key: _work(view, node, shapes) for node in nodes}
+
+
+def _input(view: GraphView, node: Node) -> str:
+    index = weight_index(view, node)
+    return "" if index is None else view.root(node.inputs[1 - index])
+
+
+def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> Work:
+    index = weight_index(view, node)
+    dims = _weight_dims(view, node.inputs[index if index is not None else 1])
+    weights = math.prod(dims)
+    output = shapes.get(node.outputs[0], ())
+    read, written = math.prod(shapes.get(_input(view, node), (0,))), math.prod(output)
+    if node.op == "ConvTranspose":
+        macs = read * weights // max(dims[0], 1)
+    elif node.op == "Conv":
+        macs = written * weights // max(dims[0], 1)
+    else:
+        macs = written * _summed_over(node, index, dims)
+    grid = output[2:] if node.op in ("Conv", "ConvTranspose") else output[1:-1]
+    return Work(macs, read, written, weights, grid)
+
+
+def _summed_over(node: Node, index: int | None, dims: list[int]) -> int:
+    """Size of the weight's axis that a product sums over."""
+    if len(dims) < 2:
+        return math.prod(dims)
+    if node.op == "Gemm":
+        return dims[1] if attribute(node, "transB", 0) else dims[0]
+    return dims[-2] if index == 1 else dims[-1]
+
+
+def _weight_dims(view: GraphView, name: str) -> list[int]:
+    tensor = view.constant_tensor(name)
+    if tensor is not None:
+        return list(tensor.dims)
+    value: Any = view.array(name)
+    return [] if value is None else list(value.shape)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors' histograms follow exactly from those of others, and how: what need not be fetched from a run.
+
+Only the graph is looked at and only histograms are combined; no model is run here.
+Source: facts/performance.md 2, "Derived without observing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.graph.view import GraphView, Node
+
+AnyHistogram = Histogram | EntropyHistogram
+Rule = Literal["same", "rectified", "merged"]
+
+# Operators whose output holds every element of their first input once, and nothing else. The rules' "data-movement"
+# is wider: what selects or repeats (Slice, Gather, Expand) keeps a scale but not a count.
+_REARRANGING = frozenset(
+    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Dropout", "DepthToSpace", "SpaceToDepth"}
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a histogram follows from others.
+
+    Attributes:
+        rule: "same" (every value, in another place), "rectified" (max(x, 0)) or "merged" (all values of all sources).
+        sources: the tensors it follows from; one but for "merged", which counts a source as often as it is listed.
+    """
+
+    rule: Rule
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """What to fetch from a run, and what follows from it.
+
+    Attributes:
+        observed: tensors to fetch, in the order of `names`.
+        recipes: the other tensors; each stands behind those of its sources that are derived themselves.
+        names: all of them, in the order that was asked for.
+    """
+
+    observed: tuple[str, ...]
+    recipes: Mapping[str, Recipe]
+    names: tuple[str, ...]
+
+
+def derivation(view: GraphView, names: Sequence[str], mergeable: bool) -> Derivation:
+    """Divide tensors into those to observe and those that follow exactly.
+
+    A tensor is derived from wanted tensors alone, since fetching another one instead would save nothing. Operators of
+    other domains, bodies of control flow and constants (a Concat with one) are never derived through.
+
+    Args:
+        view: the main graph.
+        names: the float32 activations whose histograms are wanted, in graph order.
+        mergeable: whether the histograms' state depends on the values alone; False (TensorRT's entropy, whose width is
+            that of the first batch) leaves only tensors of the same values.
+    """
+    wanted = tuple(dict.fromkeys(names))
+    origins = {name: _origin(view, name) for name in wanted}
+    chosen: dict[str, str] = {}  # of the tensors with the same values the first wanted one stands for all
+    for name, origin in origins.items():
+        chosen.setdefault(origin, name)
+    recipes: dict[str, Recipe] = {}
+    for origin in sorted(chosen, key=view.level_of) if mergeable else ():
+        recipe = _recipe(view, origin, chosen)
+        if recipe is not None:
+            recipes[chosen[origin]] = recipe
+    for name, origin in origins.items():
+        if name != chosen[origin]:
+            recipes[name] = Recipe("same", (chosen[origin],))
+    return Derivation(tuple(name for name in wanted if name not in recipes), recipes, wanted)
+
+
+def derive_all(derivation: Derivation, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
+    """The histogram of every wanted tensor, bit for bit as if it had been observed.
+
+    Args:
+        derivation: what was fetched and what follows.
+        observed: the histograms of `derivation.observed`; they are not changed.
+
+    Returns:
+        In the order of `derivation.names`; none shares its memory with another.
+    """
+    found = dict(observed)
+    for name, recipe in derivation.recipes.items():
+        found[name] = _APPLY[recipe.rule](found[source] for source in recipe.sources)
+    return {name: found[name] for name in derivation.names}
+
+
+def _origin(view: GraphView, name: str) -> str:
+    """The first tensor upwards with the same values, wanted or not."""
+    while True:
+        node = view.producer.get(name)
+        if node is None or not _rearranges(view, node) or name != node.outputs[0]:
+            return name
+        name = node.inputs[0]
+
+
+def _rearranges(view: GraphView, node: Node) -> bool:
+    return node.op in _REARRANGING and bool(node.inputs[:1]) and (node.op != "Dropout" or _inert(view, node))
+
+
+def _inert(view: GraphView, node: Node) -> bool:
+    """Whether a Dropout drops nothing: training_mode (opset 12 on) is absent or a constant false."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return True
+    training = view.array(node.inputs[2])
+    return training is not None and not training.any()
+
+
+def _recipe(view: GraphView, origin: str, chosen: Mapping[str, str]) -> Recipe | None:
+    """How a tensor follows from the wanted ones before it; None where it must be observed."""
+    node = view.producer.get(origin)
+    if node is None or node.op not in ("Relu", "Concat"):
+        return None
+    sources = [chosen.get(_origin(view, name)) for name in node.inputs]
+    known = tuple(source for source in sources if source is not None)
+    if not known or len(known) < len(sources):
+        return None
+    return Recipe("rectified" if node.op == "Relu" else "merged", known)
+
+
+def _same(sources: Iterator[AnyHistogram]) -> AnyHistogram:
+    return next(sources).copy()
+
+
+def _rectified(sources: Iterator[AnyHistogram]) -> AnyHistogram:
+    return _exact(next(sources)).rectified()
+
+
+def _merged(sources: Iterator[AnyHistogram]) -> AnyHistogram:
+    total = Histogram()
+    for source in sources:
+        total.merge(_exact(source))
+    return total
+
+
+def _exact(histogram: AnyHistogram) -> Histogram:
+    if not isinstance(histogram, Histogram):
+        raise TypeError("TensorRT's entropy histogram is not mergeable: derive with mergeable=False")
+    return histogram
+
+
+_APPLY: Mapping[Rule, Callable[[Iterator[AnyHistogram]], AnyHistogram]] = {
+    "same": _same,
+    "rectified": _rectified,
+    "merged": _merged,
+}

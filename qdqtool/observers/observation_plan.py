@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a calibration is to count: which tensors, into which histograms, fetched or derived. Nothing is counted here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.graph.view import GraphView
+from qdqtool.observers.derive import Derivation, Recipe, derivation, derive_all
+from qdqtool.observers.pre_activation import before_activations
+from qdqtool.observers.pre_batchnorm_range import Affine, before_norms
+
+AnyHistogram = Histogram | EntropyHistogram
+
+# What a histogram's kind is called in a state file, and the class.
+KINDS: Mapping[str, type[AnyHistogram]] = {"mergeable": Histogram, "entropy": EntropyHistogram}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Tensors to count, by kind of histogram.
+
+    Attributes:
+        names: all tensors, in graph order.
+        derivations: "mergeable" and/or "entropy" (TensorRT's, which takes the batches in file order) -> which tensors
+            are fetched for it and which follow from those.
+        affine: tensors whose range, but no histogram, follows from another.
+        follows: tensors that take the scale of another, the activation behind them.
+        behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed.
+    """
+
+    names: tuple[str, ...]
+    derivations: Mapping[str, Derivation]
+    affine: Mapping[str, Affine]
+    follows: Mapping[str, str]
+    behind: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        view: GraphView,
+        names: Iterable[str],
+        kinds: Collection[str],
+        behind: Mapping[str, str],
+        *,
+        derive: bool,
+        kept: Collection[str] = (),
+        activated: bool = True,
+    ) -> Survey:
+        """The survey of tensors of a graph.
+
+        Args:
+            view: the main graph.
+            names: the wanted tensors, in graph order.
+            kinds: "mergeable" and/or "entropy".
+            behind: see the class.
+            derive: whether what follows is derived; False fetches each tensor.
+            kept: tensors that need a histogram even where their range or scale follows.
+            activated: whether tensors that only an activation reads may take the scale of what it makes.
+        """
+        wanted = tuple(names)
+        less = derive and "entropy" not in kinds  # TensorRT's calibrator fetches each tensor
+        follows = before_activations(view, wanted, kept) if less and activated else {}
+        affine = before_norms(view, wanted, kept, follows) if less else {}
+        counted = tuple(name for name in wanted if name not in affine and name not in follows)
+        found = {
+            kind: derivation(view, counted, kind == "mergeable") if derive else Derivation(counted, {}, counted)
+            for kind in kinds
+        }
+        return cls(wanted, found, affine, follows, behind)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether batches must be counted in file order."""
+        return "entropy" in self.derivations
+
+    @property
+    def fetched(self) -> tuple[str, ...]:
+        """The tensors that must be had from a run, in graph order."""
+        needed = {name for one in self.derivations.values() for name in one.observed}
+        return tuple(name for name in self.names if name in needed)
+
+    def without(self, dropped: Iterable[str]) -> Survey:
+        """The survey without some fetched tensors and all that follows from them: they prove to hold no float32."""
+        gone = set(dropped)
+        if not gone:
+            return self
+        left = {kind: _without(one, gone) for kind, one in self.derivations.items()}
+        affine = {name: one for name, one in self.affine.items() if one.source not in gone}
+        follows = {name: after for name, after in self.follows.items() if after not in gone}
+        kept = {*affine, *follows, *(name for one in left.values() for name in one.names)}
+        return Survey(tuple(name for name in self.names if name in kept), left, affine, follows, self.behind)
+
+    def derive(self, kind: str, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
+        """The histograms of one kind of all tensors, in graph order."""
+        return derive_all(self.derivations[kind], observed)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; see `from_json`."""
+        kinds = {
+            kind: {name: [recipe.rule, *recipe.sources] for name, recipe in one.recipes.items()}
+            for kind, one in self.derivations.items()
+        }
+        affine = {name: one.to_json() for name, one in self.affine.items()}
+        follows = {"affine": affine, "follows": dict(self.follows)}
+        return {"names": list(self.names), "kinds": kinds, **follows, "behind": dict(self.behind)}
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Survey:
+        """The survey that `to_json` told.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not one.
+        """
+        names = tuple(map(str, facts["names"]))
+        affine = {str(name): Affine.from_json(told) for name, told in facts["affine"].items()}
+        follows = {str(name): str(after) for name, after in facts["follows"].items()}
+        counted = tuple(name for name in names if name not in affine and name not in follows)
+        derivations = {}
+        for kind, told in facts["kinds"].items():
+            recipes = {name: Recipe(rule, tuple(sources)) for name, (rule, *sources) in told.items()}
+            if kind not in KINDS or any(one.rule not in ("same", "rectified", "merged") for one in recipes.values()):
+                raise ValueError(kind)
+            observed = tuple(name for name in counted if name not in recipes)
+            derivations[kind] = Derivation(observed, recipes, counted)
+        if not derivations:
+            raise ValueError("no kind")
+        _check_sources(names, derivations, affine, follows)
+        return cls(names, derivations, affine, follows, {str(k): str(v) for k, v in facts["behind"].items()})
+
+
+def _check_sources(
+    names: tuple[str, ...],
+    derivations: Mapping[str, Derivation],
+    affine: Mapping[str, Affine],
+    follows: Mapping[str, str],
+) -> None:
+    """Hold what follows against what it follows from, which must be there, and be there first.
+
+    Raises:
+        ValueError: a name comes twice, or a source is not known.
+    """
+    if len(set(names)) != len(names):
+        raise ValueError("a tensor comes twice")
+    for one in derivations.values():
+        known = {*one.observed}
+        for name, recipe in one.recipes.items():
+            if not recipe.sources or not known.issuperset(recipe.sources):
+                raise ValueError(f"{name} follows from what is not there")
+            known.add(name)
+    counted = {name for one in derivations.values() for name in one.names}
+    for name, source in (*((name, one.source) for name, one in affine.items()), *follows.items()):
+        if name not in names or source not in counted:
+            raise ValueError(f"{name} follows from what is not there")
+
+
+def _without(one: Derivation, dropped: set[str]) -> Derivation:
+    gone = set(dropped)
+    recipes = {}
+    for name, recipe in one.recipes.items():  # sources come before what follows from them
+        if name not in gone and gone.isdisjoint(recipe.sources):
+            recipes[name] = recipe
+        else:
+            gone.add(name)
+    kept = tuple(name for name in one.names if name not in gone)
+    return Derivation(tuple(name for name in one.observed if name not in gone), recipes, kept)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has been counted so far: histograms, and which batches are in them. Not where it is kept (state_file.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.amax import kernel
+from qdqtool.amax.histogram import Histogram
+from qdqtool.data.loader import Task
+from qdqtool.errors import QdqError
+from qdqtool.observers.observation_plan import KINDS, AnyHistogram, Survey
+from qdqtool.observers.pre_batchnorm_range import AffineRange
+
+Float32 = npt.NDArray[np.float32]
+
+
+class Done:
+    """A set of batch numbers, one bit each: a million batches take 125 kB."""
+
+    def __init__(self, bits: bytes = b"") -> None:
+        self._bits = bytearray(bits)
+
+    def add(self, index: int) -> None:
+        """Take a number in."""
+        place = index >> 3
+        if place >= len(self._bits):
+            self._bits.extend(bytes(max(place + 1 - len(self._bits), len(self._bits))))
+        self._bits[place] |= 1 << (index & 7)
+
+    def __contains__(self, index: int) -> bool:
+        place = index >> 3
+        return place < len(self._bits) and bool(self._bits[place] >> (index & 7) & 1)
+
+    def __len__(self) -> int:
+        return int.from_bytes(self._bits, "little").bit_count()
+
+    def merge(self, other: Done) -> None:
+        """Take in all numbers of another set."""
+        if len(other._bits) > len(self._bits):
+            self._bits.extend(bytes(len(other._bits) - len(self._bits)))
+        mine, theirs = np.frombuffer(self._bits, np.uint8), np.frombuffer(other._bits, np.uint8)
+        mine[: theirs.size] |= theirs
+
+    def to_bytes(self) -> bytes:
+        """One bit per number, lowest first, without trailing zeros."""
+        return bytes(self._bits).rstrip(b"\0")
+
+
+class Observation:
+    """The histograms of the fetched tensors, and what is in them.
+
+    Attributes:
+        histograms: kind -> tensor -> histogram, for the fetched tensors of that kind.
+        ranges: the tensors that have a range only.
+        sources: what each of those is read from.
+        samples: how many samples are in them.
+        done: which batches are in them; where the tensors are fetched in several passes, those of the pass at work.
+        passed: how many passes are complete.
+    """
+
+    def __init__(self, survey: Survey) -> None:
+        self.histograms: dict[str, dict[str, AnyHistogram]] = {
+            kind: {name: KINDS[kind]() for name in one.observed} for kind, one in survey.derivations.items()
+        }
+        self.ranges = {name: AffineRange(affine) for name, affine in survey.affine.items()}
+        self.sources = {name: affine.source for name, affine in survey.affine.items()}
+        self.samples = 0
+        self.done = Done()
+        self.passed = 0
+
+    def counter(self, names: Sequence[str]) -> Counter:
+        """What counts arrays that come in the order of `names` into this observation."""
+        return Counter(self, names)
+
+    def merge(self, other: Observation) -> None:
+        """Take in another observation of the same survey, of other batches; for mergeable histograms only."""
+        for name, theirs in other.histograms["mergeable"].items():
+            mine = self.histograms["mergeable"][name]
+            if isinstance(mine, Histogram) and isinstance(theirs, Histogram) and not theirs.is_empty:
+                mine.merge(theirs)
+        for name, bounds in other.ranges.items():
+            self.ranges[name].merge(bounds)
+        self.samples += other.samples
+        self.done.merge(other.done)
+
+    def of_all(self, survey: Survey) -> dict[str, dict[str, AnyHistogram]]:
+        """Kind -> histograms of every tensor of the survey, fetched or derived, in graph order."""
+        return {kind: survey.derive(kind, found) for kind, found in self.histograms.items()}
+
+
+class _Batch(NamedTuple):
+    """What one kind counts of a batch: which arrays, into which histograms, and the ranges that follow from them."""
+
+    positions: list[int]
+    histograms: list[AnyHistogram]
+    ranges: list[AffineRange | None]
+
+
+class Counter:
+    """Counts the arrays of one batch after the other; made once per session, for what is fetched has one order."""
+
+    def __init__(self, observation: Observation, names: Sequence[str]) -> None:
+        self._observation = observation
+        self._names = tuple(names)
+        place = {name: position for position, name in enumerate(names)}
+        # The source of a range is always among the mergeable ones: where TensorRT's are counted, no range is derived.
+        ranges = {source: observation.ranges[name] for name, source in observation.sources.items()}
+        self._kinds = [
+            _Batch(
+                [place[name] for name in found if name in place],
+                [one for name, one in found.items() if name in place],
+                [ranges.get(name) if kind == "mergeable" else None for name in found if name in place],
+            )
+            for kind, found in observation.histograms.items()
+        ]
+
+    def add(self, task: Task, arrays: Sequence[Float32]) -> None:
+        """Count one batch.
+
+        Args:
+            task: where the batch stands.
+            arrays: float32 of any shape, in the order of the names this counter was made for.
+
+        Raises:
+            QdqError: a tensor holds NaN; the first in graph order is named.
+        """
+        for one in self._kinds:
+            kernel.add_all(one.histograms, [arrays[position] for position in one.positions], one.ranges)
+        for one in self._kinds:
+            for position, histogram in zip(one.positions, one.histograms, strict=True):
+                if histogram.nans:
+                    raise _holds_nan(self._names[position], task)
+        self._observation.done.add(task.index)
+        if not self._observation.passed:
+            self._observation.samples += task.count
+
+
+def _holds_nan(name: str, task: Task) -> QdqError:
+    reason = f"holds NaN (batch from sample {task.first} on)"
+    return QdqError(name, reason, "mend the model or leave the sample out")
+
+
+def histograms_of(found: Mapping[str, Mapping[str, AnyHistogram]], kind: str) -> dict[str, Histogram]:
+    """Those of one kind that are mergeable; {} where the kind was not counted."""
+    return {name: one for name, one in found.get(kind, {}).items() if isinstance(one, Histogram)}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counted histograms to a table of scales. Nothing is run or counted here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.methods import Method, choose_amax, parse_method, predicted_sqnr, scale_from_amax
+from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.errors import QdqError
+from qdqtool.observers.observation_plan import AnyHistogram
+from qdqtool.observers.observer_state import histograms_of
+from qdqtool.observers.pre_batchnorm_range import METHOD, AffineRange
+from qdqtool.observers.state_file import State
+from qdqtool.scales import ALL_ZERO, Scale, ScaleTable
+
+
+def read_table(state: State, method: Method, *, beside: str = "", points: Collection[str] = ()) -> ScaleTable:
+    """The scale of every tensor of a calibration.
+
+    Args:
+        state: what was counted, how the tensors that were not fetched follow, what the table is to tell of the data.
+        method: how a clipping value is read from a histogram.
+        beside: another method, whose predicted loss is told; needs mergeable histograms.
+        points: tensors that must get a scale unless they are all zero; for others the table says why they have none.
+
+    Raises:
+        QdqError: Inf in one of `points`, or no elements.
+    """
+    survey, observation = state.survey, state.observation
+    counted = observation.of_all(survey)
+    histograms = counted["entropy"] if "entropy" in counted else counted["mergeable"]
+    unscaled = {name: f"behind {operator}, which onnxruntime cannot run" for name, operator in survey.behind.items()}
+    everything: dict[str, AnyHistogram | AffineRange] = {**histograms, **observation.ranges}
+    everything.update((name, everything[after]) for name, after in survey.follows.items())
+    unscaled.update((name, reason) for name in survey.names if (reason := _fault(everything[name])))
+    for name in survey.names:
+        if name in points and unscaled.get(name, ALL_ZERO) != ALL_ZERO:
+            reason = f"is quantised, but {unscaled[name]} in {observation.samples} samples of the data"
+            raise QdqError(name, reason, "give other data, or keep its operators in float")
+    scales = {
+        name: _scale(name, everything[name], method, observation.samples)
+        for name in survey.names
+        if name not in unscaled
+    }
+    for name, after in survey.follows.items():
+        if name in scales:
+            scales[name] = replace(scales[name], origin="derived", method=f"as {after}")
+    told: dict[str, Any] = {"method": str(method), "samples": observation.samples}
+    if survey.behind:
+        told["behind"] = list(survey.behind)
+    if beside:
+        told["predicted"] = _predicted(parse_method(beside), scales, histograms_of(counted, "mergeable"))
+    return ScaleTable(scales, unscaled, {**told, **state.facts})
+
+
+def _predicted(beside: Method, scales: dict[str, Scale], spectra: dict[str, Histogram]) -> dict[str, Any]:
+    """Signal to noise, in dB, that rounding to int8 leaves each tensor: [with its scale, with the other method's]."""
+    decibel = {
+        name: [
+            _finite(predicted_sqnr(spectra[name], float(scale.bits) * 127)),
+            _finite(predicted_sqnr(spectra[name], choose_amax(beside, spectra[name]))),
+        ]
+        for name, scale in scales.items()
+        if name in spectra
+    }
+    return {"beside": str(beside), "decibel": decibel}
+
+
+def _finite(decibel: float) -> float:
+    return round(min(decibel, 999.0), 2)
+
+
+def _scale(name: str, counted: AnyHistogram | AffineRange, method: Method, samples: int) -> Scale:
+    if isinstance(counted, AffineRange):
+        return Scale.of(scale_from_amax(counted.amax, name), origin="derived", method=METHOD, samples=samples)
+    return Scale.of(scale_from_amax(_amax(method, counted), name), origin="ptq", method=str(method), samples=samples)
+
+
+def _fault(histogram: AnyHistogram | AffineRange) -> str:
+    """Why no scale follows from a histogram, "" where one does."""
+    if histogram.has_inf:
+        return "holds Inf"
+    if histogram.is_empty:
+        return "has no elements"
+    return ALL_ZERO if histogram.all_zero else ""
+
+
+def _amax(method: Method, histogram: AnyHistogram) -> Any:
+    return histogram.search() if isinstance(histogram, EntropyHistogram) else choose_amax(method, histogram)

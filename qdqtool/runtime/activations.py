@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as onnxruntime runs it to show its activations: one session, weights lent and not copied, nothing on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.types import known_types
+from qdqtool.graph.view import QUANTIZE, GraphView
+from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
+from qdqtool.runtime.runnable import computable_part, runnable_part
+from qdqtool.runtime.session import session_options, skeleton, start_session
+
+Float32 = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+
+_FLOAT = "tensor(float)"  # float32 in onnxruntime's words
+
+
+class ObservableModel:
+    """A model made ready for onnxruntime: what of it can be observed. No session yet.
+
+    Initialisers, Constant nodes and what only moves or casts them are no activations; tensors inside bodies of control
+    flow and local functions are not observed. Initialisers listed as inputs are constants here, so that they fold.
+
+    Attributes:
+        names: the tensors that can be observed, in graph order: float32 inputs, then what nodes make, without what type
+            inference knows not to be float32.
+        behind: tensor -> operator that onnxruntime lacks, for those that cannot be computed because of it.
+        ends: those of `names` that the model is judged by: outputs of the graph, and what an operator that onnxruntime
+            lacks reads (a detector's boxes and scores in front of an NMS plugin); inputs are not among them.
+        untyped: those of `names` whose type inference does not know.
+        view: the main graph.
+    """
+
+    def __init__(
+        self, proto: onnx.ModelProto, folder: Path | None, provider: str = "cpu", where: object = "model"
+    ) -> None:
+        """Look at a model.
+
+        Args:
+            proto: the model, external data not loaded; it is not changed.
+            folder: where its external data lie.
+            provider: cpu, cuda or tensorrt.
+            where: what messages call the model.
+
+        Raises:
+            QdqError: a weighted operator lies behind one that onnxruntime lacks.
+            MissingPackageError: no onnxruntime, several, or one without the provider.
+        """
+        self.where = where
+        self.runtime = load_onnxruntime()
+        self.providers = provider_names(self.runtime, provider)
+        self.view = GraphView(proto.graph, folder)
+        part = runnable_part(proto, self.view, self.runtime, self.providers)
+        self.behind = part.behind
+        kinds = known_types(proto)
+        others = {name for name, kind in kinds.items() if kind != onnx.TensorProto.FLOAT}
+        made = [name for node in part.nodes for name in node.outputs if name and not self.view.is_constant(name)]
+        self._fed = frozenset(_float_inputs(proto.graph, self.view))
+        inputs = [name for name in self.view.inputs if name in self._fed]
+        self.names = (*inputs, *(name for name in made if name not in others))
+        last = {*self.view.outputs, *part.feeding}
+        self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
+        self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
+        self._skeleton = skeleton(proto, [node.proto for node in part.nodes], self.view, folder)
+
+    def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Of `names` those that are wanted.
+
+        Raises:
+            QdqError: a wanted tensor is not in the graph.
+        """
+        names = frozenset(wanted)
+        every = {*self.view.inputs, *self.view.producer, *self.view.initializers}
+        for name in sorted(names - every):
+            raise QdqError(name, "is no tensor of the model's main graph", "name one that is")
+        return tuple(name for name in self.names if name in names)
+
+    def is_input(self, name: str) -> bool:
+        """Whether a tensor is fed, and needs no session to be seen."""
+        return name in self._fed
+
+    def floats(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Of some of `names` those that hold float32: onnxruntime is asked about types that inference does not know.
+
+        Raises:
+            QdqError: onnxruntime refuses the model.
+        """
+        asked = tuple(names)
+        open_ones = [name for name in asked if name in frozenset(self.untyped)]
+        if not open_ones:
+            return asked
+        kinds = {output.name: output.type for output in self.session(open_ones).get_outputs()}
+        return tuple(name for name in asked if kinds.get(name, _FLOAT) == _FLOAT)
+
+    def session(self, outputs: Sequence[str]) -> Any:
+        """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels."""
+        model, lent = self._skeleton
+        quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
+        options = session_options(self.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
+        return start_session(self.runtime, (model, lent, outputs), options, self.providers, self.where)
+
+
+class OrtActivations:
+    """Runs batches and gives the float32 tensors of the main graph; several threads may do so at once.
+
+    One onnxruntime thread per run, so that results do not depend on the machine (facts/performance.md 0 and 3).
+
+    Attributes:
+        names: what `run` gives, in graph order: inputs, then nodes as the file has them.
+        behind: see `ObservableModel`.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+        wanted: Iterable[str] | None = None,
+        provider: str = "cpu",
+        where: object = "model",
+    ) -> None:
+        """Make the session for tensors of a model; see `ObservableModel`.
+
+        Args:
+            proto: the model, external data not loaded; it is not changed.
+            folder: where its external data lie.
+            wanted: tensors to observe; None for every float32 one.
+            provider: cpu, cuda or tensorrt.
+            where: what messages call the model.
+
+        Raises:
+            QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor
+                is not in the graph; nothing is left to observe.
+            MissingPackageError: no onnxruntime, several, or one without the provider.
+        """
+        model = ObservableModel(proto, folder, provider, where)
+        self._open(model, model.names if wanted is None else model.chosen(wanted))
+
+    @classmethod
+    def of(cls, model: ObservableModel, names: Sequence[str]) -> OrtActivations:
+        """The session for `names`, in graph order, of a model that has been looked at."""
+        made = cls.__new__(cls)
+        made._open(model, names)
+        return made
+
+    def _open(self, model: ObservableModel, names: Sequence[str]) -> None:
+        self._where = model.where
+        self._model = model  # its arrays are lent to the session, which copies none
+        self.behind = model.behind
+        self._fed = [name for name in names if model.is_input(name)]
+        self._outputs = [name for name in names if not model.is_input(name)]
+        self._session = self._start(model) if self._outputs else None
+        self.names = (*self._fed, *self._outputs)
+        if not self.names:
+            raise QdqError(self._where, "has no float32 activation that can be observed", "is it a float32 model?")
+
+    def run(self, batch: Mapping[str, Array]) -> Iterable[tuple[str, Float32]]:
+        """The observed tensors of one batch.
+
+        Args:
+            batch: every input's array.
+
+        Raises:
+            QdqError: onnxruntime cannot run it (shapes that do not go together, memory).
+        """
+        outputs: Sequence[Float32] = []
+        if self._session is not None:
+            try:
+                outputs = self._session.run(self._outputs, dict(batch))
+            except Exception as error:  # onnxruntime's exceptions share no base class but this
+                reason = f"onnxruntime cannot run it ({one_line(error)})"
+                raise QdqError(self._where, reason, "check the data's shapes") from error
+        yield from ((name, batch[name]) for name in self._fed)
+        yield from zip(self._outputs, outputs, strict=True)
+
+    def _start(self, model: ObservableModel) -> Any:
+        """A session whose outputs are the wanted tensors; a second one without those that prove not to be float32."""
+        session = model.session(self._outputs)
+        kinds = {output.name: output.type for output in session.get_outputs()}
+        floats = [name for name in self._outputs if kinds[name] == _FLOAT]
+        if len(floats) != len(self._outputs):
+            self._outputs = floats
+            session = model.session(floats) if floats else None
+        return session
+
+
+def runtime_types(
+    proto: onnx.ModelProto, folder: Path | None, names: Iterable[str], where: object = "model"
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The types that onnxruntime infers for tensors that nodes make; no data is needed.
+
+    Args:
+        proto: the model, external data not loaded; it is not changed.
+        folder: where its external data lie.
+        names: tensors of the main graph.
+        where: what messages call the model.
+
+    Returns:
+        Tensor -> its type in onnxruntime's words, such as `tensor(float)`, for those that it can compute; for the
+        others the operator that it lacks.
+
+    Raises:
+        QdqError: onnxruntime refuses the model.
+        MissingPackageError: no onnxruntime, or several.
+    """
+    runtime = load_onnxruntime()
+    view = GraphView(proto.graph, folder)
+    part = computable_part(proto, view, runtime)
+    asked = list(dict.fromkeys(names))
+    made = [name for name in asked if name in view.producer and name not in part.behind]
+    kinds: dict[str, str] = {}
+    if made:
+        parts = skeleton(proto, [node.proto for node in part.nodes], view, folder)
+        options = session_options(runtime, "ORT_DISABLE_ALL")
+        session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
+        kinds = {output.name: output.type for output in session.get_outputs()}
+    return kinds, {name: part.behind[name] for name in asked if name in part.behind}
+
+
+def _float_inputs(graph: onnx.GraphProto, view: GraphView) -> list[str]:
+    fed = frozenset(view.inputs)
+    kind = onnx.TensorProto.FLOAT
+    return [value.name for value in graph.input if value.name in fed and value.type.tensor_type.elem_type == kind]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of onnxruntime whose weights are lent to them and not copied; nothing on disk. Not what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.tensors import array_of, bytes_needed, is_external
+from qdqtool.graph.view import GraphView, Node, captured_names
+from qdqtool.runtime.installed import one_line
+
+Array = npt.NDArray[Any]
+
+# Shapes, axes and the like must be seen by shape inference, so they stay in the model; weights are lent to the session.
+_INLINE_BYTES = 1024
+_LENT_KINDS = "biuf"
+
+
+def session_options(runtime: Any, level: str) -> Any:
+    """Settings of every session: one thread, and Q/DQ computed as written, in float, never in integer kernels.
+
+    Args:
+        runtime: the module onnxruntime.
+        level: a name of its GraphOptimizationLevel.
+    """
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.enable_mem_pattern = False
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what it would log comes as an exception, and is told once
+    return options
+
+
+def start_session(
+    runtime: Any,
+    lent_model: tuple[onnx.ModelProto, dict[str, Array], Iterable[str]],
+    options: Any,
+    providers: Sequence[str],
+    where: object,
+    disabled: Sequence[str] = (),
+) -> Any:
+    """A session that gives the named tensors.
+
+    Args:
+        runtime: the module onnxruntime.
+        lent_model: what `skeleton` made, whose outputs are replaced, and the tensors to give.
+        options: see `session_options`.
+        providers: the provider asked for, then the one that takes what it leaves.
+        where: what messages call the model.
+        disabled: optimisers of onnxruntime that are left out.
+
+    Raises:
+        QdqError: onnxruntime refuses the model, or the provider does not start.
+    """
+    model, lent, outputs = lent_model
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    try:
+        if lent:
+            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in lent.values()]
+            options.add_external_initializers(list(lent), values)
+        left_out = list(disabled)
+        session = runtime.InferenceSession(
+            model.SerializeToString(), options, providers=list(providers), disabled_optimizers=left_out
+        )
+    except Exception as error:  # onnxruntime's exceptions share no base class but this
+        raise QdqError(where, f"onnxruntime refuses it ({one_line(error)})", "run onnx.checker on it") from error
+    if providers[0] not in session.get_providers():
+        raise QdqError("--provider", f"{providers[0]} does not start on this machine", "use --provider cpu")
+    return session
+
+
+def skeleton(
+    proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], view: GraphView, folder: Path | None
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external)."""
+    model = onnx.ModelProto(
+        ir_version=max(4, proto.ir_version), opset_import=proto.opset_import, functions=proto.functions
+    )
+    if not model.opset_import:
+        model.opset_import.add(version=1)  # what IR versions 1 and 2 mean by none
+    model.graph.name = proto.graph.name or "graph"
+    model.graph.node.extend(nodes)
+    _free_names(model.graph)
+    fed = frozenset(view.inputs)
+    model.graph.input.extend(value for value in proto.graph.input if value.name in fed)
+    pooled = {name for node in model.graph.node if node.op_type.endswith("PoolGrad") for name in node.output}
+    model.graph.value_info.extend(value for value in proto.graph.value_info if value.name in pooled)  # else it crashes
+    model.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+    lent: dict[str, Array] = {}
+    read = _read_names(model.graph)
+    for tensor in proto.graph.initializer:
+        if tensor.name not in read:
+            continue  # onnxruntime drops it first, and then misses what it should replace with the lent one
+        if bytes_needed(tensor) > _INLINE_BYTES or is_external(tensor):
+            array = array_of(tensor, folder)
+            if array.dtype.kind in _LENT_KINDS and array.nbytes > _INLINE_BYTES:
+                lent[tensor.name] = array
+                model.graph.initializer.append(_stand_in(tensor))
+                continue
+            tensor = onnx.numpy_helper.from_array(array, tensor.name)
+        model.graph.initializer.append(tensor)
+    _inline_attributes(model.graph, folder)
+    return model, lent
+
+
+def _read_names(graph: onnx.GraphProto) -> set[str]:
+    """What the nodes read, and what their bodies do."""
+    names = {name for node in graph.node for name in node.input}
+    for node in graph.node:
+        names.update(captured_names(Node(node, 0)))
+    return names
+
+
+def _free_names(graph: onnx.GraphProto) -> None:
+    """Take the name from nodes whose name another has: onnxruntime refuses what ONNX allows."""
+    seen: set[str] = set()
+    for node in graph.node:
+        if node.name in seen:
+            node.ClearField("name")
+        seen.add(node.name)
+
+
+def _stand_in(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """A tensor of the same name, type and shape whose bytes come from elsewhere."""
+    stand_in = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    stand_in.data_location = onnx.TensorProto.EXTERNAL
+    stand_in.external_data.add(key="location", value="lent by qdqtool")
+    return stand_in
+
+
+def _inline_attributes(graph: onnx.GraphProto, folder: Path | None) -> None:
+    """Bring external tensors of Constant nodes and of bodies in: a session made from bytes finds no files."""
+    stack = [graph]
+    while stack:
+        one = stack.pop()
+        if one is not graph:
+            for tensor in filter(is_external, one.initializer):
+                tensor.CopyFrom(onnx.numpy_helper.from_array(array_of(tensor, folder), tensor.name))
+        for node in one.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t") and is_external(attribute.t):
+                    attribute.t.CopyFrom(onnx.numpy_helper.from_array(array_of(attribute.t, folder), attribute.t.name))
+                if attribute.HasField("g"):
+                    stack.append(attribute.g)
+                stack.extend(attribute.graphs)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--method auto` from counted histograms to a table: pick samples, let choose.py choose, spread what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.methods import predicted_sqnr, scale_from_amax
+from qdqtool.data.loader import Batch, Feed, inputs_of
+from qdqtool.data.subset import pick_samples
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.propagate_scales import spread_scales
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.rulebook import load_rules
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.selection.choose import Choice, Source, choose
+
+# Samples that the shadow pass runs. 16 choose no better than 8: the detectors agree with their float models alike,
+# within what other images change.
+SHADOW_SAMPLES = 8
+# Where cut tensors stand in the facts of a table.
+CUTS = "cuts"
+
+
+def auto_table(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    feed: Iterable[Batch],
+    table: ScaleTable,
+    histograms: Mapping[str, Histogram],
+    options: CalibrationOptions,
+    placing: PlanOptions | None = None,
+) -> ScaleTable:
+    """The table with the scales that the readers of each point choose, in place of each tensor's own.
+
+    Args:
+        proto: the plain model.
+        folder: where its external data lie.
+        feed: walked once more; only its `SHADOW_SAMPLES` samples of the smallest digests are run.
+        table: by `mse`, of the same data.
+        histograms: that it was read from.
+        options: provider, and what messages call the model.
+        placing: where `insert` will put the pairs; None for its defaults with every head in INT8.
+
+    Returns:
+        Points say ``auto:`` and what proposed their clipping value; tensors that hold the values of a point have its
+        scale; the others stay as they were. `facts` gains the tensors to cut at, the number of samples run and, where
+        asked for, what was tried: tensor -> method -> [clipping value, loss].
+
+    Raises:
+        QdqError: the feed gives nothing when it is walked again; what `choose` refuses.
+    """
+    placing = placing or PlanOptions(float_heads="none")
+    source = source_of(proto, folder, feed, histograms, options)
+    choice = choose(source, placing)
+    scales = _spread(GraphView(proto.graph, folder), placing, table.scales, _points(choice, table))
+    facts: dict[str, Any] = {**table.facts, "method": "auto", "shadow_samples": len(source.samples)}
+    if choice.cuts:
+        facts[CUTS] = list(choice.cuts)
+    if options.candidates:
+        facts["candidates"] = {
+            name: {one.method: [float(one.amax), loss] for one, loss in tried} for name, tried in choice.tried.items()
+        }
+    if "predicted" in facts:
+        facts["predicted"] = _told_again(facts["predicted"], scales, histograms)
+    return ScaleTable(scales, table.unscaled, facts)
+
+
+def source_of(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    feed: Iterable[Batch],
+    histograms: Mapping[str, Histogram],
+    options: CalibrationOptions,
+    count: int = SHADOW_SAMPLES,
+) -> Source:
+    """What `choose` needs, its samples picked by what they hold.
+
+    Raises:
+        QdqError: the feed gives nothing.
+    """
+    inputs = feed.inputs if isinstance(feed, Feed) else inputs_of(proto.graph)
+    samples = pick_samples(feed, inputs, count)
+    if not samples:
+        raise QdqError("data", "gives nothing when it is walked again", "--method auto walks it twice: give a list")
+    return Source(proto, folder, samples, histograms, options.provider, options.where)
+
+
+def _points(choice: Choice, table: ScaleTable) -> dict[str, Scale]:
+    return {
+        name: replace(table[name], bits=Scale.of(scale_from_amax(taken.amax, name)).bits, method=f"auto:{taken.method}")
+        for name, taken in choice.taken.items()
+        if name in table
+    }
+
+
+def _spread(
+    view: GraphView, placing: PlanOptions, scales: Mapping[str, Scale], points: Mapping[str, Scale]
+) -> dict[str, Scale]:
+    """Scales in the order they came: of points, of what holds the values of a point, of all others."""
+    rules = load_rules(placing.target, placing.trt_version, placing.rules)
+    same = spread_scales(view, rules, points).scales
+    spread = {**scales}
+    for name, scale in scales.items():
+        if name in points:
+            spread[name] = points[name]
+        elif name in same:
+            spread[name] = replace(scale, bits=same[name].bits, method=f"auto: {same[name].method}")
+    return spread
+
+
+def _told_again(
+    predicted: Mapping[str, Any], scales: Mapping[str, Scale], histograms: Mapping[str, Histogram]
+) -> dict[str, Any]:
+    """The predicted signal to noise with the scales that were chosen beside that with the other method's."""
+    decibel = {
+        name: [round(min(predicted_sqnr(histograms[name], float(scales[name].bits) * 127), 999.0), 2), other]
+        for name, (_, other) in predicted["decibel"].items()
+    }
+    return {**predicted, "decibel": decibel}

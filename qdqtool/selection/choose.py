@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--method auto`: of the candidates of each tensor the one whose readers lose least, tied tensors together.
+
+What each reader loses comes from the shadow pass and, where a reader has no weight, from the histogram. Everything that
+decides is a sum in an order of its own, so neither the order of the data nor the batch changes a scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.amax.candidates import Candidate, candidates, distinct
+from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.methods import predicted_mse, scale_from_amax
+from qdqtool.data.loader import Batch
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.match.requantize_points import possible_cuts
+from qdqtool.match.restrict import activation_sites, sites_behind
+from qdqtool.rulebook import load_rules
+from qdqtool.selection.shadow import Felt, Trial, shadow_pass
+
+Float64 = npt.NDArray[np.float64]
+
+# A scale is split where that takes away more than this share of what its readers lose, requantisation counted in.
+CUT_GAIN = 0.25
+# An operator that loses all of its signal has lost it: more error on top is no worse.
+_LOST = 1.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is chosen for.
+
+    Attributes:
+        proto: a plain model.
+        folder: where its external data lie.
+        samples: what the shadow pass runs, in an order that does not depend on where they come from.
+        histograms: of all data, for every tensor that may be a point.
+        provider: what onnxruntime runs on.
+        where: what messages call the model.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None
+    samples: Sequence[Batch]
+    histograms: Mapping[str, Histogram]
+    provider: str = "cpu"
+    where: object = "model"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which clipping value each point takes.
+
+    Attributes:
+        taken: tensor -> what proposes its clipping value.
+        tried: tensor -> every candidate with the loss of all readers of its scale: what `taken` is the least of.
+        losses: first output of a weighted operator -> the part of its signal that is lost with what was chosen.
+        cuts: tensors that got a pair of their own, so that a shared scale could be split.
+    """
+
+    taken: Mapping[str, Candidate]
+    tried: Mapping[str, tuple[tuple[Candidate, float], ...]]
+    losses: Mapping[str, float]
+    cuts: tuple[str, ...]
+
+
+def choose(source: Source, options: PlanOptions | None = None, *, cut: bool = True) -> Choice:
+    """Choose for every point of a model.
+
+    Args:
+        source: the model and what was seen of it.
+        options: where the points are.
+        cut: whether shared scales may be split.
+
+    Raises:
+        QdqError: what `make_plan` and `shadow_pass` refuse.
+    """
+    options = options or PlanOptions()
+    view = GraphView(source.proto.graph, source.folder)
+    rules = load_rules(options.target, options.trt_version, options.rules)
+    cuts = [name for name in possible_cuts(view, rules) if name in source.histograms] if cut else []
+    classes = _Classes(view, source, options, cuts)
+    movers = frozenset(node.key for node, _ in nodes_of(view, rules, rules.commutes))
+    costs = _costs(view, source, classes, movers)
+    kept = classes.merge(costs.total)
+    return _chosen(classes, costs, kept)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Per class what its readers lose with each candidate of the class, and the same per weighted operator."""
+
+    total: dict[str, Float64]
+    operators: dict[str, tuple[str, Float64]]
+
+
+class _Classes:
+    """Points that share a scale, with every possible cut made; and which of them the uncut plan ties.
+
+    Attributes:
+        plan: with every cut.
+        members: first tensor of a class -> its tensors.
+        grid: first tensor -> its candidates, those of all its members among them; one list for classes that one scale
+            may have to serve.
+    """
+
+    def __init__(self, view: GraphView, source: Source, options: PlanOptions, cuts: Sequence[str]) -> None:
+        self._known = known = source.histograms
+        while True:
+            self.plan = make_plan(view, options, cuts=cuts)
+            alive = (
+                (first, [name for name in names if name in known and known[name].amax > 0])
+                for first, names in self.plan.ties().items()
+            )
+            self.members = {first: names for first, names in alive if names}
+            self.of = {name: first for first, names in self.members.items() for name in names}
+            self.edges = self._edges(view, [name for name in cuts if name in self.of])
+            if len(self.edges) == len(cuts):
+                break
+            cuts = [name for name, _, _ in self.edges]  # behind the others nothing is INT8, or the scale is one
+        self.grid = self._grids(known)
+
+    def _edges(self, view: GraphView, cuts: list[str]) -> list[tuple[str, str, str]]:
+        """(tensor, class its values come from, its own class) of each cut between two classes."""
+        points = {point.tensor for point in self.plan.activations}
+        edges = []
+        for name in cuts:
+            maker = view.maker(name)
+            sites = set() if maker is None else sites_behind(view, maker.inputs[0], points)
+            before = {self.of.get(site) for site in sites}
+            first = before.pop() if len(before) == 1 else None
+            if first is not None and first != self.of[name]:
+                edges.append((name, first, self.of[name]))
+        return edges
+
+    def _grids(self, known: Mapping[str, Histogram]) -> dict[str, tuple[Candidate, ...]]:
+        roots = _Sets(self.members)
+        for _, before, after in self.edges:
+            roots.join(before, after)
+        grids: dict[str, tuple[Candidate, ...]] = {}
+        for group in roots.all():
+            proposed = candidates(_merged(known[name] for first in group for name in self.members[first]))
+            parts = [self.members[first] for first in group] if len(group) > 1 else []
+            names = [name for first in group for name in self.members[first]]
+            for part in [*parts, *([name] for name in names if len(names) > 1)]:
+                proposed += candidates(_merged(known[name] for name in part))
+            grids.update(dict.fromkeys(group, tuple(distinct(proposed))))
+        return grids
+
+    def merge(self, total: Mapping[str, Float64]) -> _Sets:
+        """Undo the cuts that do not pay, the least useful first; what remains apart is cut."""
+        sets = _Sets(self.members)
+        cost = {first: total[first] for first in self.members}
+        while True:
+            gains = []
+            for name, before, after in self.edges:
+                a, b = sets.root(before), sets.root(after)
+                if a != b:  # of several ways between two sets each is told; all close together
+                    gains.append((self._gain(name, cost[a], cost[b], sets.members(b)), name, a, b))
+            if not gains or min(gains)[0] >= CUT_GAIN:
+                return sets
+            _, _, a, b = min(gains)
+            joined = cost[a] + cost[b]
+            sets.join(a, b)
+            cost[sets.root(a)] = joined
+
+    def _gain(self, name: str, before: Float64, after: Float64, readers: Sequence[str]) -> float:
+        """Share of the loss with one scale that two scales take away, the second rounding of the tensor counted in.
+
+        That adds to what the readers behind the cut lose in proportion to the squared error it makes of their input.
+        """
+        grid = self.grid[readers[0]]
+        together = float((before + after).min())
+        first, second = grid[int(before.argmin())].amax, grid[int(after.argmin())].amax
+        parts = [self._known[one] for reader in readers for one in self.members[reader]]
+        noise = sum(part.count * predicted_mse(part, second) for part in parts)
+        more = self._known[name].count * predicted_mse(self._known[name], first)
+        apart = float(before.min()) + float(after.min()) * (1.0 + (more / noise if noise > 0 else 0.0))
+        return (together - apart) / together if together > 0 else 0.0
+
+
+def _costs(view: GraphView, source: Source, classes: _Classes, movers: frozenset[str]) -> _Costs:
+    """Ask every reader of every class."""
+    trials, asked = _trials(view, classes)
+    felt = shadow_pass(source.proto, source.folder, source.samples, trials, source.provider, source.where)
+    total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}
+    operators = {}
+    for key, first in asked.items():
+        loss = _loss(felt[key]) if key in felt else None
+        if loss is not None:
+            total[first] += loss
+            operators[key] = (first, loss)
+    for point in classes.plan.activations:
+        if point.tensor not in classes.of:
+            continue
+        first = classes.of[point.tensor]
+        for read in point.reads:
+            if read.node not in movers and read.node not in operators:
+                node = view.producer[read.node]
+                total[first] += _rounding(source.histograms, point.tensor, node, classes.grid[first])
+    for first, cost in total.items():
+        if not cost.any():  # nobody was heard: the tensors themselves
+            for name in classes.members[first]:
+                cost += _rounding(source.histograms, name, None, classes.grid[first])
+    return _Costs(total, operators)
+
+
+def _trials(view: GraphView, classes: _Classes) -> tuple[list[Trial], dict[str, str]]:
+    """One for each weighted operator that reads points, and the class it reads."""
+    axes = {read.node: point.axis for point in classes.plan.weights for read in point.reads}
+    points = {point.tensor for point in classes.plan.activations}
+    read = {read.node for point in classes.plan.activations for read in point.reads}
+    trials, asked = [], {}
+    for node in sorted(view.nodes, key=lambda node: (node.level, node.key)):
+        if weight_index(view, node) is None or not (node.key in axes or node.key in read):
+            continue
+        first = next(
+            (classes.of[site] for site in sorted(activation_sites(view, node, points)) if site in classes.of), None
+        )
+        if first is not None:
+            scales = tuple(scale_from_amax(one.amax) for one in classes.grid[first])
+            trials.append(Trial(node.key, scales, axes.get(node.key), node.key in axes))
+            asked[node.key] = first
+    return trials, asked
+
+
+def _loss(felt: Felt) -> Float64 | None:
+    """Error over signal at the operator's output; what is constant per channel counts twice, for it adds up."""
+    if not felt.heard:
+        return None
+    return np.minimum((felt.error + felt.shift) / felt.signal, _LOST)
+
+
+def _rounding(
+    histograms: Mapping[str, Histogram], tensor: str, node: Node | None, grid: Sequence[Candidate]
+) -> Float64:
+    """The error of a tensor over the signal of what a sum makes of it, or over its own."""
+    hist = histograms[tensor]
+    output = node.outputs[0] if node is not None and node.op in ("Add", "Sub", "Sum") else tensor
+    signal = _variance(histograms.get(output, hist)) or _variance(hist)
+    if not signal > 0:
+        return np.zeros(len(grid))
+    return np.minimum(np.array([predicted_mse(hist, one.amax) for one in grid]) / signal, _LOST)
+
+
+def _variance(hist: Histogram) -> float:
+    """Of all finite values, taken in the middle of their bins."""
+    many, first, second = max(hist.finite, 1), 0.0, 0.0
+    for side, sign in ((0, 1.0), (1, -1.0)):
+        filled = np.flatnonzero(hist.counts[side])
+        counts = hist.counts[side][filled].astype(np.float64)
+        middle = (filled + 0.5) * math.ldexp(1.0, hist.exponents[side] - 12)
+        first += sign * float(counts @ middle)
+        second += float(counts @ middle**2)
+    return max(second / many - (first / many) ** 2, 0.0)
+
+
+def _chosen(classes: _Classes, costs: _Costs, kept: _Sets) -> Choice:
+    taken: dict[str, Candidate] = {}
+    tried: dict[str, tuple[tuple[Candidate, float], ...]] = {}
+    best: dict[str, int] = {}
+    for group in kept.all():
+        cost = sum((costs.total[first] for first in group), np.zeros(len(classes.grid[group[0]])))
+        at = int(cost.argmin())
+        pairs = tuple(zip(classes.grid[group[0]], (float(value) for value in cost), strict=True))
+        for first in group:
+            best[first] = at
+            taken.update(dict.fromkeys(classes.members[first], pairs[at][0]))
+            tried.update(dict.fromkeys(classes.members[first], pairs))
+    cuts = tuple(name for name, before, after in classes.edges if kept.root(before) != kept.root(after))
+    losses = {key: float(loss[best[first]]) for key, (first, loss) in costs.operators.items()}
+    return Choice(taken, tried, losses, cuts)
+
+
+def _merged(parts: Iterable[Histogram]) -> Histogram:
+    whole = Histogram()
+    for part in parts:
+        whole.merge(part)
+    return whole
+
+
+class _Sets:
+    """Disjoint sets of names, each known by its first in the order they were given."""
+
+    def __init__(self, names: Mapping[str, object]) -> None:
+        self._order = {name: place for place, name in enumerate(names)}
+        self._root = {name: name for name in names}
+
+    def root(self, name: str) -> str:
+        while self._root[name] != name:
+            name = self._root[name]
+        return name
+
+    def join(self, one: str, other: str) -> None:
+        first, second = sorted((self.root(one), self.root(other)), key=self._order.__getitem__)
+        self._root[second] = first
+
+    def members(self, root: str) -> list[str]:
+        return [name for name in self._order if self.root(name) == root]
+
+    def all(self) -> list[list[str]]:
+        groups: dict[str, list[str]] = {}
+        for name in self._order:
+            groups.setdefault(self.root(name), []).append(name)
+        return list(groups.values())

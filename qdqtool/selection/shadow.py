@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shadow pass: what each weighted operator feels of each candidate scale of its input, in one run per sample.
+
+Beside every operator of the float graph a shadow of it computes with int8 weights on the float input quantised with
+every candidate, the candidates side by side along the first axis. A few sums leave the graph, no tensor does. What the
+sums are good for is decided elsewhere (choose.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.data.loader import Batch
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.weighted import weight_index
+from qdqtool.runtime.activations import OrtActivations
+
+Float64 = npt.NDArray[np.float64]
+
+# onnxruntime's own domain: its QuantizeLinear takes every opset of a model, ONNX's only those from 10 on.
+_DOMAIN = "com.microsoft"
+# Shadow weights held at a time; a larger model is run in several parts.
+_PART_BYTES = 256 << 20
+_SPATIAL = ("Conv", "ConvTranspose")
+# Below this opset operators do not broadcast as written here.
+_OLDEST = 7
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A weighted operator, the scales its input is tried with, and the axis of its weight with one scale per channel.
+
+    Attributes:
+        node: first output of the operator.
+        scales: float32 scales of the input.
+        axis: of the weight; None for one scale.
+        int8: whether its weight is quantised; a float head that reads an INT8 tensor has a float one.
+    """
+
+    node: str
+    scales: tuple[np.float32, ...]
+    axis: int | None
+    int8: bool = True
+
+
+@dataclass(frozen=True)
+class Felt:
+    """What an operator felt, summed over all samples.
+
+    Attributes:
+        error: float64[scales], sum of (output with int8 - float output)^2.
+        shift: float64[scales], the part of it that is a constant per channel: elements per channel * mean^2, summed.
+        signal: sum over channels of (float output - its mean)^2.
+    """
+
+    error: Float64
+    shift: Float64
+    signal: float
+
+    @property
+    def heard(self) -> bool:
+        """Whether there was something to lose, and it could be summed: not where values beyond float32 came out."""
+        return self.signal > 0 and bool(np.isfinite([self.signal, *self.error, *self.shift]).all())
+
+
+def shadow_pass(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    samples: Sequence[Batch],
+    trials: Iterable[Trial],
+    provider: str = "cpu",
+    where: object = "model",
+) -> dict[str, Felt]:
+    """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
+
+    Sums over samples run in their order, so give them in one that does not depend on where they come from.
+
+    Args:
+        proto: a plain model of any opset; not changed.
+        folder: where its external data lie.
+        samples: what to run.
+        trials: which operators, with which scales.
+        provider: what onnxruntime runs on.
+        where: what messages call the model.
+
+    Returns:
+        First output of the operator -> what it felt; without those that no shadow can be made of.
+
+    Raises:
+        QdqError: what `OrtActivations` refuses.
+    """
+    view = GraphView(proto.graph, folder)
+    felt: dict[str, Felt] = {}
+    for part in _parts(view, trials):
+        builder = _Builder(proto, view)
+        shadows = {trial.node: names for trial in part if (names := builder.add(trial)) is not None}
+        if shadows:
+            felt.update(_run(builder.model, folder, samples, shadows, provider, where))
+    return felt
+
+
+def fake_quantised(weight: npt.NDArray[np.float32], axis: int | None) -> npt.NDArray[np.float32]:
+    """A weight after int8 with abs-max scales, per channel along `axis`: rounds half to even, saturates at +-127."""
+    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    amax = np.abs(weight).max(axis=others, keepdims=True, initial=0.0)
+    top = amax.max(initial=0.0)
+    scale = np.where(amax > 0, amax, top if top > 0 else np.float32(1)).astype(np.float32) / np.float32(127)
+    quantised: npt.NDArray[np.float32] = np.rint(weight / scale) * scale
+    return quantised
+
+
+def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:
+    """Trials in groups whose weights are small enough to be held twice."""
+    part: list[Trial] = []
+    held = 0
+    for trial in trials:
+        size = _weight_bytes(view, trial)
+        if part and held + size > _PART_BYTES:
+            yield part
+            part, held = [], 0
+        part.append(trial)
+        held += size
+    if part:
+        yield part
+
+
+def _weight_bytes(view: GraphView, trial: Trial) -> int:
+    node = view.producer[trial.node]
+    index = weight_index(view, node)
+    tensor = None if index is None else view.constant_tensor(node.inputs[index])
+    return 0 if tensor is None else 4 * int(np.prod(tensor.dims, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What one shadow gives out: the sums per scale and per channel, the float output's, its number of elements."""
+
+    error: str
+    means: str
+    square: str
+    mean: str
+    size: str
+
+
+def _run(
+    model: onnx.ModelProto,
+    folder: Path | None,
+    samples: Sequence[Batch],
+    shadows: Mapping[str, _Names],
+    provider: str,
+    where: object,
+) -> dict[str, Felt]:
+    wanted = [name for names in shadows.values() for name in vars(names).values()]
+    activations = OrtActivations(model, folder, wanted, provider, where)
+    sums: dict[str, Float64] = {}
+    for sample in samples:
+        got = {name: np.asarray(array, np.float64) for name, array in activations.run(sample)}
+        for names in shadows.values():
+            many = float(got[names.size]) / got[names.mean].size
+            parts = {
+                names.error: got[names.error],
+                names.square: got[names.square],
+                names.means: got[names.means] * many,
+                names.mean: got[names.mean] * many,
+                names.size: got[names.size],
+            }
+            for name, value in parts.items():
+                sums[name] = sums[name] + value if name in sums else value
+    return {node: _felt(sums, names) for node, names in shadows.items()}
+
+
+def _felt(sums: Mapping[str, Float64], names: _Names) -> Felt:
+    channel = sums[names.mean].reshape(-1)
+    many = float(sums[names.size]) / channel.size
+    signal = float(sums[names.square].sum()) - float((channel**2).sum()) / many
+    shift = ((sums[names.means].reshape(-1, channel.size) - channel) ** 2).sum(axis=1) / many
+    return Felt(sums[names.error].reshape(-1), shift, max(signal, 0.0))
+
+
+class _Builder:
+    """The model with shadows beside its operators; only the shadows' sums are given out."""
+
+    def __init__(self, proto: onnx.ModelProto, view: GraphView) -> None:
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(proto)
+        if not any(item.domain == _DOMAIN for item in self.model.opset_import):
+            self.model.opset_import.add(domain=_DOMAIN, version=1)
+        self._view = view
+        opsets = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
+        self._opset = max(opsets, default=1)
+        self._taken = {*view.producer, *view.initializers, *view.inputs}
+        self._shared: dict[tuple[object, ...], str] = {}
+
+    def add(self, trial: Trial) -> _Names | None:
+        """The shadow of one operator; None where its weight or its form does not allow one."""
+        node = self._view.producer[trial.node]
+        index = weight_index(self._view, node)
+        weight = None if index is None else self._view.array(node.inputs[index])
+        if index is None or weight is None or weight.dtype != np.float32 or attribute(node, "transA", 0):
+            return None
+        if self._opset < _OLDEST:
+            return None
+        channels = _channels(node, index, weight)
+        if not channels:
+            return None
+        tried = self._tried(node, node.inputs[1 - index], trial.scales)
+        inputs = list(node.inputs)
+        inputs[1 - index] = tried
+        if trial.int8:
+            quantised = fake_quantised(weight.astype(np.float32, copy=False), trial.axis)
+            inputs[index] = self._constant(quantised, node.inputs[index])
+        return self._sums(node, self._clone(node, inputs), len(trial.scales), channels)
+
+    def _tried(self, node: Node, tensor: str, scales: tuple[np.float32, ...]) -> str:
+        """The tensor quantised with every scale, side by side along the first axis; along a new one for MatMul."""
+        key = (tensor, tuple(scale.tobytes() for scale in scales), node.op == "MatMul")
+        if key not in self._shared:
+            zero = self._once("zero", np.zeros((), np.int8))
+            rows = []
+            for scale in scales:
+                step = self._constant(np.asarray(scale), f"{tensor}_step")
+                levels = self._node("QuantizeLinear", [tensor, step, zero], domain=_DOMAIN)
+                rows.append(self._node("DequantizeLinear", [levels, step, zero], domain=_DOMAIN))
+            if node.op == "MatMul":
+                rows = [self._unsqueezed(row) for row in rows]
+            self._shared[key] = self._node("Concat", rows, axis=0)
+        return self._shared[key]
+
+    def _sums(self, node: Node, tried: str, count: int, channels: int) -> _Names:
+        """What leaves the graph: sums over elements per scale, means per channel."""
+        spatial = node.op in _SPATIAL
+        plain = node.outputs[0]
+        rows = self._reshaped(tried, (count, -1))
+        gap = self._node("Sub", [rows, self._reshaped(plain, (1, -1))])
+        means = []
+        for name, many in ((tried, count), (plain, 1)):
+            if spatial:
+                name = self._reduced("ReduceMean", self._reshaped(name, (0, channels, -1)), 2)
+            means.append(self._reduced("ReduceMean", self._reshaped(name, (many, -1, channels)), 1))
+        square = self._reduced("ReduceSumSquare", self._reshaped(plain, (1, -1)), 1)
+        size = self._node("Cast", [self._node("Size", [plain])], to=int(onnx.TensorProto.FLOAT))
+        return _Names(self._reduced("ReduceSumSquare", gap, 1), means[0], square, means[1], size)
+
+    def _clone(self, node: Node, inputs: list[str]) -> str:
+        made = self.model.graph.node.add()
+        made.CopyFrom(node.proto)
+        del made.input[:], made.output[1:]
+        made.input.extend(inputs)
+        made.output[0] = self._unique(node.outputs[0])
+        made.name = made.output[0]
+        return str(made.name)
+
+    def _reduced(self, op: str, name: str, axis: int) -> str:
+        """A reduction along one axis, kept with size 1; its axes are an attribute before opset 18."""
+        if self._opset >= 18:
+            return self._node(op, [name, self._once(f"axis{axis}", np.array([axis], np.int64))], keepdims=1)
+        return self._node(op, [name], axes=[axis], keepdims=1)
+
+    def _unsqueezed(self, name: str) -> str:
+        if self._opset >= 13:
+            return self._node("Unsqueeze", [name, self._once("axis0", np.array([0], np.int64))])
+        return self._node("Unsqueeze", [name], axes=[0])
+
+    def _reshaped(self, name: str, shape: tuple[int, ...]) -> str:
+        return self._node("Reshape", [name, self._once(f"shape{shape}", np.array(shape, np.int64))])
+
+    def _once(self, name: str, value: npt.NDArray[np.generic]) -> str:
+        key = ("once", name)
+        if key not in self._shared:
+            self._shared[key] = self._constant(value, name)
+        return self._shared[key]
+
+    def _constant(self, value: npt.NDArray[np.generic], name: str) -> str:
+        made = self._unique(name)
+        self.model.graph.initializer.append(onnx.numpy_helper.from_array(value, made))
+        return made
+
+    def _node(self, op: str, inputs: list[str], domain: str = "", **attributes: Any) -> str:
+        made = self._unique(f"{inputs[0]}_{op}")
+        self.model.graph.node.append(onnx.helper.make_node(op, inputs, [made], made, domain=domain, **attributes))
+        return made
+
+    def _unique(self, name: str) -> str:
+        made = f"{name}_shadow{len(self._taken)}"
+        while made in self._taken:
+            made += "_"
+        self._taken.add(made)
+        return made
+
+
+def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:
+    """Size of the output's channel axis: the second of Conv and kin, the last of products; 0 where there is none."""
+    if node.op == "Conv":
+        return int(weight.shape[0])
+    if node.op == "ConvTranspose":
+        group = attribute(node, "group", 1)
+        return int(weight.shape[1]) * (group if isinstance(group, int) else 1)
+    if node.op == "Gemm":
+        return int(weight.shape[0 if attribute(node, "transB", 0) else 1])
+    return int(weight.shape[-1]) if index == 1 and weight.ndim == 2 else 0

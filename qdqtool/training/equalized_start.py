@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where fine-tuning starts: the model as it is, or with its channels evened out where that alone loses less."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import onnx
+
+from qdqtool.conditioning.equalize_fixed_scales import equalise_within
+from qdqtool.data.loader import Batch, inputs_of
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
+from qdqtool.progress import is_shown
+from qdqtool.training.batches import Batches
+from qdqtool.training.finished_model import Samples, output_gains
+from qdqtool.training.training_graph import Form
+
+MakeForm = Callable[[onnx.ModelProto], Form]
+_MOST = 512  # samples that channels are measured on
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What is trained.
+
+    Attributes:
+        given: the training form of the model as it was given.
+        form: that of what is trained: the same, or one of the same graph with evened weights.
+        evened: the tensors that had their channels evened out.
+        notes: what was done about it, a sentence each.
+    """
+
+    given: Form
+    form: Form
+    evened: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class _Few:
+    """At most `_MOST` samples, at even distances along the data, a bar on stderr at each walk."""
+
+    def __init__(self, opened: Opened, batches: Batches, progress: bool | None) -> None:
+        self._samples = Samples(batches, [one.name for one in inputs_of(opened.proto.graph)])
+        self._total = batches.count + batches.held_samples
+        self._shown = is_shown(progress)
+
+    def __iter__(self) -> Iterator[Batch]:
+        step = -(-self._total // _MOST)
+        few = islice(self._samples, 0, None, step)
+        if not self._shown:
+            return few
+        from tqdm import tqdm
+
+        total = -(-self._total // step)
+        return iter(tqdm(few, desc="equalise", total=total, unit="sample", file=sys.stderr, leave=False))
+
+
+def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches, progress: bool | None = None) -> Start:
+    """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
+
+    Args:
+        opened: the Q/DQ model.
+        make: a Q/DQ model with the same graph -> its training form.
+        form: that of the model as it is.
+        batches: the data; its samples are run one by one.
+        progress: whether a bar is drawn; None draws one where stderr is a terminal.
+
+    Returns:
+        The start, a note in it where the model cannot be run as evening it out would want it.
+    """
+    try:
+        within = equalise_within(opened.proto, opened.folder, _Few(opened, batches, progress))
+    except QdqError as error:
+        return Start(form, form, notes=(f"channels stay as they are: {error.where} {error.reason}",))
+    if not within.tensors:
+        return Start(form, form, notes=(f"channels stay as they are: {within.why_not}",) if within.why_not else ())
+    gains = output_gains(form, opened, within.proto, batches)
+    ends = np.array([(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()])
+    before, after = ends.reshape(-1, 2).mean(axis=0).tolist() if len(ends) else (0.0, 0.0)
+    if after < before:
+        told = f"outputs would go from {before:.1f} to {after:.1f} dB"
+        return Start(form, form, notes=(f"channels stay as they are: evened out within their scales, {told}",))
+    count = len(within.tensors)
+    whose = "1 tensor had its" if count == 1 else f"{count} tensors had their"
+    told = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
+    return Start(form, make(within.proto), within.tensors, (f"{whose} channels evened out within the scales{told}",))

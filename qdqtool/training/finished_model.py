@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done with a fine-tuned model: judged by its task, measured at its outputs, its scale table renewed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.artifacts import store_table, stored_table
+from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.data.loader import Batch, Data, FeedOptions, inputs_of
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import FINETUNED, set_metadata
+from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.passes.peel import peel_pairs
+from qdqtool.runtime.executor import Executor, out_of_reach
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.simulation import pairing
+from qdqtool.training.batches import Batches
+from qdqtool.training.losses.teacher import float_twin
+from qdqtool.training.training_graph import Form
+from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+
+Values = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class TaskMetric:
+    """A metric of `evaluate` that decides which weights are best.
+
+    Attributes:
+        data: labelled data, not that which is trained on.
+        labels: the truth, see `evaluate`; None where the data tells it.
+        options: metric, decoder, names; without a baseline.
+        feed: how data is read.
+    """
+
+    data: Data
+    labels: str | Path | None = None
+    options: EvaluateOptions = field(default_factory=EvaluateOptions)
+    feed: FeedOptions = field(default_factory=FeedOptions)
+
+    @property
+    def name(self) -> str:
+        """What is measured: 1 less the metric, so that less is better."""
+        return f"1 - {self.options.metric or 'metric'}"
+
+    def told(self) -> dict[str, str]:
+        """What of it decides the outcome, as text."""
+        return {"data": str(self.data), "labels": str(self.labels), "metric": str(self.options.metric)}
+
+
+class TaskJudge:
+    """1 less the task's first metric, by `evaluate`; the file is judged as it would be written."""
+
+    def __init__(self, task: TaskMetric, form: Form, exported: Sequence[str], opened: Opened) -> None:
+        self._task, self._form, self._exported = task, form, frozenset(exported)
+        self._opened = opened
+
+    def __call__(self, values: Values) -> float:
+        """See `loop.Subject.judge`."""
+        proto = self._form.write({name: value for name, value in values.items() if name in self._exported})
+        task, options = self._task, replace(self._task.options, progress=False)
+        found = evaluate(proto, task.data, task.labels, options, task.feed)
+        metric = next(iter(found.figures))
+        return 1.0 - found.value(metric)
+
+
+@dataclass(frozen=True)
+class OutputGain:
+    """One output against the same of the model in float, on held-out samples: SQNR in dB before and after."""
+
+    output: str
+    before: float
+    after: float
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON, which has no infinity."""
+        ends = {"before_db": self.before, "after_db": self.after}
+        return {"output": self.output, **{k: v if np.isfinite(v) else None for k, v in ends.items()}}
+
+
+def output_gains(form: Form, opened: Opened, tuned: onnx.ModelProto, batches: Batches) -> tuple[OutputGain, ...]:
+    """How far each float output lies from the model in float, before and after, by the reference executor."""
+    plain = float_twin(form.proto)
+    lost = out_of_reach(plain, form.folder)
+    names = [value.name for value in plain.graph.output if value.name not in lost]
+    if not names:
+        return ()
+    float_run = Executor(plain, form.folder, names, opened.name)
+    found = []
+    for proto in (opened.proto, tuned):
+        runs = (float_run, Executor(proto, opened.folder, names, opened.name))
+        counted = ((len(next(iter(batch.values()))), batch) for batch in batches.held)
+        found.append(pairing.measure(runs, {name: (name, name) for name in names}, counted).measures)
+    return tuple(OutputGain(n, found[0][n].sqnr, found[1][n].sqnr) for n in names if n in found[0] and n in found[1])
+
+
+def finished_model(
+    tuned: onnx.ModelProto, folder: Path | None, batches: Batches, facts: Mapping[str, Any] | None
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The model with its training told in the metadata, and scales measured again that no pair fixes.
+
+    Args:
+        tuned: the Q/DQ model; changed in place.
+        folder: where its external data lie.
+        batches: the data.
+        facts: what is told of the training; None where its weights are those of the input, and all stays.
+
+    Returns:
+        The model, and notes.
+    """
+    if facts is None:
+        return tuned, ()
+    table = stored_table(tuned)
+    notes: tuple[str, ...] = ()
+    apart = None if table is None else _apart(tuned, folder)
+    if table is not None and apart is None:
+        notes = ("the scales in the metadata stay as they were: no cache holds those of these Q/DQ",)
+    elif table is not None and apart is not None:
+        table, again = _measured_again(*apart, folder, table, batches)
+        store_table(tuned, table)
+        notes = (f"{again} scales of the table in the metadata, which no Q/DQ fixes, were measured again",)
+    set_metadata(tuned, FINETUNED, json.dumps(dict(facts)))
+    return tuned, notes
+
+
+def _apart(tuned: onnx.ModelProto, folder: Path | None) -> tuple[onnx.ModelProto, Mapping[str, Scale]] | None:
+    """The plain model and the scales of its pairs; None where `peel` could not take those out, such as four bits."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(tuned)
+    try:
+        peeled = peel_pairs(GraphView(plain.graph, folder), on_conflict="max", on_asymmetric="widen", ends=True)
+    except QdqError:
+        return None
+    return plain, peeled.scales
+
+
+def _measured_again(
+    plain: onnx.ModelProto, pairs: Mapping[str, Scale], folder: Path | None, table: ScaleTable, batches: Batches
+) -> tuple[ScaleTable, int]:
+    """The table with what the weights of now make of every tensor without a pair, by the method that it had.
+
+    Tensors with a pair have its scale; those that follow such a tensor (`auto`) keep theirs.
+    """
+    method = str(table.facts.get("method", "mse"))
+    names = [one.name for one in inputs_of(plain.graph)]
+    how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
+    found = calibrate_scales(plain, folder, Samples(batches, names), how)
+    scales: dict[str, Scale] = {}
+    again = 0
+    for name, scale in {**table.scales, **found.scales}.items():
+        before = table.get(name)
+        if name in pairs:
+            scales[name] = replace(before or scale, bits=pairs[name].bits)
+        elif name in found and (before is None or not before.method.startswith("auto")):
+            scales[name] = scale
+            again += 1
+        elif before is not None:
+            scales[name] = before
+    return ScaleTable(scales, {**table.unscaled, **found.unscaled}, table.facts), again
+
+
+class Samples:
+    """The inputs of all samples, walked as often as wanted; labels left out."""
+
+    def __init__(self, batches: Batches, names: Sequence[str]) -> None:
+        self._batches, self._names = batches, names
+
+    def __iter__(self) -> Iterator[Batch]:
+        return ({name: sample[name] for name in self._names} for sample in self._batches.every())
+
+
+def check_judgeable(opened: Opened) -> None:
+    """Refuse a model whose weights lie in other files, which a task metric would have to copy at each measurement.
+
+    Raises:
+        QdqError: it is such a model.
+    """
+    if any(tensor.external_data for tensor in opened.proto.graph.initializer):
+        raise QdqError(opened.name, "keeps weights in other files, and --eval-data writes it often", "leave that out")

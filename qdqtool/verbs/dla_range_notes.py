@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of operators that read two ranges where the DLA wants one. Which they are is in `match/ties.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qdqtool.graph.view import GraphView
+from qdqtool.match.shared_scales import unequal_inputs
+from qdqtool.rulebook import RuleBook
+
+WANTED = "the DLA wants one range for both inputs of an elementwise layer (NvInfer.h, IElementWiseLayer)"
+
+
+def notes_of_two_ranges(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32], todo: str) -> list[str]:
+    """A warning that names the first of these operators and says what to do; none where there is none.
+
+    Args:
+        view: a plain graph.
+        rules: of the target and version; those of a GPU want nothing.
+        scales: what stands in the cache.
+        todo: how this verb's user gets them computed in FP16.
+    """
+    found = unequal_inputs(view, rules, scales)
+    if not found:
+        return []
+    first = view.producer[found[0]]
+    many = f"1 operator reads two, {first.name} ({first.op})"
+    if len(found) > 1:
+        many = f"{len(found)} operators read two, such as {first.name} ({first.op})"
+    return [f"{WANTED}, and {many}; they should compute in FP16: {todo}"]

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `finetune` is asked for and what it gives back, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qdqtool.autodiff.backends import BackendName
+from qdqtool.graph.io import ModelSource
+from qdqtool.training.finished_model import OutputGain, TaskMetric
+from qdqtool.training.losses.options import LossOptions
+from qdqtool.training.options import RunOptions, UpdateOptions
+from qdqtool.training.training_graph import BatchNorms, Ranges
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """How a Q/DQ model is fine-tuned.
+
+    Attributes:
+        loss: what is minimised; without anything, the distance to the model in float.
+        update: optimiser and rates.
+        run: how long, seed, checkpoint, log.
+        ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
+        bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
+        freeze: patterns of initialisers and nodes that are not trained.
+        backend: what makes gradients.
+        teacher: another float model to learn from; None for the model's own float twin.
+        augment: some of flip, crop, colour, for pictures without labels; None for all of them there.
+        equalise: whether channels are evened out within the scales before the first step, where the model in float is
+            what is learned and nothing is frozen.
+        batch: samples in one run; None for 1, or for what the model fixes.
+        memory: bytes of samples that may be held.
+        task: measures the task on labelled data in place of the loss.
+        provider: what onnxruntime runs on.
+    """
+
+    loss: LossOptions = field(default_factory=LossOptions)
+    update: UpdateOptions = field(default_factory=UpdateOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+    ranges: Ranges = "fixed"
+    bn: BatchNorms = "keep"
+    freeze: tuple[str, ...] = ()
+    backend: BackendName = "auto"
+    teacher: ModelSource | None = None
+    augment: tuple[str, ...] | None = None
+    equalise: bool = True
+    batch: int | None = None
+    memory: int = 1 << 30
+    task: TaskMetric | None = None
+    provider: str = "cpu"
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """A fine-tuned model, of the kind that was given, and what training did.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph.
+        measure: what was measured on held-out samples: "loss", or the task's metric.
+        before: its value at the start, the less the better.
+        after: of the model that is handed out.
+        step: after how many updates that was; 0 where nothing was better than the start, whose weights come back.
+        steps: updates taken.
+        planned: updates that were planned.
+        seconds: CPU seconds of the loop.
+        reason: why it ended.
+        trained: how many numbers were trained.
+        samples: how many samples were trained on.
+        held_samples: how many were held out.
+        outputs: each float output against the model in float, before and after; empty where a loss on labels or
+            another teacher drew it elsewhere.
+        checked: largest relative differences that the checks at the start found: forward, gradients.
+        backend: what made gradients.
+        notes: sentences for the user.
+    """
+
+    model: Any
+    measure: str
+    before: float
+    after: float
+    step: int
+    steps: int
+    planned: int
+    seconds: float
+    reason: str
+    trained: int
+    samples: int
+    held_samples: int
+    outputs: tuple[OutputGain, ...]
+    checked: tuple[float, float]
+    backend: str
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool finetune --json` prints."""
+        told = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
+        gains = [one.to_json() for one in self.outputs]
+        file = str(self.model) if isinstance(self.model, Path) else None
+        checks = dict(zip(("forward", "gradients"), self.checked, strict=True))
+        return {"schema": 1, "file": file, **told, "checked": checks, "outputs": gains, "notes": list(self.notes)}

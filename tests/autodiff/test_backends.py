@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One flavour of onnxruntime per environment, and the gradient back end that it allows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from qdqtool.autodiff import backends
+from qdqtool.errors import MissingPackageError, QdqError
+
+BINDING = SimpleNamespace(GradientGraphBuilder=1, GradientNodeDefinition=1, register_gradient_definition=1)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Flavours that pip knows of, and the compiled part that is there."""
+    made = SimpleNamespace(flavours=["onnxruntime-training-cpu"], binding=BINDING)
+    monkeypatch.setattr(backends, "installed_flavours", lambda: made.flavours)
+    monkeypatch.setattr(backends, "_binding", lambda: made.binding)
+    return made
+
+
+def test_the_wheel_is_taken_where_it_is(world: SimpleNamespace) -> None:
+    assert backends.check_environment() == "onnxruntime-training-cpu"
+    assert backends.has_gradient_builder() and backends.gradient_builder() is BINDING
+    assert [backends.make_backend(name).name for name in ("auto", "ort-training")] == ["ort-training"] * 2
+
+
+def test_without_the_wheel(world: SimpleNamespace) -> None:
+    world.flavours, world.binding = ["onnxruntime"], SimpleNamespace()
+    assert not backends.has_gradient_builder()
+    with pytest.raises(MissingPackageError) as error:
+        backends.make_backend("ort-training")
+    assert error.value.exit_code == 3
+    assert str(error.value).startswith(
+        "onnxruntime-training-cpu: onnxruntime is installed, which builds no gradients; in an environment of its own:"
+    )
+
+
+def test_without_any_onnxruntime(world: SimpleNamespace) -> None:
+    world.flavours = []
+    assert backends.check_environment() == "" and not backends.has_gradient_builder()
+    with pytest.raises(MissingPackageError, match="onnxruntime-training-cpu: is not installed"):
+        backends.gradient_builder()
+
+
+@pytest.mark.parametrize("name", ["auto", "builtin", "ort-training"])
+def test_two_flavours_stop_every_back_end(world: SimpleNamespace, name: backends.BackendName) -> None:
+    world.flavours = ["onnxruntime", "onnxruntime-training-cpu"]
+    with pytest.raises(MissingPackageError, match="are installed over one another; pip uninstall -y onnxruntime onnx"):
+        backends.make_backend(name)
+
+
+def test_a_wheel_that_was_written_over(world: SimpleNamespace) -> None:
+    world.binding = SimpleNamespace(GradientGraphBuilder=1)
+    assert not backends.has_gradient_builder()
+    with pytest.raises(
+        MissingPackageError, match=r"only in part .*--force-reinstall --no-deps onnxruntime-training-cpu"
+    ):
+        backends.gradient_builder()
+
+
+def test_no_such_back_end() -> None:
+    with pytest.raises(QdqError, match="--backend: 'torch' is not one; choose one of auto, builtin, ort-training"):
+        backends.make_backend("torch")  # type: ignore[arg-type]

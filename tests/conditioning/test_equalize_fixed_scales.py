@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evening out within scales: the float function and the scales of activations stay, less is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import qdqtool
+from qdqtool.conditioning.equalize_fixed_scales import Within, equalise_within
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.peel import peel_pairs
+from qdqtool.runtime.executor import Executor
+from tests.conditioning.nets import RELU, SILU, samples, spread, value_of
+from tests.graphs import model_of
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+BATCHES = [{"x": row[None]} for row in samples(12)]
+
+
+def quantised(proto: onnx.ModelProto) -> onnx.ModelProto:
+    options = qdqtool.InsertOptions(
+        plan=PlanOptions(float_heads="none"),
+        calibration=qdqtool.CalibrationOptions("max", progress=False),
+        keep_float=0,
+    )
+    made = qdqtool.insert(proto, data=lambda: BATCHES, options=options).model
+    assert isinstance(made, onnx.ModelProto)
+    return made
+
+
+def scales_of(proto: onnx.ModelProto) -> dict[str, bytes]:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return {name: scale.bits.tobytes() for name, scale in peel_pairs(GraphView(copy.graph)).scales.items()}
+
+
+def plain_of(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    peel_pairs(GraphView(copy.graph))
+    return copy
+
+
+def outputs(proto: onnx.ModelProto) -> npt.NDArray[np.float64]:
+    run = Executor(proto, None, ["y"], "m")
+    return np.concatenate([run.run(batch)["y"] for batch in BATCHES]).astype(np.float64)
+
+
+def decibels(exact: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> float:
+    return float(10 * np.log10((exact**2).sum() / ((exact - got) ** 2).sum()))
+
+
+def evened(proto: onnx.ModelProto) -> Within:
+    before = proto.SerializeToString(deterministic=True)
+    done = equalise_within(proto, None, BATCHES)
+    assert proto.SerializeToString(deterministic=True) == before
+    return done
+
+
+def test_it_loses_less_at_the_same_scales_and_computes_the_same() -> None:
+    model = spread(RELU)
+    start = quantised(model)
+    done = evened(start)
+    assert done.tensors == ("r1",)
+    assert scales_of(done.proto) == scales_of(start)
+    exact = outputs(model)
+    assert decibels(exact, outputs(plain_of(done.proto))) > 100
+    assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
+    assert [node.SerializeToString() for node in done.proto.graph.node] == [
+        node.SerializeToString() for node in start.graph.node
+    ]
+
+
+def test_the_scales_of_weights_are_what_a_builder_finds_by_them() -> None:
+    done = evened(quantised(spread(RELU)))
+    for name in ("w1", "w2"):
+        largest = np.abs(value_of(done.proto, name)).max(axis=(1, 2, 3))
+        assert np.array_equal(value_of(done.proto, f"{name}_scale"), largest / np.float32(127))
+
+
+def test_no_channel_grows_beyond_what_the_scale_holds() -> None:
+    start = quantised(spread(RELU))
+    done = evened(start)
+    run = Executor(plain_of(done.proto), None, ["r1"], "m")
+    largest = max(float(np.abs(run.run(batch)["r1"]).max()) for batch in BATCHES)
+    (limit,) = np.frombuffer(scales_of(start)["r1"], np.float32) * 127
+    assert largest == pytest.approx(limit, rel=1e-5)
+
+
+def test_a_scale_with_a_range_of_its_own_keeps_its_proportion() -> None:
+    start = quantised(spread(RELU))
+    held = next(tensor for tensor in start.graph.initializer if tensor.name == "w2_scale")
+    narrow = onnx.numpy_helper.to_array(held) * np.float32(0.5)
+    held.CopyFrom(onnx.numpy_helper.from_array(narrow, "w2_scale"))
+    done = evened(start)
+    largest = np.abs(value_of(done.proto, "w2")).max(axis=(1, 2, 3))
+    assert np.allclose(value_of(done.proto, "w2_scale"), largest / 254, rtol=1e-6)
+
+
+def test_one_scale_for_a_whole_weight_stays_one() -> None:
+    start = quantised(spread(RELU))
+    for tensor in start.graph.initializer:
+        if tensor.name in ("w1_scale", "w2_scale"):
+            largest = onnx.numpy_helper.to_array(tensor).max()
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(largest, np.float32), tensor.name))
+        elif tensor.data_type == onnx.TensorProto.INT8:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(0, np.int8), tensor.name))
+    done = evened(start)
+    assert done.tensors == ("r1",)
+    assert value_of(done.proto, "w2_scale").shape == ()
+    assert value_of(done.proto, "w2_scale") == np.abs(value_of(done.proto, "w2")).max() / np.float32(127)
+    exact = outputs(spread(RELU))
+    assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
+
+
+def test_weights_that_are_constant_nodes() -> None:
+    start = quantised(spread(RELU))
+    held = {tensor.name: tensor for tensor in start.graph.initializer if tensor.name in ("w1", "b1", "w2")}
+    for name, tensor in held.items():
+        start.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+        start.graph.initializer.remove(tensor)
+    done = evened(start)
+    assert done.tensors == ("r1",)
+    exact = outputs(spread(RELU))
+    assert decibels(exact, outputs(plain_of(done.proto))) > 100
+    assert decibels(exact, outputs(done.proto)) > decibels(exact, outputs(start)) + 3
+
+
+def test_what_could_only_be_divided_by_a_mul_stays() -> None:
+    done = evened(quantised(spread(SILU)))
+    assert (done.tensors, done.why_not) == ((), "")
+
+
+def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
+    start = quantised(spread(RELU))
+    strange = onnx.ModelProto()
+    strange.CopyFrom(start)
+    q, dq = (onnx.NodeProto() for _ in range(2))
+    pair = [n for n in start.graph.node if n.op_type.endswith("Linear") and "r1" in (n.input[0].split("_")[0],)][:2]
+    q.CopyFrom(pair[0])
+    dq.CopyFrom(pair[1])
+    q.input[0], q.output[0], dq.input[0], dq.output[0] = "c1", "c1_q", "c1_q", "c1_dq"
+    place = next(i for i, node in enumerate(strange.graph.node) if node.op_type == "Relu")
+    strange.graph.node[place].input[0] = "c1_dq"
+    strange.graph.node.insert(place, dq)
+    strange.graph.node.insert(place, q)
+    done = evened(strange)
+    assert done.proto is strange
+    assert "c1 has a pair where insert places none" in done.why_not
+
+
+def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:
+    start = quantised(spread(RELU))
+    for node in start.graph.node:
+        for index, name in enumerate(node.input):
+            if name in ("w1_scale", "w2_scale"):
+                node.input[index] = "both"
+                node.input[2] = "zero"
+    start.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0.01, np.float32), "both"))
+    start.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int8), "zero"))
+    done = evened(start)
+    assert done.proto is start
+    assert done.why_not == "a scale that several weights share would change"
+
+
+def test_a_weight_that_two_operators_read_stays() -> None:
+    text = """g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float[4,4,1,1] w1, float[4,4,3,3] w2>
+    { c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv<pads=[1,1,1,1]>(r1, w2)  r2 = Relu(c2)
+      y = Conv<pads=[1,1,1,1]>(r2, w2) }"""
+    done = evened(quantised(model_of(text)))
+    assert (done.tensors, done.why_not) == ((), "their weights are shared, or stored as integers")

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Clip(0, 6) cuts off, counted; and relu6 as a step of conditioning: opt-in, first, told."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.conditioning.edits import STEPS, Conditioned
+from qdqtool.conditioning.relu6_stats import Cut, measure_cuts
+from qdqtool.conditioning.run import Settings, condition_model
+from qdqtool.conditioning.samples import Singles
+from qdqtool.errors import QdqError
+from qdqtool.match.plan import PlanOptions
+from tests.conditioning.nets import RELU, SILU, feed_of, samples, spread
+from tests.graphs import model_of
+
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+PLAN = PlanOptions(float_heads="none")
+LARGE = 8 * samples()  # some of what Relu lets through lies above 6
+
+
+def done(proto: onnx.ModelProto, *steps: str) -> tuple[onnx.ModelProto, Conditioned]:
+    copy = onnx.ModelProto.FromString(proto.SerializeToString())
+    told = condition_model(copy, None, feed_of(proto, LARGE), Settings(steps, PLAN))
+    onnx.checker.check_model(copy, full_check=True)
+    return copy, told
+
+
+def run_model(proto: onnx.ModelProto, rows: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": rows})[0])
+
+
+def test_counts_and_the_largest_value_over_all_samples() -> None:
+    proto = model_of("g (float[N,4,6,6] x) => (float[N,4,6,6] y) { r = Relu(x)  y = Neg(r) }")
+    rows = np.zeros((3, 4, 6, 6), np.float32)
+    rows[0, 0, 0, :3] = 5, 6, 7
+    rows[2, 1, 0, :2] = -9, 12
+    found = measure_cuts(proto, None, ["r"], Singles(feed_of(proto, rows)))
+    assert found == {"r": Cut(above=2, values=432, largest=12.0)}
+    assert found["r"].told() == "0.46 % of its values lie above 6, the largest is 12"
+    assert Cut(0, 4, 5.5).told() == "none of its values lies above 6, the largest is 5.5"
+    assert Cut().told() == "its values were not seen"
+    assert measure_cuts(proto, None, [], Singles(feed_of(proto, rows))) == {}
+
+
+def test_nan_is_refused_by_name() -> None:
+    proto = model_of("g (float[N,4,6,6] x) => (float[N,4,6,6] y) { r = Relu(x)  n = Log(x)  y = Add(r, n) }")
+    rows = np.full((1, 4, 6, 6), -1, np.float32)
+    with pytest.raises(QdqError, match="n: holds NaN"):
+        measure_cuts(proto, None, ["r", "n"], [{"x": rows}])
+
+
+def test_it_is_done_where_it_is_named_and_told() -> None:
+    proto = spread(RELU)
+    made, told = done(proto, "relu6")
+    assert [node.op_type for node in made.graph.node] == ["Conv", "Clip", "Conv"]
+    (edit,) = told.edits
+    assert (edit.step, edit.site, edit.decibel) == ("relu6", "r1", 0.0)
+    assert "lie above 6" in edit.reason
+    assert 0 < told.moved["y"].decibel < 60
+    assert told.kept == {}
+    assert told.samples == len(LARGE)
+    rows = np.abs(run_model(made, LARGE) - run_model(proto, LARGE)).max()
+    assert rows > 0.01
+    entries = {entry.key: entry.value for entry in made.metadata_props}
+    assert [edit["step"] for edit in json.loads(entries["qdqtool.condition"])["edits"]] == ["relu6"]
+
+
+def test_auto_leaves_relu_alone() -> None:
+    made, told = done(spread(RELU), *STEPS)
+    assert told.count("relu6") == 0
+    assert "Clip" not in [node.op_type for node in made.graph.node]
+
+
+def test_what_is_divided_behind_it_keeps_the_function_that_it_left() -> None:
+    """Dividing is judged against the model with its Clip, the whole against the model before."""
+    proto = spread(SILU.replace("c1 = Conv(x,", "r1 = Relu(x)  c1 = Conv(r1,"))
+    made, told = done(proto, "relu6", "equalise", "smooth")
+    assert [(edit.step, edit.site) for edit in told.edits] == [("relu6", "r1"), ("smooth", "r1"), ("smooth", "m1")]
+    assert told.kept["y"].relative < 1e-6
+    assert told.moved["y"].decibel < 60
+    cut, _ = done(proto, "relu6")
+    assert run_model(made, LARGE) == pytest.approx(run_model(cut, LARGE), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize(("opset", "ir"), [(9, 3), (11, 3), (13, 8)])
+def test_old_opsets_keep_theirs(opset: int, ir: int) -> None:
+    proto = spread(RELU, opset, ir)
+    if ir < 4:
+        for tensor in proto.graph.initializer:
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, 1, list(tensor.dims)))
+    made, told = done(proto, "relu6", *STEPS)
+    assert told.edits[0].step == "relu6"
+    assert (made.ir_version, made.opset_import[0].version) == (ir, opset)
+    assert {len(node.input) for node in made.graph.node if node.op_type == "Clip"} == {1 if opset < 11 else 3}
+
+
+def test_a_model_without_relu_is_left_as_it_is() -> None:
+    proto = spread(SILU)
+    made, told = done(proto, "relu6")
+    assert made == proto
+    assert told.edits == ()

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A calibration on Dask: the bytes of a serial run, whatever dies on the way; and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.calibration.engine import CalibrationOptions, calibrate
+from qdqtool.cli.main import main
+from qdqtool.data.json_inputs import JsonInputs
+from qdqtool.data.loader import FeedOptions
+from qdqtool.distributed import dask_calibration, dask_cluster, shard_job
+from qdqtool.distributed.dask_calibration import DaskOptions, calibrate_on_dask
+from qdqtool.errors import MissingPackageError, QdqError
+from tests.graphs import model_of
+
+dask = pytest.importorskip("distributed", reason='needs pip install "qdqtool[dask]"')
+
+NET = """net (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[4,3,3,3] w> {
+ c = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(c)  y = Sigmoid(r) }"""
+QUIET = CalibrationOptions("mse", progress=False)
+SCRIPT = """import os, pathlib, signal, time
+import numpy as np
+def load_data():
+    here = pathlib.Path(__file__).parent
+    for number, sample in enumerate(np.load(here / "d.npz")["x"]):
+        if number == 5 and os.getpid() != {pid}:
+            {act}
+        yield {{"x": sample[None]}}
+"""
+ONCE = """if not (here / "killed").exists():
+                (here / "killed").touch()
+                os.kill(os.getpid(), signal.SIGKILL)"""
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two worker processes of one thread, which all tests share."""
+    with dask.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
+        memory_limit=None,
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def here(cluster: Any) -> DaskOptions:
+    return DaskOptions(cluster.scheduler_address, 3)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A model and 10 samples for it."""
+    (tmp_path / "m.onnx").write_bytes(model_of(NET).SerializeToString())
+    np.savez(tmp_path / "d.npz", x=samples())
+    return tmp_path / "m.onnx", tmp_path / "d.npz"
+
+
+def samples() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(10, 3, 8, 8)).astype(np.float32)
+
+
+def script(folder: Path, act: str) -> Path:
+    """A loader that does something at its sixth sample, in any process but this one."""
+    path = folder / "loader.py"
+    path.write_text(SCRIPT.format(pid=os.getpid(), act=act))
+    return path
+
+
+# The same bytes.
+
+
+@pytest.mark.parametrize(("method", "ship"), [("mse", False), ("percentile=99", True)])
+def test_the_bytes_of_a_serial_run(files: tuple[Path, Path], here: DaskOptions, method: str, ship: bool) -> None:
+    options = CalibrationOptions(method, progress=False)
+    assert (
+        calibrate_on_dask(*files, replace(here, ship=ship), options).to_json() == calibrate(*files, options).to_json()
+    )
+
+
+def test_options_reach_the_shards(files: tuple[Path, Path], here: DaskOptions) -> None:
+    options, feed = replace(QUIET, workers=2, max_memory=1 << 24), FeedOptions(batch=2, limit=7)
+    table = calibrate_on_dask(*files, here, options, feed)
+    assert table.facts["samples"] == 7
+    assert table.to_json() == calibrate(*files, QUIET, feed).to_json()
+
+
+@pytest.mark.parametrize("shards", [1, None])
+def test_any_number_of_shards(files: tuple[Path, Path], here: DaskOptions, shards: int | None) -> None:
+    assert (
+        calibrate_on_dask(*files, replace(here, shards=shards), QUIET).to_json() == calibrate(*files, QUIET).to_json()
+    )
+
+
+def test_a_script_by_its_path(files: tuple[Path, Path], here: DaskOptions) -> None:
+    data = f"{script(files[0].parent, 'pass')}:load_data"
+    assert calibrate_on_dask(files[0], data, here, QUIET).to_json() == calibrate(files[0], data, QUIET).to_json()
+
+
+def test_every_kind_of_data_is_shipped(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    np.save(tmp_path / "blob", samples())
+    (tmp_path / "link.npy").symlink_to(tmp_path / "blob.npy")
+    several = write_json(tmp_path)
+    for data in (tmp_path / "link.npy", several, JsonInputs(several.paths[:1])):
+        table = calibrate_on_dask(files[0], data, replace(here, ship=True), QUIET)
+        assert table.to_json() == calibrate(files[0], data, QUIET).to_json()
+
+
+def write_json(folder: Path) -> JsonInputs:
+    from qdqtool.data.json_inputs import write_json_inputs
+
+    paths = (folder / "a" / "in.json", folder / "b" / "in.json")
+    for path, part in zip(paths, np.split(samples(), 2), strict=True):
+        path.parent.mkdir()
+        write_json_inputs(path, [{"x": one[None]} for one in part])
+    return JsonInputs(paths)
+
+
+def test_images_and_external_data_are_shipped(here: DaskOptions, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "pictures").mkdir()
+    for number, one in enumerate(np.random.default_rng(2).integers(0, 255, (5, 8, 8, 3), np.uint8)):
+        image.fromarray(one).save(tmp_path / "pictures" / f"{number}.png")
+    (tmp_path / "pictures" / "labels.json").write_text("not JSON of inputs")
+    model, whole = tmp_path / "m.onnx", model_of(NET)
+    onnx.save_model(whole, str(model), save_as_external_data=True, location="w.bin", size_threshold=0)
+    feed = FeedOptions(preprocess="scale=1/255")
+    table = calibrate_on_dask(model, tmp_path / "pictures", replace(here, ship=True), QUIET, feed)
+    assert table.to_json() == calibrate(model, tmp_path / "pictures", QUIET, feed).to_json()
+
+
+def test_what_was_shipped_is_taken_away(files: tuple[Path, Path], here: DaskOptions, cluster: Any) -> None:
+    calibrate_on_dask(*files, replace(here, ship=True), QUIET)
+    with dask.Client(cluster, set_as_default=False) as client:
+
+        def left(dask_worker: Any) -> list[str]:
+            return [path.name for path in Path(dask_worker.local_directory).glob("qdqtool-*")]
+
+        assert not any(client.run(left).values())
+        assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+
+
+def test_a_killed_worker_costs_only_its_shard(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    data = script(tmp_path, ONCE)
+    table = calibrate_on_dask(files[0], data, replace(here, shards=4), QUIET)
+    assert (tmp_path / "killed").exists()
+    assert table.to_json() == calibrate(files[0], data, QUIET).to_json()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ship", [[], ["--dask-ship"]])
+def test_a_local_cluster_by_the_command(
+    files: tuple[Path, Path], tmp_path: Path, ship: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["calibrate", *map(str, files), "--method", "mse"]
+    words.insert(2, "--data")
+    assert main([*words, "-o", str(tmp_path / "one.json"), "-q"]) == 0
+    assert main([*words, "-o", str(tmp_path / "many.json"), "--dask", "local:2", "--dask-shards", "3", *ship]) == 0
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "many.json").read_bytes()
+    assert re.fullmatch(r"qdqtool: (no )?dashboard: .*\n", capfd.readouterr().err)
+
+
+# Faults of the user's.
+
+
+def test_the_lowest_shards_fault_is_told(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    bad = samples()
+    bad[[4, 6, 8]] = np.nan
+    np.savez(tmp_path / "bad.npz", x=bad)
+    with pytest.raises(QdqError) as serial:
+        calibrate(files[0], tmp_path / "bad.npz", QUIET)
+    for ship in (False, True):
+        with pytest.raises(QdqError) as caught:  # shards 0 and 1 of 2 hold 4, 6, 8 and nothing
+            calibrate_on_dask(files[0], tmp_path / "bad.npz", replace(here, shards=2, ship=ship), QUIET)
+        assert caught.value.line() == serial.value.line()
+        assert type(caught.value) is QdqError
+
+
+def test_of_several_faults_the_lowest(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    act = "raise ValueError(f'shard of {number}')"  # every shard walks a script from its beginning
+    with pytest.raises(QdqError, match=r"loader.py.*shard of 5"):
+        calibrate_on_dask(files[0], script(tmp_path, act), here, QUIET)
+
+
+def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) -> None:
+    nowhere = DaskOptions("tcp://127.0.0.1:9", seconds=0.1)
+    cases: list[tuple[str, Callable[[], object]]] = [
+        ("cannot be done in shards", lambda: calibrate_on_dask(*files, nowhere, CalibrationOptions("entropy"))),
+        (
+            "--method auto: runs samples of the whole data",
+            lambda: calibrate_on_dask(*files, nowhere, replace(QUIET, method="auto")),
+        ),
+        ("--dask-shards: 0 is no number", lambda: calibrate_on_dask(*files, replace(nowhere, shards=0))),
+        ("--checkpoint", lambda: calibrate_on_dask(*files, nowhere, replace(QUIET, checkpoint=tmp_path / "c"))),
+        ("none.npz: does not exist", lambda: calibrate_on_dask(files[0], tmp_path / "none.npz", nowhere)),
+        ("none.onnx: does not exist", lambda: calibrate_on_dask(tmp_path / "none.onnx", files[1], nowhere)),
+        (
+            "loader.py: is a script, which may read other files and cannot be sent; put the files where",
+            lambda: calibrate_on_dask(files[0], script(tmp_path, "pass"), replace(nowhere, ship=True)),
+        ),
+        (
+            "--dask-ship: model and data are 0 MiB, and every worker would hold them",
+            lambda: calibrate_on_dask(*files, replace(nowhere, ship=True), QUIET, FeedOptions(max_bytes=8000)),
+        ),
+        ("no scheduler answers within 0.1 s", lambda: calibrate_on_dask(*files, nowhere)),
+        ("is no scheduler file", lambda: calibrate_on_dask(*files, DaskOptions(str(files[0])))),
+        ("no file of that name is here; give tcp", lambda: calibrate_on_dask(*files, DaskOptions("nowhere"))),
+        ("local:0: is no number of workers", lambda: calibrate_on_dask(*files, DaskOptions("local:0"))),
+    ]
+    for message, call in cases:
+        with pytest.raises(QdqError, match=re.escape(message)) as caught:
+            call()
+        assert caught.value.exit_code == 2
+        assert "\n" not in caught.value.line()
+
+
+def test_without_dask(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    found = builtins.__import__
+
+    def hide(name: str, *rest: Any) -> Any:
+        if name == "distributed":
+            raise ModuleNotFoundError(name)
+        return found(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", hide)
+    assert main(["calibrate", str(files[0]), "--data", str(files[1]), "--dask", "local:2"]) == 3
+    assert capsys.readouterr().err == (
+        "qdqtool: error: dask: Dask's distributed is not installed, and --dask runs on it; "
+        'pip install "qdqtool[dask]"\n'
+    )
+
+
+def test_paths_are_checked_on_the_workers(files: tuple[Path, Path], here: DaskOptions, cluster: Any) -> None:
+    job = shard_job.make_job(str(files[0]), str(files[1]), QUIET)
+    gone = replace(job, model=job.model + ".gone")
+    with dask.Client(cluster, set_as_default=False) as client:
+        dask_calibration._check_seen(client, job, shard_job.look_at(job))
+        with pytest.raises(QdqError, match=r"worker tcp://\S+: does not see the files: .*m.onnx.gone does not exist"):
+            dask_calibration._check_seen(client, gone, shard_job.look_at(job))
+
+
+# Clusters that fail.
+
+
+@pytest.mark.slow
+def test_a_shard_that_ends_every_worker(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+    data = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(QdqError, match=r"shard \d/3: ended 4 workers, one after the other; see the workers' logs"):
+        calibrate_on_dask(files[0], data, here, QUIET)
+
+
+def test_no_workers(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "_ANY_WORKER", 0.1)
+    options = {"n_workers": 0, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    with (
+        dask.LocalCluster(**options) as empty,
+        pytest.raises(QdqError, match=r"has no workers after 0.1 s; start workers"),
+    ):
+        calibrate_on_dask(*files, DaskOptions(empty.scheduler_address), QUIET)
+
+
+def test_an_interruption_takes_the_shards_back(
+    files: tuple[Path, Path], here: DaskOptions, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dask_calibration.ShardSum, "add", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_on_dask(*files, here, QUIET)
+    with dask.Client(cluster, set_as_default=False) as client:
+        assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+
+
+def test_faults_and_jobs_travel(files: tuple[Path, Path]) -> None:
+    job = shard_job.make_job(
+        "m.onnx", "loader.py:make", replace(QUIET, beside="max", resume=True), FeedOptions(limit=3)
+    )
+    assert pickle.loads(pickle.dumps(job)) == job
+    assert (job.model, job.data) == (str(Path("m.onnx").absolute()), f"{Path('loader.py').absolute()}:make")
+    assert not (job.options.beside or job.options.resume)
+    fault = shard_job.Fault.of(MissingPackageError(job.model, f"is not {job.model}", "see"), job)
+    assert pickle.loads(pickle.dumps(fault)).error().line() == "m.onnx: is not m.onnx; see"
+    assert fault.error().exit_code == 3

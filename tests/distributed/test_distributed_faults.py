@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of shards and workers that fail, on clusters that are made up: no process is started."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.calibration.engine import CalibrationOptions
+from qdqtool.distributed import dask_calibration, dask_cluster, shard_job
+from qdqtool.errors import MissingPackageError, QdqError
+from tests.graphs import model_of
+
+dask = pytest.importorskip("distributed", reason='needs pip install "qdqtool[dask]"')
+
+
+# Shards.
+
+
+class Rounds:
+    """A scheduler that answers shard by shard: what each round of futures comes to, by number."""
+
+    loop = None
+    status = "running"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *rounds: dict[int, Any]) -> None:
+        self.rounds = list(rounds)
+        self.asked: list[list[int]] = []
+        self.added: list[str] = []
+        monkeypatch.setattr(dask, "as_completed", lambda futures, **_: [(one, one.answer) for one in futures])
+        monkeypatch.setattr(
+            dask_calibration, "_submitted", lambda _, wanted: contextlib.nullcontext(self.submit(wanted))
+        )
+        monkeypatch.setattr(dask_calibration, "state_from_bytes", bytes.decode)
+        monkeypatch.setattr(dask_calibration.ShardSum, "add", lambda _, state, where: self.added.append(state))
+
+    def submit(self, wanted: list[int]) -> dict[Any, int]:
+        self.asked.append(wanted)
+        answers = self.rounds.pop(0) if self.rounds else {}
+        futures = [Future(answers.get(number, f"{number}".encode())) for number in wanted]
+        return dict(zip(futures, wanted, strict=True))
+
+    def wait_for_workers(self, count: int, timeout: float) -> None:
+        """There are some."""
+
+    def cancel(self, some: object) -> None:
+        """Nothing is left of them."""
+
+    def count(self) -> object:
+        return dask_calibration._counted(dask_calibration._Round(self, None, None, 3, lambda: None))  # type: ignore[arg-type]
+
+
+class Future:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.status = "cancelled" if isinstance(answer, Exception) else "finished"
+
+
+FORGOTTEN = RuntimeError("cancelled for reason: already forgotten")
+
+
+def test_what_the_scheduler_gave_up_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Rounds(monkeypatch, {1: FORGOTTEN, 2: FORGOTTEN}, {2: FORGOTTEN})
+    cluster.count()
+    assert cluster.asked == [[0, 1, 2], [1, 2], [2]]
+    assert cluster.added == ["0", "1", "2"]
+
+
+def test_what_is_given_up_each_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Rounds(monkeypatch, *[{1: FORGOTTEN}] * 3)
+    with pytest.raises(QdqError, match=r"shard 2/3: was given up by the scheduler \(cancelled for reason: already"):
+        cluster.count()
+    assert cluster.asked == [[0, 1, 2], [1], [1]]
+
+
+@pytest.mark.parametrize("way", ["no worker", "no scheduler"])
+def test_a_cluster_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    cluster = Rounds(monkeypatch, {0: FORGOTTEN})
+    if way == "no scheduler":
+        cluster.status = "closed"
+    else:
+        monkeypatch.setattr(cluster, "wait_for_workers", lambda count, timeout: (_ for _ in ()).throw(TimeoutError))
+    with pytest.raises(QdqError, match="shard 1/3: was given up by the scheduler"):
+        cluster.count()
+    assert cluster.asked == [[0, 1, 2]]
+
+
+def test_a_fault_waits_for_what_was_given_up_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = shard_job.Fault("d.npz", "is bad", "", False)
+    cluster = Rounds(monkeypatch, {0: FORGOTTEN, 1: fault, 2: FORGOTTEN}, {1: fault})
+    with pytest.raises(QdqError, match=r"d\.npz: is bad"):
+        cluster.count()
+    assert cluster.asked == [[0, 1, 2], [0, 1]]
+
+
+def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [shard_job.Fault(str(number), "is bad", "", False) for number in range(3)]
+
+    futures = [Future(answer) for answer in answers]
+    cancelled: list[Any] = []
+    client = type("Client", (), {"loop": None, "cancel": lambda self, some: cancelled.append(len(some))})()
+    for order, told in (((2, 0, 1), [0, 1]), ((1, 2, 0), [1, 0]), ((0, 1, 2), [2])):
+        cancelled.clear()
+        monkeypatch.setattr(dask, "as_completed", lambda *_, o=order, **__: [(futures[i], answers[i]) for i in o])
+        monkeypatch.setattr(
+            dask_calibration, "_submitted", lambda *_: contextlib.nullcontext(dict(zip(futures, range(3), strict=True)))
+        )
+        work = dask_calibration._Round(client, None, None, 3, lambda: None)  # type: ignore[arg-type]
+        with pytest.raises(QdqError, match="0: is bad"):
+            dask_calibration._counted(work)
+        assert cancelled == told
+
+
+def test_what_is_lost_is_told() -> None:
+    error = dask_calibration._lost("shard 2/3", RuntimeError("scheduler-connection-lost\nand more"))
+    assert isinstance(error, QdqError)
+    assert "shard 2/3: was given up by the scheduler (scheduler-connection-lost); see" in error.line()
+    bug = ZeroDivisionError("ours")
+    assert dask_calibration._lost("shard 2/3", (type(bug), bug, None)) is bug
+
+
+# Machines that are not alike.
+
+
+class Told:
+    """A client whose workers answer what the test says."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def run(self, *_: object, **_more: object) -> dict[str, Any]:
+        return self.answers
+
+
+class Dying(Told):
+    """A client whose workers all end while they are asked, `ends` times."""
+
+    def __init__(self, answers: dict[str, Any], ends: int) -> None:
+        super().__init__(answers)
+        self.ends = ends
+        self.waited = 0
+
+    def run(self, *_: object, **_more: object) -> dict[str, Any]:
+        return self.answers if self.waited >= self.ends else {}
+
+    def wait_for_workers(self, count: int, timeout: float) -> None:
+        self.waited += count
+
+
+def test_no_answer_is_no_consent() -> None:
+    client = Dying({"tcp://b": 2, "tcp://a": 1}, ends=3)
+    assert dask_cluster.ask_workers(client, print) == [("tcp://a", 1), ("tcp://b", 2)]
+    assert client.waited == 3
+    with pytest.raises(QdqError, match="its workers ended 5 times while they were asked; see the workers' logs"):
+        dask_cluster.ask_workers(Dying({}, ends=99), print)
+
+
+def versions_here() -> dict[str, str]:
+    found: dict[str, dict[str, str]] = {}
+
+    class Spy:
+        def run(self, ask: Callable[[], dict[str, str]], on_error: str = "raise") -> dict[str, Any]:
+            found["here"] = ask()
+            return {"tcp://a": found["here"]}
+
+    dask_cluster.check_versions(Spy())
+    return found["here"]
+
+
+def test_versions() -> None:
+    same = versions_here()
+    assert set(same) == {"qdqtool", "onnxruntime", "numpy"}
+    dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": same}))
+    with pytest.raises(
+        QdqError, match=r"worker tcp://b: has numpy 1.0, this machine has .*; install the same versions"
+    ):
+        dask_cluster.check_versions(Told({"tcp://b": {**same, "numpy": "1.0"}, "tcp://a": same}))
+    with pytest.raises(MissingPackageError, match="worker tcp://b: has no qdqtool; install qdqtool"):
+        dask_cluster.check_versions(Told({"tcp://a": same, "tcp://b": {**same, "qdqtool": ""}}))
+
+
+def test_files_that_a_worker_does_not_see(tmp_path: Path) -> None:
+    onnx.save(model_of("net (float[N,3,8,8] x) => (float[N,3,8,8] y) { y = Relu(x) }"), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, 3, 8, 8), np.float32))
+    job = shard_job.make_job(str(tmp_path / "m.onnx"), str(tmp_path / "d.npz"), CalibrationOptions())
+    seen = shard_job.look_at(job)
+    dask_calibration._check_seen(Told({"w": seen}), job, seen)
+    cases: list[tuple[Any, type[QdqError], str]] = [
+        (shard_job.Fault("m.onnx", "does not exist", "", False), QdqError, "does not see the files: m.onnx does not"),
+        (
+            replace(seen, data="other"),
+            QdqError,
+            r"sees another \S*d.npz than this machine; put the .* with --dask-ship",
+        ),
+        (replace(seen, model=("other",)), QdqError, r"sees another \S*m.onnx than this machine"),
+        (shard_job.Fault("images", "needs Pillow", "pip", True), MissingPackageError, "worker w: needs Pillow; pip"),
+    ]
+    for found, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            dask_calibration._check_seen(Told({"v": seen, "w": found}), job, seen)

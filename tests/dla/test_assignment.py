@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""What is said of a whole model for the DLA: verdicts, the free batch, sizes, Q/DQ, findings. The limits: test_dla_limits.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import qdqtool
+from qdqtool.dla.assignment import dla_findings
+from qdqtool.dla.rules import load_dla_rules, usual_platform
+from qdqtool.errors import QdqError
+from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs.lint import lint
+from tests.graphs import model_of, view_of
+
+V8_5, V8_0 = TrtVersion(8, 5, 2), TrtVersion(8, 0, 1)
+NET = "g (float[{0},3,16,16] x) => (float[{0},4] z) <float[8,3,3,3] w, float[4,8] v, float[4] b> {{ a = Conv<pads=[1,1,1,1]>(x, w) c = Relu(a) p = GlobalAveragePool(c) f = Flatten(p) z = Gemm<transB=1>(f, v, b) }}"
+
+
+def devices(text: str, **options: Any) -> dict[str, str]:
+    return {one.node: one.device for one in dla_findings(view_of(text), V8_5, **options).verdicts}
+
+
+def test_each_node_has_a_verdict_with_its_subgraph() -> None:
+    report = dla_findings(view_of(NET.format(1)), V8_5)
+    assert [(one.node, one.device, one.subgraph) for one in report.verdicts] == [
+        ("a", "dla", 1), ("c", "dla", 1), ("p", "gpu", 0), ("f", "gpu", 0), ("z", "dla", 2),
+    ]  # fmt: skip
+    assert [one.name for one in report.fallbacks] == ["p", "f"] and len(report.on_dla) == 3
+    (saving,) = report.subgraphs.savings
+    assert saving.nodes == ("p", "f") and saving.left == 1
+    assert report.most is not None and report.most.most == 4 and not report.too_many
+
+
+def test_a_free_batch_is_taken_for_one() -> None:
+    free = dla_findings(view_of(NET.format("N")), V8_5)
+    assert free.free_batch and [one.device for one in free.verdicts] == ["dla", "dla", "gpu", "gpu", "dla"]
+    assert not dla_findings(view_of(NET.format(1)), V8_5).free_batch
+
+
+def test_constants_and_sizes_leave_no_layer() -> None:
+    text = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { s = Shape(x) i = Identity(x) k = Constant<value_float = 2.0>() c = Cast<to=1>(s) y = Relu(i) z = Mul(y, k) }"
+    assert devices(text) == {"s": "none", "i": "none", "k": "none", "c": "none", "y": "dla", "z": "dla"}
+
+
+def test_too_many_subgraphs() -> None:
+    cut = " ".join(f"t{i} = {'Exp' if i % 2 else 'Relu'}({'x' if not i else f't{i - 1}'})" for i in range(10))
+    text = f"g (float[1,4,8,8] x) => (float[1,4,8,8] t9) <float[1] u> {{ {cut} }}"
+    assert dla_findings(view_of(text), V8_5).too_many  # 5, where TensorRT 8 holds 4
+    assert not dla_findings(view_of(text), TrtVersion(10, 3, 0)).too_many  # 16
+    assert not dla_findings(view_of(text), TrtVersion(7, 1, 3)).too_many  # 8
+
+
+def test_q_dq_are_seen_through() -> None:
+    model = model_of(NET.format(1))
+    placed = qdqtool.insert(model, options=qdqtool.InsertOptions(plan=qdqtool.PlanOptions(target="dla")))
+    plain, quantised = (
+        lint(m, qdqtool.LintOptions("dla", V8_5, select=("Q030", "Q031"))) for m in (model, placed.model)
+    )
+    assert [one.key for one in plain.findings] == [one.key for one in quantised.findings]
+    assert plain.dla is not None and quantised.dla is not None
+    assert [one.device for one in plain.dla.verdicts] == [one.device for one in quantised.dla.verdicts]
+
+
+# ---------------------------------------------------------------- findings
+
+
+def findings(text: str, version: TrtVersion = V8_5, **options: Any) -> list[qdqtool.Finding]:
+    asked = qdqtool.LintOptions("dla", version, select=("Q030", "Q031", "Q032"), **options)
+    return list(lint(model_of(text), asked).findings)
+
+
+def test_fallbacks_and_cuts_are_findings() -> None:
+    found = {one.code: one for one in reversed(findings(NET.format(1)))}
+    assert set(found) == {"Q030", "Q031"}
+    assert found["Q030"].where == "p" and found["Q030"].severity == "warning"
+    assert (
+        found["Q030"].message
+        == "GlobalAveragePool falls back to the GPU because the DLA has no such layer (rule dla-no-global-pool)"
+    )
+    assert found["Q030"].fix.startswith("an AveragePool over the whole map")
+    assert found["Q031"].message == "cuts the DLA's part with f: run by the DLA they would leave 1 of 2 subgraphs"
+
+
+def test_a_graph_that_the_dla_runs_whole_has_no_finding() -> None:
+    assert findings("g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { z = Relu(x) }") == []
+
+
+def test_more_loadables_than_a_core_holds_are_a_finding() -> None:
+    cut = " ".join(f"t{i} = {'Exp' if i % 2 else 'Relu'}({'x' if not i else f't{i - 1}'})" for i in range(10))
+    text = f"g (float[1,4,8,8] x) => (float[1,4,8,8] t9) <float[1] u> {{ {cut} }}"
+    (one,) = (one for one in findings(text) if one.code == "Q032")
+    assert one.message == "5 DLA subgraphs, where a core holds 4 at a time (rule dla-loadables-8)"
+    assert not [one for one in findings(text, TrtVersion(10, 3, 0)) if one.code == "Q032"]
+
+
+SILU = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,4,1,1] w> {{ c = Conv(x, w) s = Sigmoid(c) {0} z = Conv(m, w) }}"
+PRODUCT = SILU.format("m = Mul(c, s)")
+
+
+def ranges_found(model: Any, version: TrtVersion = V8_5) -> list[tuple[str, str]]:
+    found = lint(model, qdqtool.LintOptions("dla", version, select=("Q034",))).findings
+    return [(one.where, one.severity) for one in found]
+
+
+def with_pairs(text: str, *scales: float) -> Any:
+    """The graph with a pair on `c` and on `s`, of these scales."""
+    constants = ", ".join(f"float k{i} = {{{scale}}}" for i, scale in enumerate(scales))
+    pairs = " ".join(
+        f"{name}q = QuantizeLinear({name}, k{i}, zero) {name}d = DequantizeLinear({name}q, k{i}, zero)"
+        for i, name in enumerate("cs")
+    )
+    text = text.replace("w> {", f"w, {constants}, int8 zero = {{0}}> {{")
+    return model_of(text.replace("m = Mul(c, s)", f"{pairs} m = Mul(cd, sd)"))
+
+
+def test_a_product_of_two_ranges_is_a_finding() -> None:
+    assert ranges_found(with_pairs(PRODUCT, 0.5, 0.25)) == [("m", "warning")]
+    assert ranges_found(with_pairs(PRODUCT, 0.5, 0.5)) == []
+    assert ranges_found(model_of(PRODUCT)) == [("m", "note")], "no scale is known yet"
+    assert ranges_found(model_of(SILU.format("m = Add(c, s)"))) == [], "an Add is given one"
+    assert ranges_found(model_of(SILU.format("m = Mul(c, w)"))) == [], "a constant has none"
+
+
+def test_a_product_beside_the_dla_may_have_two_ranges() -> None:
+    text = SILU.format("e = Exp(c) m = Div(e, s)")
+    assert ranges_found(model_of(text)) == [], "8.5.2 has no Div"
+    assert ranges_found(model_of(text), TrtVersion(10, 3, 0)) == [("m", "note")]
+
+
+def test_what_is_to_be_done_about_two_ranges_depends_on_the_version() -> None:
+    model = with_pairs(PRODUCT, 0.5, 0.25)
+    for version, todo in ((V8_5, "peel --target dla --emit trtexec"), (TrtVersion(11, 4, 1), "without Q/DQ")):
+        (one,) = lint(model, qdqtool.LintOptions("dla", version, select=("Q034",))).findings
+        assert todo in one.fix and "their scales are 0.5 and 0.25" in one.message
+
+
+def test_the_gpu_is_not_asked_what_the_dla_can() -> None:
+    result = lint(model_of(NET.format(1)), qdqtool.LintOptions("gpu"))
+    assert result.dla is None and not {"Q030", "Q031", "Q032"} & {one.code for one in result.findings}
+
+
+def test_as_json() -> None:
+    facts = dla_findings(view_of(NET.format(1)), V8_5, "orin").to_json()
+    assert (facts["platform"], facts["trt_version"], facts["subgraphs"], facts["loadables"]) == ("orin", "8.5.2", 2, 4)
+    assert facts["savings"] == [{"nodes": ["p", "f"], "subgraphs": 1}] and facts["free_batch"] is False
+    assert facts["nodes"][2]["reasons"][0]["rule"] == "dla-no-global-pool"
+
+
+# ---------------------------------------------------------------- rules
+
+
+def test_the_usual_platform() -> None:
+    assert (usual_platform(V8_0), usual_platform(TrtVersion(8, 4, 0))) == ("xavier", "orin")
+
+
+def test_the_dla_is_back_in_11_4_1() -> None:
+    report = dla_findings(view_of(NET.format(1)), TrtVersion(11, 4, 1))
+    assert report.platform == "orin" and [one.device for one in report.verdicts] == ["dla", "dla", "gpu", "gpu", "dla"]
+    with pytest.raises(QdqError, match=r"11\.4\.1 has a DLA on AGX Orin alone; choose orin"):
+        dla_findings(view_of(NET.format(1)), TrtVersion(11, 4, 1), "xavier")
+
+
+def test_what_is_refused() -> None:
+    view = view_of(NET.format(1))
+    with pytest.raises(QdqError, match=r"supports no DLA on Jetson and DRIVE boards; 11\.4\.1"):
+        dla_findings(view, TrtVersion(10, 9, 0))
+    with pytest.raises(QdqError, match="knows no Orin, which came with"):
+        dla_findings(view, V8_0, "orin")
+    with pytest.raises(QdqError, match="'thor' is not one; choose xavier or orin"):
+        load_dla_rules(V8_5, "thor")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('ops = ["Conv"]\nplatforms = ["thor"]', "platform 'thor'"),
+        ('check = "static"\nmost = 1.5', "most is 1.5"),
+        ('check = "static"\ninsted = "x"', "unknown key 'insted', did you mean 'instead'"),
+        ("", "no '(check|ops)'"),
+    ],
+)
+def test_rules_that_are_not_of_the_schema(text: str, reason: str, tmp_path: Any, monkeypatch: Any) -> None:
+    kind = "layer" if "ops" in text else "limit"
+    common = 'name = "mine"\nwhy = "w"\nsee = "s"\nstatus = "guess"'
+    (tmp_path / "dla.toml").write_text(f"schema = 1\n[[{kind}]]\n{common}\n{text}\n")
+    monkeypatch.setattr("qdqtool.dla.rules.rules_folder", lambda: tmp_path)
+    with pytest.raises(QdqError, match=reason):
+        load_dla_rules(V8_5, "orin")
+
+
+def test_every_rule_says_why_and_where_from() -> None:
+    rules = load_dla_rules(TrtVersion(10, 3, 0), "orin")
+    names = [rule.name for rule in (*rules.layers, *rules.limits)]
+    assert len(names) == len(set(names)) > 50
+    for rule in (*rules.layers, *rules.limits):
+        assert rule.why.endswith(".") and rule.see and rule.status in ("documented", "measured", "guess")
+
+
+def test_a_channel_shuffle_cuts_and_a_projection_does_not() -> None:
+    shuffle = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { a = Relu(x) s = Constant<value_ints = [1,2,2,8,8]>() r = Reshape(a, s) t = Transpose<perm=[0,2,1,3,4]>(r) k = Constant<value_ints = [1,4,8,8]>() y = Reshape(t, k) z = Relu(y) }"
+    report = dla_findings(view_of(shuffle), V8_5)
+    assert [one.node for one in report.fallbacks] == ["r", "t", "y"] and len(report.subgraphs.members) == 2
+    assert report.subgraphs.savings[0].nodes == ("r", "t", "y")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""The cost forecast: bytes by hand on a small graph, and the order of placements of one network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.layer_info import read_layer_info
+from qdqtool.engine.predict import predict_layers
+from qdqtool.graph.view import GraphView
+from qdqtool.trtversion import TrtVersion
+from tests.graphs import model_of
+
+V8_5 = TrtVersion(8, 5, 1)
+SCALES = "float s = {0.1}, int8 z = {0}"
+PLAIN = "g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w, float[8] b> { c = Conv(x, w, b) y = Softmax(c) }"
+
+
+def cost_of(text: str) -> Forecast:
+    view = GraphView(model_of(text).graph)
+    return forecast(view, predict_layers(view, V8_5))
+
+
+def test_bytes_of_a_plain_model() -> None:
+    found = cost_of(PLAIN)
+    x, c, weights = 4 * 64, 8 * 64, 8 * 4 + 8
+    assert found.bytes_moved == 4 * x + 2 * c + 2 * weights + 2 * c + 4 * c, "FP32 at the ends, FP16 between"
+    assert (found.layers, found.int8_layers, found.conversions, found.float_residuals) == (2, 0, 0, 0)
+
+
+QUANTISED = "g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w, {}> {{ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z) c = Conv(xd, wd) y = Softmax(c) }}"
+
+
+def test_bytes_of_an_int8_layer() -> None:
+    found = cost_of(QUANTISED.format(SCALES))
+    x, c, weights = 4 * 64, 8 * 64, 8 * 4
+    quantise = 4 * x + x * 1  # reads the FP32 input, writes it as INT8
+    assert found.bytes_moved is not None
+    # the INT8 values of an input of the network are one byte each, whatever the input itself is
+    assert found.bytes_moved == quantise + (x + 2 * c + weights) + (2 * c + 4 * c)
+    assert (found.int8_layers, found.conversions) == (1, 1)
+
+
+def test_unknown_shapes_are_said_to_be_unknown() -> None:
+    assert cost_of(PLAIN.replace("float[1,4,8,8] x", "float[N,4,8,8] x")) == cost_of(PLAIN), "one sample"
+    found = cost_of(PLAIN.replace("float[1,4,8,8] x", "float[1,4,H,8] x"))
+    assert found.bytes_moved is None and found.cost() > cost_of(PLAIN).cost()
+
+
+def test_the_cheaper_placement_comes_first() -> None:
+    assert Forecast(3, 1, 1, 0, 100).cost() < Forecast(2, 1, 1, 0, 101).cost()
+    assert Forecast(2, 1, 1, 0, 100).cost() < Forecast(3, 1, 1, 0, 100).cost()
+
+
+RESIDUAL = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, {}> {{ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z) c = Conv(xd, wd) a = Add(c, {}) aq = QuantizeLinear(a, s, z) ad = DequantizeLinear(aq, s, z) y = Conv(ad, wd) }}"
+
+
+def test_residuals_in_float_are_counted() -> None:
+    in_float, in_int8 = cost_of(RESIDUAL.format(SCALES, "x")), cost_of(RESIDUAL.format(SCALES, "xd"))
+    assert (in_float.float_residuals, in_int8.float_residuals) == (1, 0)
+    assert in_int8.cost() < in_float.cost() and in_int8.layers < in_float.layers
+
+
+@pytest.mark.shared
+def test_the_three_placements_of_resnet18_are_told_apart_as_the_engines_are(shared: Path) -> None:
+    from tests.engine.engine_graphs import rebuilt
+
+    modes = ("qat", "qat-residual", "qat-residual-qgap")
+    costs, real = {}, {}
+    for mode in modes:
+        view = GraphView(rebuilt(shared, "resnet18", mode, 0.25).graph)
+        costs[mode] = forecast(view, predict_layers(view, V8_5))
+        real[mode] = len(read_layer_info(shared / "trt" / "engines" / "resnet18" / f"{mode}.graph.json").layers)
+    assert sorted(modes, key=lambda mode: costs[mode].cost()) == sorted(modes, key=lambda mode: real[mode])
+    assert [costs[mode].float_residuals for mode in modes] == [8, 1, 0]
+    assert [costs[mode].conversions for mode in modes] == [10, 3, 1]
+    moved = [costs[mode].bytes_moved or 0 for mode in modes]
+    assert moved[0] > 1.8 * moved[1] and moved[1] > moved[2]

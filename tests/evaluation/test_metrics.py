@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures with intervals, and losses that are paired: both models are judged on the same draws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from qdqtool.evaluation.metrics import Measured, judge
+
+
+def of_values(values: np.ndarray, images_of: tuple[int, ...] = ()) -> Measured:
+    """A mean over images as the only metric, the same for every class."""
+    columns = 1 + len(images_of)
+
+    def resampled(weights: np.ndarray) -> np.ndarray:
+        return np.repeat((weights @ values / weights.sum(1))[:, None, None], columns, 2)
+
+    whole = np.full((1, columns), values.mean())
+    return Measured(("m",), whole, tuple(range(len(images_of))), len(values), resampled, {}, images_of)
+
+
+VALUES = np.random.default_rng(2).random(60)
+
+
+def test_a_loss_is_paired() -> None:
+    """The same change on every image is certain, although either figure for itself is not."""
+    verdict = judge(of_values(VALUES * 0.5), of_values(VALUES * 0.5 + 0.125))
+    loss = verdict.losses["m"][0]
+    assert loss.value == pytest.approx(0.125)
+    assert (loss.interval.low, loss.interval.high) == (pytest.approx(0.125), pytest.approx(0.125))
+    own = verdict.figures["m"][0]
+    assert own.interval.high - own.interval.low > 0.05
+    assert verdict.baseline["m"][0].value == pytest.approx(own.value + 0.125)
+
+
+def test_a_loss_is_positive_where_the_baseline_is_better() -> None:
+    assert judge(of_values(VALUES * 0.5), of_values(VALUES)).losses["m"][0].value > 0
+    assert judge(of_values(VALUES), of_values(VALUES * 0.5)).losses["m"][0].value < 0
+
+
+def test_without_a_baseline_there_are_no_losses() -> None:
+    verdict = judge(of_values(VALUES))
+    assert (verdict.losses, verdict.baseline) == ({}, {})
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    one, two, other = (judge(of_values(VALUES), seed=seed).figures["m"][0].interval for seed in (0, 0, 1))
+    assert one == two != other
+
+
+def test_a_figure_stays_between_0_and_1_and_a_loss_need_not() -> None:
+    almost = np.array([1.0] * 19 + [0.9])
+    assert judge(of_values(almost)).figures["m"][0].interval.high <= 1
+    assert judge(of_values(np.zeros(20)), of_values(1 - almost)).losses["m"][0].interval.low < 0.005
+    assert judge(of_values(1 - almost), of_values(np.zeros(20))).losses["m"][0].interval.low < 0
+
+
+def test_a_class_that_one_image_shows_has_no_interval() -> None:
+    verdict = judge(of_values(VALUES, (1, 2)), of_values(VALUES, (1, 2)))
+    for table in (verdict.figures, verdict.baseline, verdict.losses):
+        over_all, lone, other = table["m"]
+        assert math.isnan(lone.interval.low) and math.isnan(lone.interval.high)
+        assert not math.isnan(over_all.interval.low) and not math.isnan(other.interval.low)
+        assert lone.value == other.value
+
+
+def test_models_that_were_judged_differently_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="alike"):
+        judge(of_values(VALUES), of_values(VALUES[:-1]))
+    with pytest.raises(ValueError, match="alike"):
+        judge(of_values(VALUES, (2,)), of_values(VALUES))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for what stays in float: groups where no operator helps alone, what was tried, what would reach a goal."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import make_plan
+from qdqtool.mixed_precision import float_search, policies, sensitivity_runner
+from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+from qdqtool.mixed_precision.policies import keep_most_harmful, keep_where_concentrated, keep_within_loss
+from qdqtool.mixed_precision.sensitivity_runner import Quantised, SensitivityRunner
+from tests.collapsing_nets import headed_net, quantised, residual_net
+from tests.graphs import model_of, shuffled
+
+
+@pytest.fixture(scope="module")
+def late() -> Quantised:
+    """Only the last two of eight blocks have channels that lie far apart."""
+    return quantised(residual_net(8, 6))
+
+
+@pytest.fixture(scope="module")
+def heads() -> Quantised:
+    return quantised(headed_net(6))
+
+
+def test_no_operator_of_a_stage_helps_alone_but_the_stage_does(late: Quantised) -> None:
+    runner = SensitivityRunner(late)
+    before = runner.base_loss()
+    least = min(runner.loss({key}) or 0.0 for key in runner.operators)
+    assert before > 0.8 and least > (1 - policies.AUTO_GAIN) * before
+    found = keep_where_concentrated(late)
+    (step,) = found.steps
+    assert step.label == "the last 2 of 9 residual blocks (from a8 on)" and set(step.nodes) == {"a8", "c8", "y"}
+    assert (
+        found.before == before
+        and found.loss < policies.AUTO_GROUP_GAIN * before
+        and step.share < policies.AUTO_GROUP_MACS
+    )
+    assert found.reasons["a8"] == found.reasons["y"] == step.reason
+    assert step.reason.startswith("the last 2 of 9 residual blocks (from a8 on), all in float, take the loss at the ")
+
+
+def test_all_heads_together_take_what_none_takes_alone(heads: Quantised) -> None:
+    found = keep_where_concentrated(heads)
+    (step,) = found.steps
+    assert step.label == "all 6 heads" and set(step.nodes) == {f"y{k}" for k in range(6)}
+    assert found.before > 0.8 and found.loss < 0.01
+
+
+def test_what_was_tried_and_what_was_not_is_told() -> None:
+    found = keep_where_concentrated(quantised(residual_net(4)))
+    assert found.steps == () and found.before == found.loss > LARGE_LOSS
+    assert found.runs == 1 + 4 + found.groups  # of the eight on the list, four have few enough multiply-adds
+    first, tried, left = found.told()
+    assert first == "nothing was found to keep in float"
+    assert tried == f"{found.runs} runs tried 8 operators alone and {found.groups} groups"
+    assert left == (
+        "not tried: 3 operators alone that lose less by themselves, 4 groups with more than 33% of the multiply-adds"
+    )
+
+
+def test_runs_are_bounded_and_nothing_depends_on_the_order_of_the_nodes(late: Quantised) -> None:
+    one = keep_where_concentrated(late)
+    other = keep_where_concentrated(quantised(shuffled(residual_net(8, 6), 5)))
+    assert (one.steps, one.runs, one.untried) == (other.steps, other.runs, other.untried)
+    assert one.runs <= 1 + 8 + float_search._GROUPS
+
+
+def test_groups_are_left_alone_where_a_single_operator_helped() -> None:
+    found = keep_where_concentrated(quantised(headed_net(2)))
+    assert [step.label for step in found.steps] == [""] and found.groups == 0
+    assert found.loss > LARGE_LOSS
+
+
+def test_a_goal_is_met_and_the_search_stops_there(late: Quantised) -> None:
+    found = keep_within_loss(late, 0.1)
+    assert found.loss <= 0.1 and found.reaching is None
+    assert all(step.after > 0.1 for step in found.steps[:-1])
+    assert keep_within_loss(late, found.before).steps == ()
+
+
+@pytest.fixture
+def no_singles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(float_search, "shortlist", lambda findings, plan, least_head=0.0: [])
+
+
+@pytest.mark.usefixtures("no_singles")
+def test_a_group_must_fit_a_count(heads: Quantised) -> None:
+    assert 0 < len(keep_most_harmful(heads, 5).reasons) <= 5
+    assert set(keep_most_harmful(heads, 6).reasons) == {f"y{k}" for k in range(6)}
+
+
+@pytest.mark.usefixtures("no_singles")
+def test_where_no_single_one_is_left_a_goal_is_met_by_groups(late: Quantised) -> None:
+    found = keep_within_loss(late, 0.1)
+    assert found.loss <= 0.1 and found.steps and all(step.label for step in found.steps)
+
+
+@pytest.mark.usefixtures("no_singles")
+def test_a_goal_that_is_missed_tells_what_would_reach_it(late: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "ASKED_GROUP_MACS", 0.05)
+    found = keep_within_loss(late, 0.1)
+    assert found.steps == () and found.reaching is not None
+    assert found.reaching.share > 0.05 and found.reaching.after <= 0.1 < found.loss
+    assert set(found.reaching.nodes) == {"a8", "c8", "y"}
+    assert found.told()[-1].startswith("the last 2 of 9 residual blocks (from a8 on) in float as well (12% of the")
+    facts = found.to_json()
+    assert facts["would_reach"] == {
+        "nodes": list(found.reaching.nodes),
+        "group": found.reaching.label,
+        "loss": found.reaching.after,
+        "share": found.reaching.share,
+    }
+
+
+@pytest.mark.usefixtures("no_singles")
+def test_a_run_of_blocks_between_the_groups_is_found_and_kept(late: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups have 1, 2, 4, ... blocks; the shortest run that reaches the goal has three."""
+    monkeypatch.setattr(float_search, "operator_groups", lambda *rest: [])
+    found = keep_within_loss(late, 0.01)
+    assert [step.label for step in found.steps] == ["the last 3 of 9 residual blocks (from t7 on)"]
+    assert found.loss <= 0.01 and found.reaching is None and found.groups == 0
+
+
+# ---------------------------------------------------------------------------------------------- moved points
+
+# The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else behind it.
+POOLED = """g (float[N,8,12,12] x) => (float[N,8,6,6] y)
+  <float[8,8,3,3] w0, float[8,1,3,3] w1, float[8,8,1,1] w2, float[8,8,1,1] w3> {
+  a = Conv<pads=[1,1,1,1]>(x, w0) r = Relu(a) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)
+  b = Conv<pads=[1,1,1,1],strides=[2,2],group=8>(r, w1) c = Conv(b, w2) d = Add(c, p) e = Relu(d) y = Conv(e, w3) }"""
+
+
+def test_a_point_that_moves_borrows_the_scale_of_the_same_values() -> None:
+    model = model_of(POOLED)
+    few, every = quantised(model, points_only=True), quantised(model)
+    assert "p" not in few.scales and "p" in every.scales
+    plan = make_plan(GraphView(model.graph), few.options, floats={"b"})
+    assert "p" in {point.tensor for point in plan.activations}
+    assert SensitivityRunner(few).loss({"b"}) is not None
+    found = keep_within_loss(few, 0.0)
+    assert "b" in found.reasons and found.untried == ()
+
+
+def test_what_no_scale_reaches_is_not_tried_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensitivity_runner, "borrowed_scales", lambda *rest: {})
+    few = quantised(model_of(POOLED), points_only=True)
+    assert SensitivityRunner(few).loss({"b"}) is None
+    found = keep_most_harmful(few, 1)
+    assert "b" not in found.reasons and found.untried == ("1 that need a scale that was not calibrated",)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multiply-adds against counts by hand, and the roofline's two regimes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.mixed_precision.roofline import Device, Work, load_device, work_of
+from tests.graphs import model_of
+
+DEVICE = Device("toy", int8=2.0, half=1.0, memory=100.0, launch=1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "macs"),
+    [
+        ("g (float[N,4,8,8] x) => (float[N,6,3,3] y) <float[6,4,3,3] w> { y = Conv<strides=[2,2]>(x, w) }",
+         (1, 4, 8, 8), 6 * 9 * 4 * 9),
+        ("g (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,1,3,3] w> { y = Conv<group=4,pads=[1,1,1,1]>(x, w) }",
+         (1, 4, 8, 8), 4 * 64 * 9),
+        ("g (float[N,4,8,8] x) => (float[N,6,16,16] y) <float[4,6,2,2] w> { y = ConvTranspose<strides=[2,2]>(x, w) }",
+         (1, 4, 8, 8), 4 * 64 * 6 * 4),
+        ("g (float[N,7] x) => (float[N,5] y) <float[5,7] w> { y = Gemm<transB=1>(x, w) }", (3, 7), 3 * 35),
+        ("g (float[N,7] x) => (float[N,5] y) <float[7,5] w> { y = Gemm(x, w) }", (3, 7), 3 * 35),
+        ("g (float[N,3,7] x) => (float[N,3,5] y) <float[7,5] w> { y = MatMul(x, w) }", (2, 3, 7), 2 * 3 * 35),
+        ("g (float[N,7,3] x) => (float[N,5,3] y) <float[5,7] w> { y = MatMul(w, x) }", (2, 7, 3), 2 * 3 * 35),
+    ],
+)  # fmt: skip
+def test_multiply_adds_are_counted(text: str, shape: tuple[int, ...], macs: int) -> None:
+    work = work_of(model_of(text), None, {"x": np.ones(shape, np.float32)}, ["y"])["y"]
+    assert work.macs == macs and work.read == np.prod(shape) and work.weights in (35, 36, 96, 216)
+
+
+def test_where_traffic_decides_float_costs_the_bytes() -> None:
+    work = Work(macs=1_000, read=600_000, written=300_000, weights=100_000)
+    assert work.extra_microseconds(DEVICE) == pytest.approx(20 - 10 + 1)
+
+
+def test_where_multiplication_decides_float_costs_the_slower_units() -> None:
+    work = Work(macs=1_000_000_000, read=1_000, written=1_000, weights=1_000)
+    assert work.extra_microseconds(DEVICE) == pytest.approx(1000 - 500 + 1)
+
+
+def test_the_default_device_is_there_and_an_unknown_one_is_refused() -> None:
+    device = load_device()
+    assert device.int8 > device.half > 0 and device.memory > 0 and device.launch > 0
+    assert load_device(device.name) == device
+    with pytest.raises(QdqError, match="no such device; one of"):
+        load_device("abacus")

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only an activation reads takes the scale of what comes out: when, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+from qdqtool.graph.view import GraphView
+from qdqtool.observers.pre_activation import before_activations
+from qdqtool.observers.pre_batchnorm_range import METHOD, Affine, AffineRange, before_norms
+from tests.graphs import model_of
+from tests.observers.test_pre_batchnorm_range import net_of
+
+Float32 = npt.NDArray[np.float32]
+ENDS = "<float[4,3,3,3] w, float[4,4,1,1] v, float lo, float hi, float up>"
+
+
+def found_in(
+    body: str, outputs: str = "float[N,4,6,6] z", inputs: str = "", opset: int = 17, **options: Any
+) -> dict[str, str]:
+    model = model_of(f"net (float[N,3,8,8] x{inputs}) => ({outputs}) {ENDS} {{ {body} }}", opset)
+    for one in model.graph.initializer:
+        if one.name in ("lo", "hi", "up"):
+            value = np.float32({"lo": -1.0, "hi": 6.0, "up": 2.0}[one.name])
+            one.CopyFrom(onnx.numpy_helper.from_array(np.array(value), one.name))
+    return before_activations(GraphView(model.graph), ("x", "c", "y", "z", "d"), **options)
+
+
+CONV = "c = Conv(x, w)  "
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        CONV + "z = Relu(c)",
+        CONV + "z = Clip(c, lo, hi)",
+        CONV + "z = Clip(c, lo)",
+        CONV + 'z = Clip(c, "", hi)',
+    ],
+)
+def test_what_only_an_activation_reads(body: str) -> None:
+    assert found_in(body) == {"c": "z"}
+
+
+def test_bounds_as_attributes() -> None:
+    assert found_in(CONV + "z = Clip<min=0.0, max=6.0>(c)", opset=9) == {"c": "z"}
+    assert found_in(CONV + "z = Clip<min=1.0, max=6.0>(c)", opset=9) == {}
+
+
+@pytest.mark.parametrize(
+    "maker", ["c = Conv(x, w)  y = Add(c, c)  z = Relu(y)", "c = Conv(x, w)  y = Conv(c, v)  z = Relu(y)"]
+)
+def test_who_makes_it(maker: str) -> None:
+    assert found_in(maker) == {"y": "z"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        CONV + "z = LeakyRelu(c)",  # its negative part goes on
+        CONV + "z = Sigmoid(c)",
+        CONV + "z = Clip(c, up, hi)",  # 0 becomes 2
+        CONV + "d = Relu(c)  z = Add(c, d)",  # two readers
+        "z = Relu(x)",  # an input is there anyway
+        CONV + "y = MaxPool<kernel_shape=[1,1]>(c)  z = Relu(y)",  # not fused with it
+    ],
+)
+def test_what_needs_a_scale_of_its_own(body: str) -> None:
+    assert found_in(body) == {}
+
+
+def test_outputs_points_and_computed_bounds() -> None:
+    assert found_in(CONV + "z = Relu(c)", "float[N,4,6,6] z, float[N,4,6,6] c") == {}
+    assert found_in(CONV + "z = Relu(c)", kept=("c",)) == {}
+    assert found_in(CONV + "z = Clip(c, l, hi)", inputs=", float l") == {}
+    body = "net (float[N,3,8,8] x) => (float[N,4,6,6] z) <float[4,3,3,3] w> { c = Conv(x, w)  z = Relu(c) }"
+    assert before_activations(GraphView(model_of(body).graph), ("x", "c")) == {}
+
+
+# The range before a BatchNormalization, of what an activation lets through.
+
+
+def test_only_what_gets_through_counts() -> None:
+    made = AffineRange(Affine("z", (2.0, -1.0, 0.001), (1.0, 0.0, -0.5), cut=True))
+    z = np.zeros((2, 3, 2, 2), np.float32)
+    z[0, 0], z[1, 1, 0, 0] = 5.0, 3.0  # the third channel is dead: what it holds cannot be told, and does not matter
+    made.add_in_numpy(z)
+    assert (made.low, made.high) == (-3.0, 2.0)
+    assert made.amax == 3
+    open_one = AffineRange(Affine("z", (2.0, -1.0, 0.001), (1.0, 0.0, -0.5)))
+    open_one.add_in_numpy(z)
+    assert open_one.high == 500.0
+
+
+def test_where_nothing_gets_through_there_still_is_a_range() -> None:
+    made = AffineRange(Affine("z", (2.0,), (-1.0,), cut=True))
+    made.add_in_numpy(np.zeros((1, 1, 4), np.float32))
+    assert (made.low, made.high) == (0.5, 0.5)
+
+
+def test_it_goes_through_json() -> None:
+    one = Affine("z", (2.0, -1.5), (0.1, 0.2), cut=True)
+    assert Affine.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize("activation", ["z = Relu(y)", "z = Clip(y, lo, hi)"])
+@pytest.mark.parametrize("seed", range(4))
+def test_y_has_the_scale_of_z_and_c_no_more_than_its_range(seed: int, activation: str) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+    from qdqtool.calibration.engine import calibrate
+    from qdqtool.observers.options import CalibrationOptions
+
+    model = net_of(seed, False, activation)
+    for name, value in (("lo", 0.0), ("hi", 6.0)):
+        if activation.startswith("z = Clip"):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value, np.float32), name))
+    r = np.random.default_rng(seed)
+    feed = [{"x": r.normal(size=(1, 3, 9, 11)).astype(np.float32)} for _ in range(4)]
+    less = calibrate(model, feed, CalibrationOptions("percentile=100", progress=False))
+    everything = calibrate(model, feed, CalibrationOptions("percentile=100", progress=False, derive=False))
+    assert (less["y"].origin, less["y"].method) == ("derived", "as z")
+    assert less["y"].same_bits(less["z"])
+    assert (less["c"].origin, less["c"].method) == ("derived", METHOD)
+    np.testing.assert_allclose(less["z"].bits, everything["z"].bits, 1e-5)
+    assert less["c"].bits <= everything["c"].bits * np.float32(1.0001)  # no more than all of it
+    view = GraphView(model.graph)
+    names = ("x", "c", "y", "z")
+    assert before_norms(view, names, (), before_activations(view, names))["c"].cut
+
+
+def test_rounding_before_the_activation_loses_no_more_than_with_a_scale_of_its_own() -> None:
+    """q(y, s) then Relu, for y with a long negative tail: with the scale of z the error is that of rounding z."""
+    r = np.random.default_rng(4)
+    y = np.concatenate([r.normal(size=4000), -r.exponential(20.0, 400)]).astype(np.float32)
+    z = np.maximum(y, 0)
+
+    def error(amax: float) -> float:
+        step = amax / 127
+        rounded = np.clip(np.round(y / step), -128, 127) * step
+        return float(np.square(np.maximum(rounded, 0) - z).sum())
+
+    assert error(float(z.max())) < 0.1 * error(float(np.abs(y).max()))
+
+
+def test_max_tells_the_largest_value_of_each_tensor() -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+    from qdqtool.calibration.engine import calibrate
+    from qdqtool.observers.options import CalibrationOptions
+
+    r = np.random.default_rng(3)
+    feed = [{"x": r.normal(size=(1, 3, 9, 11)).astype(np.float32)} for _ in range(4)]
+    model = net_of(3, False, "z = Relu(y)")
+    told, own = (calibrate(model, feed, CalibrationOptions("max", progress=False, derive=d)) for d in (True, False))
+    assert told["y"].origin == "ptq"
+    for name in ("x", "c", "y", "z"):
+        np.testing.assert_allclose(told[name].bits, own[name].bits, 1e-4)

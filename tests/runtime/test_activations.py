@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations as onnxruntime gives them, against the reference evaluator; what is left out, what is refused."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.graph.io import open_model
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.runtime.installed import _sole_flavour, one_line
+
+HEAD = '<ir_version: {ir}, opset_import: ["" : 13, "my" : 1]>\n'
+
+
+def model(text: str, ir: int = 8) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD.format(ir=ir) + text)
+
+
+def observed(proto: onnx.ModelProto, batch: dict[str, Any], **options: Any) -> dict[str, npt.NDArray[np.float32]]:
+    return dict(OrtActivations(proto, None, **options).run(batch))
+
+
+def weights(proto: onnx.ModelProto, **arrays: npt.NDArray[Any]) -> onnx.ModelProto:
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return proto
+
+
+CHAIN = """g (float[N, 3, 8, 8] x) => (float[N, 4] y) {
+    c = Conv <kernel_shape = [3, 3]> (x, w, b)
+    r = Relu(c)
+    m = ReduceMean <axes = [2, 3], keepdims = 0> (r)
+    s = Shape(m)
+    y = Reshape(m, s)
+}"""
+
+
+def chain(ir: int = 8) -> onnx.ModelProto:
+    r = np.random.default_rng(0)
+    w, b = r.normal(size=(4, 3, 3, 3)).astype(np.float32), r.normal(size=4).astype(np.float32)
+    return weights(model(CHAIN, ir), w=w, b=b)
+
+
+def batch(count: int = 2) -> dict[str, npt.NDArray[np.float32]]:
+    return {"x": np.random.default_rng(1).normal(size=(count, 3, 8, 8)).astype(np.float32)}
+
+
+def test_every_float_tensor_in_graph_order_with_the_right_values() -> None:
+    proto, feeds = chain(), batch()
+    activations = OrtActivations(proto, None)
+    assert activations.names == ("x", "c", "r", "m", "y")  # not s, which is int64, not w and b
+    got = dict(activations.run(feeds))
+    whole = onnx.ModelProto()
+    whole.CopyFrom(proto)
+    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in ("c", "r", "m"))
+    want = dict(zip([o.name for o in whole.graph.output], ReferenceEvaluator(whole).run(None, feeds), strict=True))
+    assert got["x"].tobytes() == feeds["x"].tobytes()
+    for name, array in want.items():
+        assert got[name].dtype == np.float32
+        assert np.allclose(got[name], array, rtol=1e-5, atol=1e-5)  # other order of summation
+
+
+def test_the_model_is_not_changed() -> None:
+    proto = chain()
+    before = proto.SerializeToString(deterministic=True)
+    observed(proto, batch())
+    assert proto.SerializeToString(deterministic=True) == before
+
+
+def test_wanted_only() -> None:
+    assert OrtActivations(chain(), None, ["r", "x"]).names == ("x", "r")
+    assert OrtActivations(chain(), None, ["x"]).names == ("x",)
+    with pytest.raises(QdqError, match="no tensor of the model's main graph"):
+        OrtActivations(chain(), None, ["nonsense"])
+    with pytest.raises(QdqError, match="no float32 activation"):
+        OrtActivations(chain(), None, ["s"])
+
+
+@pytest.mark.parametrize("ir", [3, 8])
+def test_initialisers_listed_as_inputs_need_no_data(ir: int) -> None:
+    proto = chain(ir)
+    for tensor in proto.graph.initializer:
+        proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    got, want = observed(proto, batch()), observed(chain(), batch())
+    assert {name: array.tobytes() for name, array in got.items()} == {n: a.tobytes() for n, a in want.items()}
+
+
+def test_constants_are_no_activations() -> None:
+    proto = model("""g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+        k = Constant <value = float[2] {3, 4}> ()
+        moved = Identity(w)
+        a = Add(x, k)
+        y = Mul(a, moved)
+    }""")
+    assert OrtActivations(proto, None).names == ("x", "a", "y")
+
+
+def test_tensors_inside_bodies_are_not_observed() -> None:
+    proto = model("""g (float[2] x, bool c) => (float[2] y) {
+        y = If (c) <
+            then_branch = t () => (float[2] a) { a = Neg(x) },
+            else_branch = e () => (float[2] b) { b = Abs(x) }
+        >
+    }""")
+    got = observed(proto, {"x": np.array([1, -2], np.float32), "c": np.array(True)})
+    assert list(got) == ["x", "y"]
+    assert got["y"].tolist() == [-1, 2]
+
+
+def test_names_of_nodes_may_repeat() -> None:
+    proto = chain()
+    for node in proto.graph.node:
+        node.name = "same"
+    assert len(observed(proto, batch())) == 5
+
+
+def test_quantised_models_are_computed_as_written() -> None:
+    """Q/DQ in float: a bias and an activation between grid points keep their values."""
+    proto = model("""g (float[1, 4] x) => (float[1, 4] y) <float s = {0.5}, int8 z = {0}> {
+        q = QuantizeLinear(x, s, z)
+        d = DequantizeLinear(q, s, z)
+        m = MatMul(d, w)
+        y = Relu(m)
+    }""")
+    w = np.random.default_rng(3).normal(size=(4, 4)).astype(np.float32)
+    x = np.array([[0.3, -1.1, 2.0, 0.74]], np.float32)
+    got = observed(weights(proto, w=w), {"x": x})
+    assert got["d"].tolist() == [[0.5, -1.0, 2.0, 0.5]]
+    assert np.allclose(got["m"], got["d"] @ w, rtol=1e-6)
+    assert "q" not in got
+
+
+# ------------------------------------------------------------------ weights that are large or lie in files
+
+
+def external(tmp_path: Path) -> Path:
+    proto = chain()
+    big = np.random.default_rng(5).normal(size=(4, 3, 3, 40)).astype(np.float32)  # above what stays inline
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(big[..., :3].copy(), "w"))
+    proto.graph.node.append(onnx.helper.make_node("Conv", ["x8", "big"], ["extra"]))
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("x8", onnx.TensorProto.FLOAT, [1, 3, 8, 48]))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(big, "big"))
+    path = tmp_path / "m.onnx"
+    onnx.save_model(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    return path
+
+
+def test_external_weights_from_any_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_model(external(tmp_path))
+    inline = onnx.load(tmp_path / "m.onnx")
+    feeds = {**batch(), "x8": np.ones((1, 3, 8, 48), np.float32)}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    got = dict(OrtActivations(opened.proto, opened.folder).run(feeds))
+    want = dict(OrtActivations(inline, None).run(feeds))
+    assert list(got) == list(want)
+    assert "extra" in got
+    assert all(got[name].tobytes() == want[name].tobytes() for name in want)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before  # nothing written
+
+
+def test_weights_are_not_serialised(tmp_path: Path) -> None:
+    opened = open_model(external(tmp_path))
+    model_bytes, lent = ObservableModel(opened.proto, opened.folder)._skeleton
+    assert list(lent) == ["big"]
+    assert len(model_bytes.SerializeToString()) < 2000 + 4 * 108
+    assert isinstance(lent["big"], np.memmap)
+
+
+# ------------------------------------------------------------------ operators that onnxruntime lacks
+
+PLUGIN = """g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] scores, int32[1] count) {
+    c = Conv <kernel_shape = [3, 3]> (x, w)
+    scores = Sigmoid(c)
+    count, boxes = EfficientNMS_TRT <score_threshold = 0.5> (scores, c)
+    half = Neg(boxes)
+}"""
+
+
+def test_plugins_and_what_follows_are_left_out() -> None:
+    w = np.ones((4, 3, 3, 3), np.float32)
+    activations = OrtActivations(weights(model(PLUGIN), w=w), None)
+    assert activations.names == ("x", "c", "scores")
+    assert activations.behind == dict.fromkeys(("count", "boxes", "half"), "EfficientNMS_TRT")
+    assert len(dict(activations.run(batch(1)))) == 3
+
+
+def test_weighted_operator_behind_a_plugin_is_refused_with_both_names() -> None:
+    text = PLUGIN.replace("half = Neg(boxes)", "half = Neg(boxes)\n late = MatMul(half, v)")
+    proto = weights(model(text), w=np.ones((4, 3, 3, 3), np.float32), v=np.ones((4, 4), np.float32))
+    proto.graph.node[-1].name = "late_layer"
+    with pytest.raises(QdqError, match="MatMul lies behind EfficientNMS_TRT") as caught:
+        OrtActivations(proto, None)
+    assert caught.value.where == "late_layer"
+
+
+def test_product_of_two_activations_behind_a_plugin_is_none() -> None:
+    text = PLUGIN.replace("half = Neg(boxes)", "half = MatMul(boxes, boxes)")
+    assert "half" in OrtActivations(weights(model(text), w=np.ones((4, 3, 3, 3), np.float32)), None).behind
+
+
+def test_unknown_domain_but_local_function_runs() -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Neg(x)  y = my.Twice(a) }"
+    function = '\n<domain: "my", opset_import: ["" : 13]> Twice (a) => (b) { b = Add(a, a) }'
+    lacking = OrtActivations(model(text), None)
+    assert (lacking.names, lacking.behind) == (("x", "a"), {"y": "my::Twice"})
+    got = observed(model(text + function), {"x": np.array([1, 2], np.float32)})
+    assert got["y"].tolist() == [-2, -4]
+
+
+def test_plugin_inside_a_body_takes_the_node_with_it() -> None:
+    proto = model("""g (float[2] x, bool c) => (float[2] z) {
+        n = Neg(x)
+        y = If (c) <
+            then_branch = t () => (float[2] a) { a = Plugin_TRT(n) },
+            else_branch = e () => (float[2] b) { b = Abs(n) }
+        >
+        z = Neg(y)
+    }""")
+    activations = OrtActivations(proto, None)
+    assert activations.names == ("x", "n")
+    assert activations.behind == {"y": "Plugin_TRT", "z": "Plugin_TRT"}
+
+
+def test_only_the_input_before_a_plugin() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Plugin_TRT(x) }")
+    got = observed(proto, {"x": np.array([1, 2], np.float32)})
+    assert got["x"].tolist() == [1, 2]
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def test_run_failure_is_one_line_and_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    proto = model("g (float[N, 2] a, float[M, 2] b) => (float[N, 2] y) { y = Add(a, b) }")
+    feeds = {"a": np.ones((2, 2), np.float32), "b": np.ones((3, 2), np.float32)}
+    with pytest.raises(QdqError, match="onnxruntime cannot run it") as caught:
+        observed(proto, feeds, where="m.onnx")
+    assert caught.value.line().startswith("m.onnx: ")
+    assert "ONNXRuntimeError" not in caught.value.line()
+    assert capfd.readouterr().err == ""
+
+
+def test_refused_model_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    proto.ir_version = 99
+    with pytest.raises(QdqError, match="onnxruntime refuses it"):
+        observed(proto, {})
+    assert capfd.readouterr().err == ""
+
+
+def test_message_loses_codes_and_places() -> None:
+    text = "[ONNXRuntimeError] : 1 : FAIL : /src/core/model.cc:245 Model::Model(const A&, B*) Missing opset\nmore"
+    assert one_line(RuntimeError(text)) == "Missing opset"
+    assert len(one_line(RuntimeError("x" * 999))) == 240
+    assert one_line(ValueError()) == "ValueError"
+
+
+def test_provider_that_is_not_there() -> None:
+    import onnxruntime
+
+    with pytest.raises(QdqError, match="choose one of cpu, cuda, tensorrt"):
+        OrtActivations(chain(), None, provider="tpu")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        with pytest.raises(MissingPackageError, match=r"qdqtool\[gpu\]"):
+            OrtActivations(chain(), None, provider="cuda")
+
+
+def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingPackageError, match=r"qdqtool\[cpu\]"):
+        OrtActivations(chain(), None)
+
+
+def test_two_flavours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name in ("onnxruntime", "onnxruntime-gpu"):
+            return "1.0"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    _sole_flavour.cache_clear()
+    with pytest.raises(MissingPackageError, match="onnxruntime and onnxruntime-gpu are installed over one another"):
+        OrtActivations(chain(), None)
+
+
+def test_importing_does_not_import_onnxruntime() -> None:
+    code = "import sys, qdqtool.calibration.engine as e; print('onnxruntime' in sys.modules, 'PIL' in sys.modules)"
+    root = Path(__file__).resolve().parents[2]
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert out.stdout.split() == ["False", "False"]
+
+
+# ------------------------------------------------------------------ real models
+
+
+@pytest.mark.shared
+def test_plugin_behind_a_detector(shared: Path) -> None:
+    opened = open_model(shared / "corpus/structure/gen_ultraface_EfficientNMS_TRT.onnx")
+    activations = OrtActivations(opened.proto, opened.folder)
+    assert set(activations.behind.values()) == {"EfficientNMS_TRT"}
+    got = dict(activations.run({"input": np.zeros((1, 3, 240, 320), np.float32)}))
+    assert list(got) == list(activations.names)
+
+
+@pytest.mark.shared
+def test_external_data_of_another_writer(shared: Path) -> None:
+    import onnxruntime
+
+    path = shared / "corpus/structure/rten_mnist_external.onnx"
+    opened = open_model(path)
+    feeds = {"input": np.random.default_rng(0).normal(size=(1, 1, 28, 28)).astype(np.float32)}
+    got = dict(OrtActivations(opened.proto, opened.folder).run(feeds))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for output, want in zip(session.get_outputs(), session.run(None, feeds), strict=True):
+        assert np.allclose(got[output.name], want, rtol=1e-4, atol=1e-5)  # fusions round differently

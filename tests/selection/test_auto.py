@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--method auto` as a table: order and batch leave its bytes alone, every scale says where it is from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.amax.methods import Method, choose_amax
+from qdqtool.calibration.engine import CalibrationOptions, calibrate, calibrate_scales
+from qdqtool.data.loader import Batch, FeedOptions
+from qdqtool.errors import QdqError
+from qdqtool.match.plan import PlanOptions
+from qdqtool.scales import ScaleTable
+from qdqtool.selection.auto import SHADOW_SAMPLES
+
+AUTO = CalibrationOptions("auto", progress=False)
+
+
+@pytest.fixture(scope="module")
+def detector(models: Path) -> onnx.ModelProto:
+    return onnx.load(models / "digits_detector.onnx")
+
+
+@pytest.fixture(scope="module")
+def images(models: Path) -> np.ndarray:
+    return np.load(models / "digits_calib.npz")["images"][:18]
+
+
+@pytest.fixture(scope="module")
+def table(detector: onnx.ModelProto, images: np.ndarray) -> ScaleTable:
+    return calibrate(detector, one_by_one(images), AUTO)
+
+
+def one_by_one(images: np.ndarray) -> list[Batch]:
+    return [{"images": image[np.newaxis]} for image in images]
+
+
+def without_data(table: ScaleTable) -> str:
+    return ScaleTable(table.scales, table.unscaled, {**table.facts, "data": None}).to_json()
+
+
+@pytest.mark.parametrize(
+    ("order", "batch"),
+    [(-1, 5), pytest.param(1, 7, marks=pytest.mark.slow), pytest.param(-1, 1, marks=pytest.mark.slow)],
+)
+def test_reversed_images_and_another_batch_give_the_same_bytes(
+    detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable, order: int, batch: int
+) -> None:
+    other = calibrate(detector, one_by_one(images[::order]), AUTO, FeedOptions(batch=batch))
+    assert without_data(other) == without_data(table)
+
+
+def test_points_say_what_proposed_them_and_others_have_mse(table: ScaleTable) -> None:
+    methods = {name: table[name].method for name in table}
+    assert table.facts["method"] == "auto" and table.facts["shadow_samples"] == SHADOW_SAMPLES
+    assert methods["images"].startswith("auto:") and "auto:mse" in methods.values()
+    assert "mse" in methods.values()  # what nothing quantised reads
+    assert all(scale.samples == 18 for scale in table.scales.values())
+    assert {scale.origin for scale in table.scales.values() if scale.method.startswith("auto:")} == {"ptq"}
+
+
+def test_tensors_with_the_values_of_a_point_have_its_scale(table: ScaleTable) -> None:
+    same = {name: table[name] for name in table if table[name].method.startswith("auto: same values as ")}
+    assert same
+    for scale in same.values():
+        assert scale.same_bits(table[scale.method.removeprefix("auto: same values as ")])
+
+
+def test_the_table_covers_what_mse_covers(detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable) -> None:
+    mse = calibrate(detector, one_by_one(images), CalibrationOptions("mse", progress=False))
+    assert list(mse) == list(table)
+    assert any(not mse[name].same_bits(table[name]) for name in mse)
+    plain = [name for name in table if table[name].method == "mse"]
+    assert plain and all(mse[name].same_bits(table[name]) for name in plain)
+
+
+def test_candidates_are_told_on_request_only(detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable) -> None:
+    assert "candidates" not in table.facts
+    told = calibrate(detector, one_by_one(images), CalibrationOptions("auto", progress=False, candidates=True))
+    tried = told.facts["candidates"]["images"]
+    taken = told["images"].method.removeprefix("auto:")
+    assert tried[taken][1] == min(loss for _, loss in tried.values())
+    assert np.float32(tried[taken][0]) / np.float32(127) == told["images"].bits
+    assert {name: scale.hex() for name, scale in told.scales.items()} == {n: s.hex() for n, s in table.scales.items()}
+
+
+@pytest.mark.slow
+def test_a_prediction_beside_is_for_the_scales_that_were_chosen(detector: onnx.ModelProto, images: np.ndarray) -> None:
+    options = CalibrationOptions("auto", progress=False, beside="mse")
+    told = calibrate(detector, one_by_one(images), options)
+    decibel = told.facts["predicted"]["decibel"]
+    assert all(chosen <= other + 0.02 for chosen, other in decibel.values())  # mse is the best by that measure
+    assert any(chosen < other - 0.02 for chosen, other in decibel.values())
+
+
+def test_float_heads_change_who_is_asked(detector: onnx.ModelProto, images: np.ndarray) -> None:
+    placing = PlanOptions(float_heads="all")
+    table = calibrate_scales(detector, None, one_by_one(images[:8]), AUTO, placing=placing)
+    assert table.facts["method"] == "auto" and len(table) > 30
+
+
+def test_data_that_can_be_walked_once_is_refused(detector: onnx.ModelProto, images: np.ndarray) -> None:
+    def once() -> Iterator[Batch]:
+        yield from one_by_one(images[:2])
+
+    with pytest.raises(QdqError, match="gives nothing when it is walked again"):
+        calibrate_scales(detector, None, once(), AUTO)
+
+
+def test_a_histogram_alone_cannot_choose(images: np.ndarray) -> None:
+    from qdqtool.amax.histogram import Histogram
+
+    with pytest.raises(QdqError, match="asks the operators that read a tensor"):
+        choose_amax(Method("auto"), Histogram())

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice per tensor: what readers feel decides, tied tensors take one, a tie that costs too much is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.amax.candidates import Candidate
+from qdqtool.amax.histogram import Histogram
+from qdqtool.data.loader import Batch
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.runtime.activations import OrtActivations
+from qdqtool.selection.choose import CUT_GAIN, Choice, Source, _Classes, choose
+from qdqtool.selection.shadow import Felt
+from tests.graphs import model_of
+
+ALL = PlanOptions(float_heads="none")
+CONV = "g (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,1,1] w> { y = Conv(x, w) }"
+SHUFFLE = """g (float[N,4,8,8] x) => (float[N,8,8,8] y)
+  <float[4,4,1,1] w0, float[4,4,1,1] w1, float[4,4,1,1] w2, float[8,8,1,1] w4, int64[2] halves> {
+  a = Conv(x, w0) b = Conv(x, w1) c = Concat<axis=1>(a, b)
+  p, q = Split<axis=1>(c, halves) d = Conv(q, w2) e = Concat<axis=1>(p, d) y = Conv(e, w4) }"""
+
+
+def put(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
+    next(t for t in model.graph.initializer if t.name == name).CopyFrom(onnx.numpy_helper.from_array(value, name))
+
+
+def data_of(values: Iterable[np.ndarray]) -> list[Batch]:
+    return [{"x": value.astype(np.float32)} for value in values]
+
+
+def source_of(model: onnx.ModelProto, data: list[Batch]) -> Source:
+    activations = OrtActivations(model, None)
+    histograms = {name: Histogram() for name in activations.names}
+    for batch in data:
+        for name, array in activations.run(batch):
+            histograms[name].add(array)
+    return Source(model, None, data, histograms)
+
+
+def wide(count: int = 4, seed: int = 0) -> list[np.ndarray]:
+    """Long tails in every channel."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((1, 4, 8, 8)) ** 5 for _ in range(count)]
+
+
+def shuffle_model(second: float = 1.0) -> onnx.ModelProto:
+    """The second block's own branch is `second` times as large as what is passed on to it."""
+    model = model_of(SHUFFLE)
+    for name in ("w0", "w1", "w2"):
+        put(model, name, np.eye(4, dtype=np.float32).reshape(4, 4, 1, 1) * (second if name == "w2" else 1))
+    put(model, "halves", np.array([4, 4], np.int64))
+    mix = np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1)
+    put(model, "w4", mix)
+    return model
+
+
+def test_a_channel_that_its_reader_ignores_has_no_say() -> None:
+    """Mean squared error of the tensor would keep the large channel; the reader multiplies it by nearly nothing."""
+    rng = np.random.default_rng(1)
+    values = [rng.standard_normal((1, 4, 8, 8)) * np.array([1, 1, 1, 40]).reshape(1, 4, 1, 1) for _ in range(4)]
+    model = model_of(CONV)
+    weight = np.eye(4, dtype=np.float32)
+    put(model, "w", weight.reshape(4, 4, 1, 1))
+    fair = choose(source_of(model, data_of(values)), ALL).taken["x"]
+    weight[3, 3] = 0.001
+    weight[3, 0] = 1.0
+    put(model, "w", weight.reshape(4, 4, 1, 1))
+    deaf = choose(source_of(model, data_of(values)), ALL).taken["x"]
+    assert deaf.amax < fair.amax
+
+
+def test_what_is_taken_has_the_least_loss_of_what_was_tried() -> None:
+    choice = choose(source_of(model_of(CONV), data_of(wide())), ALL)
+    tried = dict(choice.tried["x"])
+    assert len(tried) > 3 and tried[choice.taken["x"]] == min(tried.values())
+    assert choice.losses["y"] <= min(1.0, tried[choice.taken["x"]])
+
+
+@pytest.mark.parametrize("text", [CONV, SHUFFLE])
+def test_order_and_batch_change_nothing(text: str) -> None:
+    model = model_of(CONV) if text == CONV else shuffle_model(5.0)
+    data = data_of(wide(6))
+    one = choose(source_of(model, data), ALL)
+    source = source_of(model, [{"x": np.concatenate([d["x"] for d in reversed(data)])}])
+    other = choose(Source(model, None, data, source.histograms), ALL)
+    assert one == other
+
+
+def test_tied_tensors_take_one_clipping_value_chosen_for_all() -> None:
+    text = """g (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,1,1] v, float[4,4,1,1] u, float[4,8,1,1] w>
+              { a = Conv(x, v) b = Conv(x, u) c = Concat<axis=1>(a, b) y = Conv(c, w) }"""
+    choice = choose(source_of(model_of(text), data_of(wide())), ALL)
+    assert choice.taken["a"] == choice.taken["b"] and choice.tried["a"] == choice.tried["b"]
+    assert choice.cuts == ()
+
+
+def unlike() -> Choice:
+    return choose(source_of(shuffle_model(200.0), data_of(wide())), ALL)
+
+
+def test_a_tie_between_unlike_tensors_is_cut_and_one_between_alike_ones_is_not() -> None:
+    """Where d is 200 times p, one scale would leave q, read by the block's own convolution, a fraction of a level."""
+    assert unlike().cuts == ("p",)
+    assert choose(source_of(shuffle_model(1.0), data_of(wide())), ALL).cuts == ()
+
+
+def test_a_cut_gives_each_side_its_own_scale_and_fits_the_plan() -> None:
+    choice = unlike()
+    assert choice.taken["p"] == choice.taken["d"] and choice.taken["a"] == choice.taken["b"]
+    assert choice.taken["d"].amax > 20 * choice.taken["a"].amax
+    plan = make_plan(GraphView(shuffle_model().graph), ALL, cuts=choice.cuts)
+    assert {point.tensor for point in plan.activations} <= choice.taken.keys()
+
+
+def test_cuts_may_be_forbidden_and_their_threshold_is_a_share() -> None:
+    source = source_of(shuffle_model(200.0), data_of(wide()))
+    forbidden = choose(source, ALL, cut=False)
+    assert forbidden.cuts == () and "p" not in forbidden.taken
+    assert sum(unlike().losses.values()) < (1 - CUT_GAIN) * sum(forbidden.losses.values())
+
+
+def test_merged_classes_speak_with_one_voice() -> None:
+    """Next to c the gain of b alone is 22 %, that of a and b together 33 %: a is merged with b first, then c is cut."""
+    many, few = Histogram(), Histogram()
+    many.add(np.linspace(-2, 2, 10_000, dtype=np.float32))
+    few.add(np.full(1, 0.3, np.float32))
+    classes = object.__new__(_Classes)
+    classes.members = {"a": ["a"], "b": ["b"], "c": ["c"]}
+    classes.edges = [("p", "a", "b"), ("q", "b", "c")]
+    classes.grid = dict.fromkeys("abc", (Candidate("mse", np.float32(1)), Candidate("max", np.float32(2))))
+    classes._known = {"a": many, "b": many, "c": many, "p": few, "q": few}
+    costs = {"a": [0.05, 0.15], "b": [0.05, 0.15], "c": [0.6, 0.3]}
+    together = classes.merge({name: np.array(cost) for name, cost in costs.items()})
+    assert together.all() == [["a", "b"], ["c"]]
+    classes.edges = [("q", "b", "c")]
+    assert classes.merge({name: np.array(cost) for name, cost in costs.items()}).all() == [["a"], ["b", "c"]]
+
+
+def test_a_reader_without_a_weight_is_heard_by_the_histogram() -> None:
+    text = """g (float[N,4,8,8] x) => (float[N,4,1,1] y) <float[4,4,1,1] v, float[4,4,1,1] w>
+              { a = Conv(x, v) m = GlobalAveragePool(a) y = Conv(m, w) }"""
+    choice = choose(source_of(model_of(text), data_of(wide())), ALL)
+    assert {"x", "a", "m"} <= choice.taken.keys()
+    assert all(loss > 0 for _, loss in choice.tried["a"])
+
+
+def test_a_float_head_that_reads_int8_is_heard_too() -> None:
+    text = """g (float[N,4,8,8] x) => (float[N,4,8,8] y, float[N,4,8,8] z)
+              <float[4,4,1,1] v, float[4,4,1,1] w> { y = Conv(x, v) s = Conv(x, w) z = Sigmoid(s) }"""
+    choice = choose(source_of(model_of(text), data_of(wide())), PlanOptions(float_heads="regression"))
+    assert set(choice.losses) == {"y", "s"}
+
+
+def test_an_operator_whose_sums_overflow_is_not_asked() -> None:
+    ones = np.ones(2)
+    assert Felt(ones, ones, 2.0).heard and not Felt(ones, ones, 0.0).heard
+    for felt in (Felt(ones * np.inf, ones, 2.0), Felt(ones, ones, float("inf")), Felt(ones, ones * np.nan, 1.0)):
+        assert not felt.heard
+    huge = [np.full((1, 4, 8, 8), 3e38) * np.sign(value) for value in wide(2)]
+    with np.errstate(all="ignore"):
+        choice = choose(source_of(model_of(CONV), data_of(huge)), ALL)
+    assert choice.losses == {} and "x" in choice.taken
+
+
+def test_a_dead_tensor_has_no_candidate() -> None:
+    text = """g (float[N,4,8,8] x) => (float[N,4,8,8] y) <float[4,4,1,1] v, float[4,4,1,1] w>
+              { z = Sub(x, x) a = Conv(x, v) b = Conv(z, w) y = Add(a, b) }"""
+    choice = choose(source_of(model_of(text), data_of(wide())), ALL)
+    assert "z" not in choice.taken and "x" in choice.taken

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What networks end in: which tensors, of what form, and how much an error counts where."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qdqtool.training.losses import terms
+from qdqtool.training.losses.distill_targets import End, Kind, find_kinds, kind_term
+from qdqtool.training.losses.nodes import Nodes
+from qdqtool.training.losses.points import rescaled
+from qdqtool.training.losses.targets import Targets
+from qdqtool.training.losses.teacher import Teacher
+from tests.graphs import model_of
+from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of, term_value
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+DETECTOR = """net (float[1,3,8,8] x) => (float[1,64,7] out)
+<float[4,3,3,3] w, float[4,4,1,1] box, float[1,4,1,1] obj, float[2,4,1,1] cls, int64[3] flat = {1,7,64}>
+{ f = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(f)  b = Conv(r, box)  o = Conv(r, obj)  c = Conv(r, cls)
+  so = Sigmoid(o)  sc = Sigmoid(c)  k = Concat<axis=1>(b, so, sc)  v = Reshape(k, flat)
+  out = Transpose<perm=[0,2,1]>(v) }"""
+PLACES = {"b": (1, 4, 8, 8), "o": (1, 1, 8, 8), "c": (1, 2, 8, 8), "r": (1, 4, 8, 8), "out": (1, 64, 7)}
+
+
+def found(text: str, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, tuple[End, ...]], frozenset[str]]:
+    kinds, covered = find_kinds(model_of(text), None, shapes.keys(), shapes)
+    return {kind.name: kind.ends for kind in kinds}, covered
+
+
+def test_a_detector_ends_in_logits_and_boxes_that_count_where_objects_are() -> None:
+    kinds, covered = found(DETECTOR, PLACES)
+    assert kinds == {
+        "values 4": (End("b", "values", 1, ("o", "c")),),
+        "sigmoid 1": (End("o", "sigmoid", 1, ("c",)),),
+        "sigmoid 2": (End("c", "sigmoid", 1, ("o",)),),
+    }
+    assert covered == {"out"}
+
+
+def test_levels_of_a_pyramid_are_of_one_kind() -> None:
+    text = """net (float[1,3,8,8] x) => (float[1,2,8,8] p, float[1,2,4,4] q) <float[2,3,1,1] u, float[2,3,1,1] v>
+    { a = Conv(x, u)  p = Sigmoid(a)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+      b = Conv(m, v)  q = Sigmoid(b) }"""
+    kinds, covered = found(text, {"a": (1, 2, 8, 8), "b": (1, 2, 4, 4)})
+    assert kinds == {"sigmoid 2": (End("a", "sigmoid", 1), End("b", "sigmoid", 1))}
+    assert covered == {"p", "q"}
+
+
+@pytest.mark.parametrize(("tail", "alone"), [("y = Softmax<axis=1>(g)", True), ("y = Identity(g)", False)])
+def test_a_classifier_ends_in_its_logits(tail: str, alone: bool) -> None:
+    """Where they are the output, they are held as they are, too."""
+    text = f"""net (float[1,3,8,8] x) => (float[1,5] y) <float[4,3,3,3] w, float[4,5] v>
+    {{ c = Conv(x, w)  r = Relu(c)  p = GlobalAveragePool(r)  f = Flatten(p)  g = Gemm(f, v)  {tail} }}"""
+    kinds, covered = found(text, {"g": (1, 5), "y": (1, 5), "r": (1, 4, 6, 6)})
+    assert kinds == {form: (End("g", form.split()[0], 1),) for form in ["softmax 5", "values 5"][: 1 if alone else 2]}
+    assert covered == {"y"}
+
+
+def test_what_the_teacher_lacks_is_no_end() -> None:
+    kinds, covered = find_kinds(model_of(DETECTOR), None, {"o", "r"}, PLACES)
+    assert [kind.name for kind in kinds] == ["sigmoid 1"]
+    assert covered == {"out"}
+
+
+def test_divergences_are_those_of_the_distributions() -> None:
+    random = np.random.default_rng(0)
+    s, t = (random.normal(0, 3, (2, 3)).astype(np.float32) for _ in range(2))
+    p, q = (1 / (1 + np.exp(-one.astype(np.float64))) for one in (t, s))
+    wanted = (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).sum()
+    assert term_value(lambda a, b: terms.bernoulli_divergence(a, b).sum(), s=s, t=t) == pytest.approx(wanted, rel=1e-5)
+    p, q = (np.exp(one) / np.exp(one).sum(axis=1, keepdims=True) for one in (t.astype(np.float64), s))
+    wanted = (p * np.log(p / q)).sum()
+    made = term_value(lambda a, b: terms.categorical_divergence(a, b, 1).sum(), s=s, t=t)
+    assert made == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+def test_boxes_count_as_much_as_the_teacher_is_sure(opset: int) -> None:
+    random = np.random.default_rng(1)
+    sizes = {"b": (1, 4, 2, 2), "c": (1, 3, 2, 2)}
+    ours, theirs = ({n: random.normal(size=s).astype(np.float32) for n, s in sizes.items()} for _ in range(2))
+    proto = bare(opset, **ours)
+    nodes = Nodes(proto, shapes_of(proto))
+    targets = Targets(nodes, Teacher(bare(opset, **theirs), None, {}))
+    value = kind_term(nodes, targets, Kind("values 4", (End("b", "values", 1, ("c",)),)))
+    name = nodes.named(value, "loss")
+    fed = {taker: theirs[tensor] for tensor, taker in targets.inputs.items()}
+    sure = (1 / (1 + np.exp(-theirs["c"]))).max(axis=1, keepdims=True)
+    assert outputs_of(proto, fed)[name] == pytest.approx((np.square(ours["b"] - theirs["b"]) * sure).sum(), rel=1e-5)
+
+
+def test_channels_on_other_scales_are_seen_and_noise_is_not() -> None:
+    random = np.random.default_rng(2)
+    plain = random.normal(size=(1, 8, 5, 5)).astype(np.float32)
+    factors = np.exp2(random.integers(-2, 3, (1, 8, 1, 1))).astype(np.float32)
+    noise = random.normal(0, 0.3, plain.shape).astype(np.float32)
+    assert rescaled(plain * factors + noise, plain)
+    assert not rescaled(plain + noise, plain)
+    assert not rescaled(plain, plain)
