@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from qdqtool.cache.retarget import retarget
     from qdqtool.cache.text import Cache, read_cache, write_cache
     from qdqtool.calibration.engine import CalibrationOptions, calibrate
+    from qdqtool.data.geometry import Geometry
     from qdqtool.data.loader import FeedOptions
     from qdqtool.doctor import Diagnosis, diagnose
     from qdqtool.errors import QdqError
     from qdqtool.evaluation.decode.auto_detect import find_decoder
-    from qdqtool.evaluation.detections import Detections, Geometry
+    from qdqtool.evaluation.detections import Detections
     from qdqtool.evaluation.inference import Reading
     from qdqtool.evaluation.nms import Selection
     from qdqtool.linting.finding import Finding
@@ -58,7 +59,7 @@ _HOMES = {
     "Finding": "linting.finding",
     "FinetuneOptions": "verbs.finetune",
     "FinetuneResult": "verbs.finetune",
-    "Geometry": "evaluation.detections",
+    "Geometry": "data.geometry",
     "GraftOptions": "verbs.graft",
     "GraftResult": "verbs.graft",
     "InferOptions": "verbs.infer",

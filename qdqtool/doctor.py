@@ -221,7 +221,7 @@ def try_runtime() -> dict[str, object]:
     import numpy as np
     import onnx
 
-    from qdqtool.autodiff.backends import has_gradient_builder
+    from qdqtool.autodiff.installed import has_gradient_builder
     from qdqtool.runtime.activations import OrtActivations
 
     weight = np.full((2, 300), 3.0, np.float32)  # too large to stay in the model

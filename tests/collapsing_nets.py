@@ -84,7 +84,7 @@ def _model(nodes: list[str], weights: dict[str, Float32], outputs: list[str]) ->
 def quantised(model: onnx.ModelProto, *, points_only: bool = False) -> Quantised:
     """The model, its scales by the largest value, and its samples; every head in INT8."""
     from qdqtool.graph.view import GraphView
-    from qdqtool.match.plan import make_plan
+    from qdqtool.match.planner import make_plan
 
     data = [{"x": row[None]} for row in samples()]
     options = PlanOptions(float_heads="none")

@@ -12,7 +12,8 @@ import onnx
 import onnx.parser
 
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.scales import Scale
 from qdqtool.trtversion import TrtVersion
 

@@ -169,7 +169,7 @@ def test_nothing_is_tried_where_no_runtime_is(world: World) -> None:
 
 def test_the_trial_runs_here() -> None:
     pytest.importorskip("onnxruntime", reason="it is what is tried")
-    from qdqtool.autodiff.backends import has_gradient_builder
+    from qdqtool.autodiff.installed import has_gradient_builder
 
     assert doctor.try_runtime() == {"gradients": has_gradient_builder()}
 

@@ -6,56 +6,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from qdqtool.autodiff.backend import GradientBackend
-from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.runtime.installed import flavour_clash, installed_flavours, load_onnxruntime
+from qdqtool.autodiff.installed import check_environment, gradient_builder, has_gradient_builder
+from qdqtool.errors import QdqError
 
 BackendName = Literal["auto", "builtin", "ort-training"]
-WHEEL = "onnxruntime-training-cpu"
-_NEEDED = ("GradientGraphBuilder", "GradientNodeDefinition", "register_gradient_definition")
-_TODO = 'in an environment of its own: pip install "qdqtool[train]" (Python 3.10 to 3.12, x86-64); or --backend builtin'
-
-
-def check_environment() -> str:
-    """The flavour of onnxruntime that is installed; "" where pip knows of none.
-
-    Raises:
-        MissingPackageError: several are, over one another, so that nobody knows whose files run.
-    """
-    found = installed_flavours()
-    if len(found) > 1:
-        raise flavour_clash(found)
-    return found[0] if found else ""
-
-
-def has_gradient_builder() -> bool:
-    """Whether the onnxruntime that is installed can build gradient graphs.
-
-    Raises:
-        MissingPackageError: several flavours are installed.
-    """
-    flavour = check_environment()
-    return "training" in flavour and all(hasattr(_binding(), name) for name in _NEEDED)
-
-
-def gradient_builder() -> Any:
-    """The C++ binding of onnxruntime-training; its Python package, which needs PyTorch, is not used.
-
-    Raises:
-        MissingPackageError: the wheel is not installed, is installed only in part, or lies over another flavour.
-    """
-    flavour = check_environment()
-    if "training" not in flavour:
-        instead = f"{flavour} is installed, which builds no gradients" if flavour else "is not installed"
-        raise MissingPackageError(WHEEL, instead, _TODO)
-    binding = _binding()
-    lacking = [name for name in _NEEDED if not hasattr(binding, name)]
-    if lacking:
-        reason = f"is installed only in part (no {lacking[0]}): another flavour was written over it"
-        raise MissingPackageError(flavour, reason, f"pip install --force-reinstall --no-deps {flavour}")
-    return binding
 
 
 def make_backend(name: BackendName = "auto") -> GradientBackend:
@@ -81,11 +38,3 @@ def make_backend(name: BackendName = "auto") -> GradientBackend:
     from qdqtool.autodiff.builtin import Builtin
 
     return Builtin()
-
-
-def _binding() -> Any:
-    """The compiled part of the onnxruntime that is installed, whatever flavour it is."""
-    load_onnxruntime()
-    from onnxruntime.capi import _pybind_state
-
-    return _pybind_state

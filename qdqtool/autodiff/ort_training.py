@@ -16,7 +16,7 @@ import onnx.inliner
 from onnx import TensorProto, helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
-from qdqtool.autodiff.backends import gradient_builder
+from qdqtool.autodiff.installed import gradient_builder
 from qdqtool.autodiff.lowering import RULES, WRAP_DOMAIN, Lowered, lower
 from qdqtool.autodiff.non_differentiable import STEPS
 from qdqtool.errors import QdqError

@@ -76,10 +76,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> ConditionOptions:
+    from qdqtool.conditioning.edits import parse_steps
     from qdqtool.match.plan import PlanOptions
     from qdqtool.trtversion import parse
     from qdqtool.verbs import ConditionOptions
-    from qdqtool.verbs.condition import parse_steps
 
     plan = PlanOptions(
         trt_version=parse(args.trt_version) if args.trt_version else None,

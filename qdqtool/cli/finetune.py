@@ -12,8 +12,8 @@ from qdqtool.cli.show import counted, print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.training.finished_model import TaskMetric
     from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult
+    from qdqtool.verbs.task_judge import TaskMetric
 
 _LABEL = (
     "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, smooth-l1, mse, ..."
@@ -185,8 +185,8 @@ def _task(args: argparse.Namespace) -> TaskMetric | None:
             if getattr(args, option) is not None:
                 raise QdqError(f"--{option.replace('_', '-')}", "is about --eval-data, and there is none", "give it")
         return None
-    from qdqtool.training.finished_model import TaskMetric
     from qdqtool.verbs.evaluate import EvaluateOptions
+    from qdqtool.verbs.task_judge import TaskMetric
 
     how = EvaluateOptions(metric=args.eval_metric, decoder=args.eval_decoder, names=args.eval_names, progress=False)
     return TaskMetric(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from qdqtool.conditioning.edits import parse_steps
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
-from qdqtool.verbs.condition import parse_steps
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned

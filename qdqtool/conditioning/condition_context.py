@@ -11,7 +11,8 @@ import onnx
 
 from qdqtool.conditioning.point_consumers import Way, find_ways
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.rulebook import load_rules
 
 

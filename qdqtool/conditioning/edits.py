@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qdqtool.conditioning.check import Difference
 from qdqtool.conditioning.prediction import Prediction
+from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, recorded_edits
+
+if TYPE_CHECKING:
+    pass
 
 STEPS = ("equalise", "smooth", "clip", "correct")
 ASKED = ("relu6",)  # what is done only where it is asked for by name; it comes first
@@ -80,3 +84,28 @@ class Conditioned:
         before = recorded_edits(earlier)
         document = {"schema": 1, "method": self.method, "edits": [*before, *(edit.to_json() for edit in self.edits)]}
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+AUTO = "auto"
+
+
+def parse_steps(steps: tuple[str, ...] | str | None) -> tuple[str, ...]:
+    """The steps asked for, in the order in which they are done.
+
+    Args:
+        steps: names, a text with commas between them; `auto` or None for all but those of `ASKED`.
+
+    Raises:
+        QdqError: an unknown step, or none.
+    """
+    from qdqtool.conditioning.edits import ASKED, STEPS
+
+    names = steps.split(",") if isinstance(steps, str) else list(steps or (AUTO,))
+    asked = {name.strip() for name in names}
+    known = (*ASKED, *STEPS)
+    unknown = sorted(asked - {*known, AUTO})
+    if unknown:
+        raise QdqError(f"--steps {unknown[0]}", "no such step", f"choose some of {', '.join(known)}, or auto")
+    if AUTO in asked:
+        asked |= set(STEPS)
+    return tuple(step for step in known if step in asked)

@@ -10,7 +10,8 @@ import onnx
 
 from qdqtool.conditioning.condition_context import Subject
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.passes.condition.equalize import Division, divide
 
 LEAST_SKIP = 1.0  # decibels for which the skip of a residual block may be read in float

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from qdqtool.data.images import Float32, ImageReader, covering_size, decode_image, letterbox_size
 from qdqtool.data.preprocess import Preprocess
-from qdqtool.evaluation.detections import Geometry
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+from dataclasses import dataclass
 
 
 def read_image(reader: ImageReader, path: Path) -> tuple[Float32, Geometry, Image]:
@@ -52,3 +52,22 @@ def geometry_of(spec: Preprocess, size: tuple[int, int]) -> Geometry:
     ratio, across, down = letterbox_size(spec, size, (width, height))
     left, top = (0, 0) if spec.resize == "letterbox-topleft" else ((width - across) // 2, (height - down) // 2)
     return Geometry(wide, high, (ratio, ratio), (float(left), float(top)), (width, height))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How an image was laid into the input: ``input = original * scale + offset`` per axis, in pixels.
+
+    Attributes:
+        width: of the original image.
+        height: of the original image.
+        scale: (x, y).
+        offset: (x, y), where the original's corner lies in the input.
+        input_size: (width, height) of the network's input.
+    """
+
+    width: int
+    height: int
+    scale: tuple[float, float]
+    offset: tuple[float, float]
+    input_size: tuple[int, int]

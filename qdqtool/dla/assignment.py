@@ -14,7 +14,8 @@ from qdqtool.dla.subgraphs import Saving, Subgraphs, find_subgraphs
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.constraints import Site, constraint_named
+from qdqtool.match.constraints import constraint_named
+from qdqtool.match.site import Site
 from qdqtool.rulebook import Step
 from qdqtool.trtversion import TrtVersion, require_dla_model
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from qdqtool.engine.view import EngineView
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import pair_behind, weight_index
-from qdqtool.match.constraints import Constraint, Site, computed, inference
+from qdqtool.match.constraints import Constraint, computed, inference
 from qdqtool.match.residual import able_branches, branch_weights
+from qdqtool.match.site import Site
 
 _NATIVE = frozenset({"Relu", "Clip"})
 

@@ -10,15 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from qdqtool.bounded import LAYERS, parse_json, read_bytes
-from qdqtool.errors import QdqError
-
-_TODO = LAYERS.todo
-# A log may begin with a bracket too: [I], [V], [03/24/2023-12:56:13].
-_JSON = re.compile(r"\ufeff?\s*(?:\{|\[\s*[{\"\]])")
-_SEPARATORS = re.compile(r"[\x1e\x1f]")  # of the nodes of one layer, with Myelin
 _PWN = re.compile(r"(?:PWN\()*")
 # What INT8 kernels of the Tensor Cores are called: mma shapes (i8816, tensor16x8x32), imma, tensorop_i of cutlass.
 _TENSOR_CORE = re.compile(r"imma|i8816|i16832|tensorop_i\d|_tensor\d+x\d+x\d+")
@@ -113,67 +106,6 @@ class EngineInfo:
     def has_metadata(self) -> bool:
         """Whether layers tell their ONNX nodes beside their names."""
         return any(layer.metadata for layer in self.layers)
-
-
-def read_layer_info(path: Path) -> EngineInfo:
-    """The layers of an engine from an export or a verbose log.
-
-    Raises:
-        QdqError: a file that cannot be read, is neither, or names no layer.
-    """
-    from qdqtool.engine.verbose_log import read_log
-
-    text = _text(path)
-    if _JSON.match(text):
-        return EngineInfo(path, _from_json(path, text), "json")
-    return read_log(path, text)
-
-
-def _text(path: Path) -> str:
-    data = read_bytes(path, LAYERS)
-    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's redirection writes
-    return data.decode("utf-16" if wide else "utf-8", errors="replace")
-
-
-def _from_json(path: Path, text: str) -> tuple[EngineLayer, ...]:
-    document = parse_json(text.lstrip("\ufeff"), path, LAYERS)
-    entries = document.get("Layers") if isinstance(document, dict) else document
-    if not isinstance(entries, list) or not entries:
-        raise QdqError(path, "has no list of Layers", _TODO)
-    return tuple(_layer(path, entry) for entry in entries)
-
-
-def _layer(path: Path, entry: object) -> EngineLayer:
-    if isinstance(entry, str):  # --profilingVerbosity=layer_names_only
-        return EngineLayer(entry)
-    if not isinstance(entry, dict) or not isinstance(entry.get("Name"), str):
-        raise QdqError(path, "has a layer without a Name", _TODO)
-    return EngineLayer(
-        entry["Name"],
-        _word(entry, "LayerType"),
-        _onnx_nodes(_word(entry, "Metadata")),
-        _formats(entry.get("Inputs")),
-        _formats(entry.get("Outputs")),
-        _word(entry, "TacticName"),
-        origin=_word(entry, "Origin"),
-    )
-
-
-def _onnx_nodes(metadata: str) -> tuple[str, ...]:
-    """The names in `[ONNX Layer: a]`, one or several."""
-    parts = (part.partition("[ONNX Layer: ")[2].rstrip("\n") for part in _SEPARATORS.split(metadata))
-    return tuple(part[:-1] for part in parts if part.endswith("]"))
-
-
-def _word(entry: Mapping[str, Any], key: str) -> str:
-    value = entry.get(key, "")
-    return value if isinstance(value, str) else ""
-
-
-def _formats(ports: object) -> tuple[str, ...]:
-    if not isinstance(ports, list):
-        return ()
-    return tuple(_word(port, "Format/Datatype") for port in ports if isinstance(port, dict))
 
 
 def _kind_of(text: str) -> Literal["int8", "float", "other"] | None:

@@ -14,7 +14,8 @@ import onnx
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
-from qdqtool.match.constraints import Site, constraint_named, operators
+from qdqtool.match.constraints import constraint_named, operators
+from qdqtool.match.site import Site
 from qdqtool.rulebook import Commute, Reader, RuleBook
 
 _MANY = frozenset({"Concat"})  # every input carries values of the output

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.data.geometry import Geometry
+
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -31,25 +33,6 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.scores)
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """How an image was laid into the input: ``input = original * scale + offset`` per axis, in pixels.
-
-    Attributes:
-        width: of the original image.
-        height: of the original image.
-        scale: (x, y).
-        offset: (x, y), where the original's corner lies in the input.
-        input_size: (width, height) of the network's input.
-    """
-
-    width: int
-    height: int
-    scale: tuple[float, float]
-    offset: tuple[float, float]
-    input_size: tuple[int, int]
 
 
 class Decoder(Protocol):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qdqtool.data.geometry import Geometry
 from qdqtool.data.images import decode_image, load_pillow
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.detections import Array, Geometry
+from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.samples import Chunk, Samples
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from qdqtool.data.geometry import Geometry
 from qdqtool.data.polygraphy_loader import load_script, split_script
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.head import in_image
-from qdqtool.evaluation.detections import Array, Detections, Geometry
+from qdqtool.evaluation.detections import Array, Detections
 from qdqtool.evaluation.nms import Selection, suppress
 
 _FUNCTION = "postprocess"

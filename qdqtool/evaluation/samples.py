@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from qdqtool.data.arrays import StoredArray, open_npy, open_npz
-from qdqtool.data.geometry import geometry_of, read_image
+from qdqtool.data.geometry import Geometry, geometry_of, read_image
 from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader, load_pillow
 from qdqtool.data.loader import Batch, Data, Feed, FeedOptions, Input, open_feed
 from qdqtool.data.model_inputs import Array, checked
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.detections import Geometry
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
 
 _PIXELS = ("x", "images", "image", "data")  # what archives of images call them

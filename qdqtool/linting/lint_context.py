@@ -20,7 +20,8 @@ from qdqtool.graph.view import GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.linting.op_sets import Words, load_words
 from qdqtool.match.groups import Group
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO, checked_facts

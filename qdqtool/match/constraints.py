@@ -4,46 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
+from qdqtool.match.site import Site
 from qdqtool.rulebook import RuleBook, Step
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a guard looks at.
-
-    Attributes:
-        view: the graph.
-        node: the operator in question.
-        entry: the tensor by which a chain comes in; "" at its start.
-        start: the operator that the chain starts with; the node itself at its start.
-        behind_activation: whether some rule fuses an Add behind an activation.
-        adders: operators that start a fusion with a residual Add; None for every weighted one.
-    """
-
-    view: GraphView
-    node: Node
-    entry: str = ""
-    start: Node | None = None
-    behind_activation: bool = False
-    adders: frozenset[str] | None = None
-
-    def others(self) -> list[str]:
-        """The operands but the entry."""
-        names = list(self.node.inputs)
-        for index, name in enumerate(names):
-            if self.view.root(name) == self.entry:
-                del names[index]
-                break
-        return [name for name in names if name]
-
 
 Constraint = Callable[[Site], bool]
 _CONSTRAINTS: dict[str, Constraint] = {}

@@ -10,9 +10,10 @@ import onnx
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
-from qdqtool.match.constraints import Site, constraint_named, operators, reason_of
+from qdqtool.match.constraints import constraint_named, operators, reason_of
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
+from qdqtool.match.site import Site
 from qdqtool.rulebook import Commute, Reader, RuleBook, Step, WeightAxis
 
 _AnyRule = Reader | Commute | WeightAxis

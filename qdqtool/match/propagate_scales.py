@@ -17,8 +17,9 @@ from typing import TypeVar
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.constraints import Site, constraint_named, operators
+from qdqtool.match.constraints import constraint_named, operators
 from qdqtool.match.groups import Group
+from qdqtool.match.site import Site
 from qdqtool.rulebook import Bound, Commute, RuleBook, Tie
 from qdqtool.scales import Scale
 

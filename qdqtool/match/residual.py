@@ -7,7 +7,7 @@ import heapq
 
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.constraints import Site
+from qdqtool.match.site import Site
 
 # How many nodes are looked at on the way back to the common ancestor: more than any residual block has, few enough
 # that long

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.composite import Pattern, compile_composite, find_composite
-from qdqtool.match.constraints import Constraint, Site, constraint_named
+from qdqtool.match.constraints import Constraint, constraint_named
+from qdqtool.match.site import Site
 from qdqtool.rulebook import Fusion, RuleBook, Step
 
 _RESIDUAL = frozenset({"residual", "residual_projection"})

@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict import activation_sites, share_scales
 from qdqtool.mixed_precision.output_loss import Yardstick

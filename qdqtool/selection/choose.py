@@ -22,7 +22,8 @@ from qdqtool.amax.methods import predicted_mse, scale_from_amax
 from qdqtool.data.loader import Batch
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.match.requantize_points import possible_cuts
 from qdqtool.match.restrict import activation_sites, sites_behind

@@ -18,7 +18,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.plan import Plan, PlanOptions, Point, Read, make_plan
+from qdqtool.match.plan import Plan, PlanOptions, Point, Read
+from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import restrict
 from qdqtool.simulation.rounding import HIGHEST, Rounding, RoundingNodes, through_int8
 from qdqtool.trtversion import TrtVersion

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import onnx
 
 from qdqtool.artifacts import store_table, stored_table
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.data.loader import Batch, Data, FeedOptions, inputs_of
+from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, set_metadata
 from qdqtool.graph.io import Opened
@@ -28,51 +28,8 @@ from qdqtool.simulation import pairing
 from qdqtool.training.batches import Batches
 from qdqtool.training.losses.teacher import float_twin
 from qdqtool.training.training_graph import Form
-from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 
 Values = Mapping[str, npt.NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class TaskMetric:
-    """A metric of `evaluate` that decides which weights are best.
-
-    Attributes:
-        data: labelled data, not that which is trained on.
-        labels: the truth, see `evaluate`; None where the data tells it.
-        options: metric, decoder, names; without a baseline.
-        feed: how data is read.
-    """
-
-    data: Data
-    labels: str | Path | None = None
-    options: EvaluateOptions = field(default_factory=EvaluateOptions)
-    feed: FeedOptions = field(default_factory=FeedOptions)
-
-    @property
-    def name(self) -> str:
-        """What is measured: 1 less the metric, so that less is better."""
-        return f"1 - {self.options.metric or 'metric'}"
-
-    def told(self) -> dict[str, str]:
-        """What of it decides the outcome, as text."""
-        return {"data": str(self.data), "labels": str(self.labels), "metric": str(self.options.metric)}
-
-
-class TaskJudge:
-    """1 less the task's first metric, by `evaluate`; the file is judged as it would be written."""
-
-    def __init__(self, task: TaskMetric, form: Form, exported: Sequence[str], opened: Opened) -> None:
-        self._task, self._form, self._exported = task, form, frozenset(exported)
-        self._opened = opened
-
-    def __call__(self, values: Values) -> float:
-        """See `loop.Subject.judge`."""
-        proto = self._form.write({name: value for name, value in values.items() if name in self._exported})
-        task, options = self._task, replace(self._task.options, progress=False)
-        found = evaluate(proto, task.data, task.labels, options, task.feed)
-        metric = next(iter(found.figures))
-        return 1.0 - found.value(metric)
 
 
 @dataclass(frozen=True)
@@ -178,13 +135,3 @@ class Samples:
 
     def __iter__(self) -> Iterator[Batch]:
         return ({name: sample[name] for name in self._names} for sample in self._batches.every())
-
-
-def check_judgeable(opened: Opened) -> None:
-    """Refuse a model whose weights lie in other files, which a task metric would have to copy at each measurement.
-
-    Raises:
-        QdqError: it is such a model.
-    """
-    if any(tensor.external_data for tensor in opened.proto.graph.initializer):
-        raise QdqError(opened.name, "keeps weights in other files, and --eval-data writes it often", "leave that out")

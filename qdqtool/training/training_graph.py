@@ -19,7 +19,8 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.training.batchnorm import lower_batch_norms
 from qdqtool.training.cut import Ends, cut_behind, reached
 from qdqtool.training.draft import Draft

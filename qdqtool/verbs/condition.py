@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.artifacts import check_target, files_of, output_path
-from qdqtool.errors import QdqError
+from qdqtool.conditioning.edits import parse_steps
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.match.plan import PlanOptions
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.conditioning.predict import Rounding
     from qdqtool.data.loader import Data, Feed, FeedOptions
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -91,25 +89,3 @@ def condition(
     settings = Settings(steps, options.plan, options.method, options.provider, options.factors)
     done = condition_model(opened.proto, opened.folder, feed, settings)
     return ConditionResult(give_back(opened.proto, opened, target), done)
-
-
-def parse_steps(steps: tuple[str, ...] | str | None) -> tuple[str, ...]:
-    """The steps asked for, in the order in which they are done.
-
-    Args:
-        steps: names, a text with commas between them; `auto` or None for all but those of `ASKED`.
-
-    Raises:
-        QdqError: an unknown step, or none.
-    """
-    from qdqtool.conditioning.edits import ASKED, STEPS
-
-    names = steps.split(",") if isinstance(steps, str) else list(steps or (AUTO,))
-    asked = {name.strip() for name in names}
-    known = (*ASKED, *STEPS)
-    unknown = sorted(asked - {*known, AUTO})
-    if unknown:
-        raise QdqError(f"--steps {unknown[0]}", "no such step", f"choose some of {', '.join(known)}, or auto")
-    if AUTO in asked:
-        asked |= set(STEPS)
-    return tuple(step for step in known if step in asked)

@@ -26,7 +26,7 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
 from qdqtool.training.equalized_start import Start, evened_start
-from qdqtool.training.finished_model import TaskJudge, check_judgeable, finished_model, output_gains
+from qdqtool.training.finished_model import finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
@@ -36,6 +36,7 @@ from qdqtool.training.task import LoopOptions, Subject
 from qdqtool.training.training_graph import Form, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import plan
+from qdqtool.verbs.task_judge import TaskJudge, check_judgeable
 
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from qdqtool.autodiff.backends import BackendName
 from qdqtool.graph.io import ModelSource
-from qdqtool.training.finished_model import OutputGain, TaskMetric
+from qdqtool.training.finished_model import OutputGain
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.training_graph import BatchNorms, Ranges
+from qdqtool.verbs.task_judge import TaskMetric
 
 
 @dataclass(frozen=True)

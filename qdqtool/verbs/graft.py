@@ -17,7 +17,8 @@ from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import add_points, restrict
 from qdqtool.passes.inline import inline_quantised
 from qdqtool.passes.insert import Inserted, insert_pairs

@@ -27,7 +27,8 @@ from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import share_scales
 from qdqtool.match.target_points import points_everywhere, refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.mixed_precision.keep_float import (

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from qdqtool.engine.compare import Comparison, compare_layers, node_ops
 from qdqtool.engine.cost import Forecast, forecast
-from qdqtool.engine.layer_info import EngineInfo, read_layer_info
+from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import Layer, predict_layers
+from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion

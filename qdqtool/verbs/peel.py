@@ -22,7 +22,8 @@ from qdqtool.graph.normalize import normalise
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
 from qdqtool.passes.bake import Baked, Halves, bake_weights
 from qdqtool.passes.inline import inline_quantised

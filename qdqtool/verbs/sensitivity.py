@@ -10,7 +10,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalise
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.passes.peel import is_plain
 from qdqtool.scales import ScaleTable
 

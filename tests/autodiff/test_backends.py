@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from qdqtool.autodiff import backends
+from qdqtool.autodiff import backends, installed
 from qdqtool.errors import MissingPackageError, QdqError
 
 BINDING = SimpleNamespace(GradientGraphBuilder=1, GradientNodeDefinition=1, register_gradient_definition=1)
@@ -17,20 +17,20 @@ BINDING = SimpleNamespace(GradientGraphBuilder=1, GradientNodeDefinition=1, regi
 def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Flavours that pip knows of, and the compiled part that is there."""
     made = SimpleNamespace(flavours=["onnxruntime-training-cpu"], binding=BINDING)
-    monkeypatch.setattr(backends, "installed_flavours", lambda: made.flavours)
-    monkeypatch.setattr(backends, "_binding", lambda: made.binding)
+    monkeypatch.setattr(installed, "installed_flavours", lambda: made.flavours)
+    monkeypatch.setattr(installed, "_binding", lambda: made.binding)
     return made
 
 
 def test_the_wheel_is_taken_where_it_is(world: SimpleNamespace) -> None:
-    assert backends.check_environment() == "onnxruntime-training-cpu"
-    assert backends.has_gradient_builder() and backends.gradient_builder() is BINDING
+    assert installed.check_environment() == "onnxruntime-training-cpu"
+    assert installed.has_gradient_builder() and installed.gradient_builder() is BINDING
     assert [backends.make_backend(name).name for name in ("auto", "ort-training")] == ["ort-training"] * 2
 
 
 def test_without_the_wheel(world: SimpleNamespace) -> None:
     world.flavours, world.binding = ["onnxruntime"], SimpleNamespace()
-    assert not backends.has_gradient_builder()
+    assert not installed.has_gradient_builder()
     with pytest.raises(MissingPackageError) as error:
         backends.make_backend("ort-training")
     assert error.value.exit_code == 3
@@ -41,9 +41,9 @@ def test_without_the_wheel(world: SimpleNamespace) -> None:
 
 def test_without_any_onnxruntime(world: SimpleNamespace) -> None:
     world.flavours = []
-    assert backends.check_environment() == "" and not backends.has_gradient_builder()
+    assert installed.check_environment() == "" and not installed.has_gradient_builder()
     with pytest.raises(MissingPackageError, match="onnxruntime-training-cpu: is not installed"):
-        backends.gradient_builder()
+        installed.gradient_builder()
 
 
 @pytest.mark.parametrize("name", ["auto", "builtin", "ort-training"])
@@ -55,11 +55,11 @@ def test_two_flavours_stop_every_back_end(world: SimpleNamespace, name: backends
 
 def test_a_wheel_that_was_written_over(world: SimpleNamespace) -> None:
     world.binding = SimpleNamespace(GradientGraphBuilder=1)
-    assert not backends.has_gradient_builder()
+    assert not installed.has_gradient_builder()
     with pytest.raises(
         MissingPackageError, match=r"only in part .*--force-reinstall --no-deps onnxruntime-training-cpu"
     ):
-        backends.gradient_builder()
+        installed.gradient_builder()
 
 
 def test_no_such_back_end() -> None:

@@ -22,7 +22,8 @@ from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import Batch, inputs_of, open_feed
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.runtime.activations import ObservableModel, OrtActivations

@@ -20,8 +20,9 @@ sys.path[:0] = [str(PROJECT)]
 
 from qdqtool.engine.compare import Comparison, compare_layers, node_ops  # noqa: E402
 from qdqtool.engine.cost import Forecast, forecast  # noqa: E402
-from qdqtool.engine.layer_info import EngineInfo, EngineLayer, read_layer_info  # noqa: E402
+from qdqtool.engine.layer_info import EngineInfo, EngineLayer  # noqa: E402
 from qdqtool.engine.predict import predict_layers  # noqa: E402
+from qdqtool.engine.read_info import read_layer_info  # noqa: E402
 from qdqtool.graph.view import GraphView  # noqa: E402
 from qdqtool.trtversion import parse  # noqa: E402
 from tests.engine.engine_graphs import camera_resnet34, graph_of_log, rebuilt, small_digits  # noqa: E402

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.autodiff.backends import has_gradient_builder
+from qdqtool.autodiff.installed import has_gradient_builder
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.scales import ScaleTable
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.engine.cost import Forecast, forecast
-from qdqtool.engine.layer_info import read_layer_info
 from qdqtool.engine.predict import predict_layers
+from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from qdqtool.engine.compare import Comparison, compare_layers, node_ops
-from qdqtool.engine.layer_info import read_layer_info
 from qdqtool.engine.predict import predict_layers
+from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import parse
 from tests.engine.engine_graphs import camera_resnet34, graph_of_log, rebuilt, small_digits

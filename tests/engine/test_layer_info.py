@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from qdqtool.engine.layer_info import EngineLayer, read_layer_info
+from qdqtool.engine.layer_info import EngineLayer
+from qdqtool.engine.read_info import read_layer_info
 from qdqtool.errors import QdqError
 
 INT8, HALF = "Thirty-two wide channel vectorized row major Int8 format", "Row major linear FP16 format"

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.classes import Classifier
 from qdqtool.evaluation.decode.head import HeadDecoder
-from qdqtool.evaluation.detections import Detections, Geometry
+from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.inference import Reading, reader_for, see
 from qdqtool.evaluation.samples import Chunk, Samples
 from tests.detector_model import BOXES, head_of

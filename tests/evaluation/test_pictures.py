@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("PIL")
+from qdqtool.data.geometry import Geometry
 from qdqtool.data.loader import FeedOptions, Input
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.detections import Geometry
 from qdqtool.evaluation.pictures import blue_first, file_of, picture_of, pictures_of
 from qdqtool.evaluation.samples import Chunk, Samples, open_samples
 from tests.detector_model import write_images

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.detections import Geometry
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import script_decoder
 

@@ -13,7 +13,7 @@ import pytest
 
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import make_plan
+from qdqtool.match.planner import make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale

@@ -17,7 +17,8 @@ from qdqtool import verbs
 from qdqtool.graph.io import open_model, serialise
 from qdqtool.graph.normalize import normalise
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, make_plan
+from qdqtool.match.plan import Plan
+from qdqtool.match.planner import make_plan
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion
 

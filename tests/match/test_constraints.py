@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.match.constraints import _CONSTRAINTS, Site, constraint_named, reason_of
+from qdqtool.match.constraints import _CONSTRAINTS, constraint_named, reason_of
+from qdqtool.match.site import Site
 from qdqtool.rulebook import load_rules
 from tests.graphs import node_of, view_of
 

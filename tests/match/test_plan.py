@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.match.plan import Plan, PlanOptions, Read, explain, make_plan
+from qdqtool.match.plan import Plan, PlanOptions, Read, explain
+from qdqtool.match.planner import make_plan
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_4, V8_6, V10, model_of, plan_of, points_of, readers_of, shuffled, view_of
 

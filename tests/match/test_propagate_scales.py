@@ -8,7 +8,8 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import Coverage, borrowed_scales, check_coverage, spread_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale

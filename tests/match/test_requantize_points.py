@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, PlanOptions, explain, make_plan
+from qdqtool.match.plan import Plan, PlanOptions, explain
+from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_cuts
 from qdqtool.rulebook import load_rules
 from tests.graphs import model_of, points_of, readers_of, view_of

@@ -16,7 +16,8 @@ import onnx
 import pytest
 
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.scales import Scale
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import add_points, restrict, share_scales
 from qdqtool.scales import Scale
 from tests.graphs import V8_6, plan_of, readers_of, view_of

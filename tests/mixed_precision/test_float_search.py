@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import make_plan
+from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision import float_search, policies, sensitivity_runner
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.policies import keep_most_harmful, keep_where_concentrated, keep_within_loss

@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from qdqtool.cli.main import main
+from qdqtool.data.geometry import Geometry
 from qdqtool.evaluation.decode.auto_detect import find_decoder
-from qdqtool.evaluation.detections import Geometry
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 

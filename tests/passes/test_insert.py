@@ -12,7 +12,8 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import Plan, PlanOptions, make_plan
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.passes.insert import Inserted, insert_pairs, pair_scale
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.scales import Scale

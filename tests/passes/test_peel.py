@@ -12,7 +12,8 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import Peeled, is_plain, peel_pairs
 from qdqtool.scales import Scale

@@ -13,7 +13,8 @@ from qdqtool.amax.candidates import Candidate
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import Batch
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.selection.choose import CUT_GAIN, Choice, Source, _Classes, choose
 from qdqtool.selection.shadow import Felt

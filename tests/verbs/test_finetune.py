@@ -23,12 +23,12 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, evened_tensors, get_metadata
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.training.finished_model import TaskMetric
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
 from qdqtool.verbs.evaluate import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
+from qdqtool.verbs.task_judge import TaskMetric
 from tests.graphs import SMALL_NET, model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

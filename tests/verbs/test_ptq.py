@@ -21,7 +21,8 @@ from qdqtool.calibration.engine import CalibrationOptions
 from qdqtool.data.loader import FeedOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions, make_plan
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq

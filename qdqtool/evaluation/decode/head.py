@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.detections import Array, Detections, Float32, Geometry
+from qdqtool.evaluation.detections import Array, Detections, Float32
 from qdqtool.evaluation.nms import Float64, Selection, select
 
 Size = tuple[int, int]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qdqtool.evaluation.detections import Detections, Geometry
+from qdqtool.data.geometry import Geometry
+from qdqtool.evaluation.detections import Detections
 
 Outputs = dict[str, np.ndarray]
 

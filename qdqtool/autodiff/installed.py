@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which gradient back ends this environment has: one flavor of onnxruntime at most, with or without its training part.
+
+`qdqtool doctor` reports the same conflict; here a run that could not be trusted stops before it begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qdqtool.errors import MissingPackageError
+from qdqtool.runtime.installed import flavour_clash, installed_flavours, load_onnxruntime
+
+WHEEL = "onnxruntime-training-cpu"
+
+
+_NEEDED = ("GradientGraphBuilder", "GradientNodeDefinition", "register_gradient_definition")
+
+
+_TODO = 'in an environment of its own: pip install "qdqtool[train]" (Python 3.10 to 3.12, x86-64); or --backend builtin'
+
+
+def check_environment() -> str:
+    """The flavour of onnxruntime that is installed; "" where pip knows of none.
+
+    Raises:
+        MissingPackageError: several are, over one another, so that nobody knows whose files run.
+    """
+    found = installed_flavours()
+    if len(found) > 1:
+        raise flavour_clash(found)
+    return found[0] if found else ""
+
+
+def has_gradient_builder() -> bool:
+    """Whether the onnxruntime that is installed can build gradient graphs.
+
+    Raises:
+        MissingPackageError: several flavours are installed.
+    """
+    flavour = check_environment()
+    return "training" in flavour and all(hasattr(_binding(), name) for name in _NEEDED)
+
+
+def gradient_builder() -> Any:
+    """The C++ binding of onnxruntime-training; its Python package, which needs PyTorch, is not used.
+
+    Raises:
+        MissingPackageError: the wheel is not installed, is installed only in part, or lies over another flavour.
+    """
+    flavour = check_environment()
+    if "training" not in flavour:
+        instead = f"{flavour} is installed, which builds no gradients" if flavour else "is not installed"
+        raise MissingPackageError(WHEEL, instead, _TODO)
+    binding = _binding()
+    lacking = [name for name in _NEEDED if not hasattr(binding, name)]
+    if lacking:
+        reason = f"is installed only in part (no {lacking[0]}): another flavour was written over it"
+        raise MissingPackageError(flavour, reason, f"pip install --force-reinstall --no-deps {flavour}")
+    return binding
+
+
+def _binding() -> Any:
+    """The compiled part of the onnxruntime that is installed, whatever flavour it is."""
+    load_onnxruntime()
+    from onnxruntime.capi import _pybind_state
+
+    return _pybind_state

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a graph and the rules to its plan: groups, heads, places, and what stays in float. Nothing is edited."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import is_product, weight_index
+from qdqtool.match.groups import find_groups, float_groups
+from qdqtool.match.plan import Plan, PlanOptions, Refusal
+from qdqtool.rulebook import load_rules
+
+
+def make_plan(
+    view: GraphView,
+    options: PlanOptions | None = None,
+    *,
+    floats: Collection[str] | None = None,
+    kept: Mapping[str, str] | None = None,
+    cuts: Collection[str] = (),
+    all_zero: Collection[str] = (),
+) -> Plan:
+    """Decide about one graph; nothing is edited.
+
+    The main graph only: bodies of control flow keep their float operators, each with a refusal.
+
+    Args:
+        view: the graph.
+        options: what the user decides.
+        floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads.
+        kept: first outputs of those that stay in float for accuracy beside them -> the reason.
+        cuts: tensors that get a pair of their own though their values come from points (`match/cuts.py`); names that
+            the graph lacks are passed over.
+        all_zero: tensors that hold nothing but zeros and have no scale: no point stands on them, unless they share the
+            scale of others.
+
+    Raises:
+        QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
+    """
+    from qdqtool.match.place import Placer
+    from qdqtool.match.restrict import leave_all_zero
+
+    options = options or PlanOptions()
+    rules = load_rules(options.target, options.trt_version, options.rules)
+    groups = find_groups(view, rules)
+    heads = find_heads(view, rules.heads)
+    stay = _float_nodes(view, heads, options) if floats is None else set(floats)
+    told = {key: ("keep-float", reason) for key, reason in (kept or {}).items()}
+    if floats is None:
+        told = {**float_groups(view, rules), **told}
+    placer = Placer(view, rules, groups, stay | set(told), told, cuts)
+    points, refusals = placer.place()
+    refusals += _body_refusals(view)
+    made = Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))
+    return leave_all_zero(view, made, all_zero)
+
+
+def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> set[str]:
+    """First outputs of the weighted operators that stay in float."""
+    by_policy = {"none": (), "regression": ("regression", "mixed"), "all": ("regression", "mixed", "score")}
+    floats = {head.key for head in heads if head.label in by_policy[options.float_heads]}
+    weighted = [node for node in view.nodes if weight_index(view, node) is not None]
+    for pattern in options.heads:
+        floats |= _matching(pattern, weighted, {head.key: head for head in heads}, "--heads")
+    for pattern in options.not_heads:
+        floats -= _matching(
+            pattern, [n for n in weighted if n.key in {h.key for h in heads}], {h.key: h for h in heads}, "--not-heads"
+        )
+    return floats
+
+
+def _matching(pattern: str, nodes: list[Node], heads: dict[str, Head], option: str) -> set[str]:
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise QdqError(
+            f"{option} {pattern}", f"not a regular expression ({error})", "escape what is meant literally"
+        ) from None
+    found = set()
+    for node in nodes:
+        names = [node.name, *node.outputs, *(heads[node.key].outputs if node.key in heads else ())]
+        if any(expression.search(name) for name in names if name):
+            found.add(node.key)
+    if not found:
+        near = difflib.get_close_matches(pattern, [node.name for node in nodes], 3)
+        todo = f"near: {', '.join(near)}" if near else "see insert --dry-run for the names"
+        raise QdqError(f"{option} {pattern}", "matches no weighted operator", todo)
+    return found
+
+
+def _body_refusals(view: GraphView) -> list[Refusal]:
+    refusals = []
+    for body in view.bodies():
+        refusals += [
+            Refusal(
+                f"{body.scope}/{node.name}", "control-flow", "TensorRT's INT8 stops at the bodies of If, Loop and Scan"
+            )
+            for node in body.nodes
+            if is_product(node)  # its weight may be an initialiser of the graph around the body
+        ]
+    return refusals

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task as the judge of a training run: which weights the metric of `evaluate` prefers. No metric here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from qdqtool.data.loader import Data, FeedOptions
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
+from qdqtool.training.finished_model import Values
+from qdqtool.training.training_graph import Form
+from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+
+
+@dataclass(frozen=True)
+class TaskMetric:
+    """A metric of `evaluate` that decides which weights are best.
+
+    Attributes:
+        data: labelled data, not that which is trained on.
+        labels: the truth, see `evaluate`; None where the data tells it.
+        options: metric, decoder, names; without a baseline.
+        feed: how data is read.
+    """
+
+    data: Data
+    labels: str | Path | None = None
+    options: EvaluateOptions = field(default_factory=EvaluateOptions)
+    feed: FeedOptions = field(default_factory=FeedOptions)
+
+    @property
+    def name(self) -> str:
+        """What is measured: 1 less the metric, so that less is better."""
+        return f"1 - {self.options.metric or 'metric'}"
+
+    def told(self) -> dict[str, str]:
+        """What of it decides the outcome, as text."""
+        return {"data": str(self.data), "labels": str(self.labels), "metric": str(self.options.metric)}
+
+
+class TaskJudge:
+    """1 less the task's first metric, by `evaluate`; the file is judged as it would be written."""
+
+    def __init__(self, task: TaskMetric, form: Form, exported: Sequence[str], opened: Opened) -> None:
+        self._task, self._form, self._exported = task, form, frozenset(exported)
+        self._opened = opened
+
+    def __call__(self, values: Values) -> float:
+        """See `loop.Subject.judge`."""
+        proto = self._form.write({name: value for name, value in values.items() if name in self._exported})
+        task, options = self._task, replace(self._task.options, progress=False)
+        found = evaluate(proto, task.data, task.labels, options, task.feed)
+        metric = next(iter(found.figures))
+        return 1.0 - found.value(metric)
+
+
+def check_judgeable(opened: Opened) -> None:
+    """Refuse a model whose weights lie in other files, which a task metric would have to copy at each measurement.
+
+    Raises:
+        QdqError: it is such a model.
+    """
+    if any(tensor.external_data for tensor in opened.proto.graph.initializer):
+        raise QdqError(opened.name, "keeps weights in other files, and --eval-data writes it often", "leave that out")
