@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from qdqtool.cache.text import Cache, read_cache, write_cache
     from qdqtool.calibration.engine import CalibrationOptions, calibrate
     from qdqtool.data.geometry import Geometry
-    from qdqtool.data.loader import FeedOptions
+    from qdqtool.data.loader import DataOptions
     from qdqtool.doctor import Diagnosis, diagnose
     from qdqtool.errors import QdqError
     from qdqtool.evaluation.decode.auto_detect import find_decoder
     from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.inference import Reading
+    from qdqtool.evaluation.inference import DecodeOptions
     from qdqtool.evaluation.nms import Selection
     from qdqtool.linting.finding import Finding
     from qdqtool.match.plan import Plan, PlanOptions
@@ -55,7 +55,7 @@ _HOMES = {
     "Evaluation": "verbs.evaluate",
     "ConditionOptions": "verbs.condition",
     "ConditionResult": "verbs.condition",
-    "FeedOptions": "data.loader",
+    "DataOptions": "data.loader",
     "Finding": "linting.finding",
     "FinetuneOptions": "verbs.finetune",
     "FinetuneResult": "verbs.finetune",
@@ -76,7 +76,7 @@ _HOMES = {
     "PtqOptions": "verbs.ptq",
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
-    "Reading": "evaluation.inference",
+    "DecodeOptions": "evaluation.inference",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
@@ -126,7 +126,7 @@ __all__ = [
     "DrawnDifferences",
     "EvaluateOptions",
     "Evaluation",
-    "FeedOptions",
+    "DataOptions",
     "Finding",
     "FinetuneOptions",
     "FinetuneResult",
@@ -147,7 +147,7 @@ __all__ = [
     "PtqOptions",
     "PtqResult",
     "QdqError",
-    "Reading",
+    "DecodeOptions",
     "Scale",
     "ScaleTable",
     "Selection",

@@ -31,7 +31,7 @@ _BETWEEN_KEYS = re.compile(r"[={,]")
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """A kind of file.
 
     Attributes:
@@ -45,18 +45,18 @@ class Kind:
     todo: str
 
 
-SCALES = Kind("a scale table", 256 << 20, "give the file that calibrate -o wrote")
-RULES = Kind("a rules file", 1 << 20, "see rules/gpu.toml for the form")
-LAYERS = Kind(
+SCALES = FileKind("a scale table", 256 << 20, "give the file that calibrate -o wrote")
+RULES = FileKind("a rules file", 1 << 20, "see rules/gpu.toml for the form")
+LAYERS = FileKind(
     "layer information",
     512 << 20,
     "give the JSON of trtexec --exportLayerInfo --profilingVerbosity=detailed, or a log of trtexec --verbose",
 )
-LOG = Kind("a training log", 1 << 30, "give --log another file")
-SCHEDULER = Kind("a scheduler file", 1 << 20, "give what dask scheduler --scheduler-file wrote")
+LOG = FileKind("a training log", 1 << 30, "give --log another file")
+SCHEDULER = FileKind("a scheduler file", 1 << 20, "give what dask scheduler --scheduler-file wrote")
 
 
-def read_bytes(path: str | PathLike[str], kind: Kind) -> bytes:
+def read_bytes(path: str | PathLike[str], kind: FileKind) -> bytes:
     """The content of a file, of a pipe too.
 
     Raises:
@@ -76,7 +76,7 @@ def read_bytes(path: str | PathLike[str], kind: Kind) -> bytes:
     return data
 
 
-def read_text(path: str | PathLike[str], kind: Kind) -> str:
+def read_text(path: str | PathLike[str], kind: FileKind) -> str:
     """The content of a UTF-8 file without its byte order mark, line ends as they are.
 
     Raises:
@@ -91,7 +91,7 @@ def read_text(path: str | PathLike[str], kind: Kind) -> str:
 
 
 def parse_json(
-    text: str, where: object, kind: Kind, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
+    text: str, where: object, kind: FileKind, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
     """What a JSON text holds.
 
@@ -114,7 +114,7 @@ def parse_json(
         raise QdqError(where, f"is not {kind.name} (not JSON: {str(error)[:_SHOWN]})", kind.todo) from None
 
 
-def read_json(path: str | PathLike[str], kind: Kind) -> Any:
+def read_json(path: str | PathLike[str], kind: FileKind) -> Any:
     """What a JSON file holds.
 
     Raises:
@@ -123,7 +123,7 @@ def read_json(path: str | PathLike[str], kind: Kind) -> Any:
     return parse_json(read_text(path, kind), path, kind)
 
 
-def read_toml(path: str | PathLike[str], kind: Kind) -> dict[str, Any]:
+def read_toml(path: str | PathLike[str], kind: FileKind) -> dict[str, Any]:
     """What a TOML file holds.
 
     Raises:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from qdqtool.cache.text import Cache
     from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.scales import ScaleTable
     from qdqtool.verbs.graft import GraftOptions
     from qdqtool.verbs.insert import InsertOptions
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     AnyPath: TypeAlias = "Path | Callable[[], Path]"
     AnyCache: TypeAlias = "Cache | Path | Callable[[], Cache | Path]"
     AnyTable: TypeAlias = "ScaleTable | Path | Callable[[], ScaleTable | Path]"
-    AnyData: TypeAlias = "Data | Feed | Callable[[], Data | Feed]"
+    AnyData: TypeAlias = "Data | DataLoader | Callable[[], Data | DataLoader]"
 
 _Result = TypeVar("_Result")
 
@@ -239,7 +239,7 @@ class CalibrateScales(BaseLoader):
         model: Model,
         data: AnyData,
         options: CalibrationOptions | None = None,
-        feed_options: FeedOptions | None = None,
+        feed_options: DataOptions | None = None,
     ) -> None:
         """Calibrate.
 

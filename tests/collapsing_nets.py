@@ -10,7 +10,7 @@ import onnx
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.sensitivity_runner import Quantised
-from qdqtool.selection.choose import Source
+from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
 
 Float32 = npt.NDArray[np.float32]
@@ -91,4 +91,4 @@ def quantised(model: onnx.ModelProto, *, points_only: bool = False) -> Quantised
     points = frozenset(p.tensor for p in make_plan(GraphView(model.graph), options).activations)
     how = CalibrationOptions("max", progress=False)
     table = calibrate_scales(model, None, data, how, points if points_only else None, points, options)
-    return Quantised(Source(model, None, data, {}), options, (), table.scales)
+    return Quantised(ChoiceSource(model, None, data, {}), options, (), table.scales)

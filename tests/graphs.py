@@ -60,7 +60,7 @@ def view_of(text: str, opset: int = 17) -> GraphView:
 
 def node_of(view: GraphView, key: str) -> Node:
     """The node whose first output is `key`."""
-    return view.producer[key]
+    return view.producers[key]
 
 
 def plan_of(model: str | onnx.ModelProto, **options: Any) -> Plan:

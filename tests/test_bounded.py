@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.bounded import RULES, Kind, parse_json, read_bytes, read_json, read_text, read_toml
+from qdqtool.bounded import RULES, FileKind, parse_json, read_bytes, read_json, read_text, read_toml
 from qdqtool.errors import QdqError
 
-SMALL = Kind("a small file", 3 << 20, "give a small one")
+SMALL = FileKind("a small file", 3 << 20, "give a small one")
 
 
 def test_content_up_to_the_bound(tmp_path: Path) -> None:

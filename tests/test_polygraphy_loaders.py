@@ -278,7 +278,7 @@ def test_scales_caches_and_paths_may_be_callables(wrap: Callable[[Any], Any], tm
 def test_options_arrive(placed: onnx.ModelProto) -> None:
     only = ours.insert_qdq(net(), None, None, qdqtool.InsertOptions(plan=qdqtool.PlanOptions(heads=("y",))))
     assert len(pairs(only)) < len(pairs(ours.insert_qdq(net(), None, None, None)))
-    table = ours.calibrate_scales(net(), batches(), qdqtool.CalibrationOptions("max"), qdqtool.FeedOptions(limit=2))
+    table = ours.calibrate_scales(net(), batches(), qdqtool.CalibrationOptions("max"), qdqtool.DataOptions(limit=2))
     assert table["x"].samples == 2
     assert table["x"].bits == np.float32(np.abs(batches()[0]["x"]).max()) / np.float32(127)
     older = replace(PEEL, trt_version=qdqtool.TrtVersion(7, 1, 0))

@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.cli.main import main
 from qdqtool.data.json_inputs import JsonInputs, write_json_inputs
-from qdqtool.data.loader import Feed, Input, open_feed
+from qdqtool.data.loader import DataLoader, Input, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.polygraphy import insert_qdq
 from qdqtool.scales import ScaleTable
@@ -85,7 +85,7 @@ def as_polygraphy_loads(*words: str) -> list[dict[str, Any]]:
     return [dict(item) for item in groups[DataLoaderArgs].get_data_loader()]
 
 
-def same(found: Feed | list[Any], wanted: list[Any]) -> None:
+def same(found: DataLoader | list[Any], wanted: list[Any]) -> None:
     items = list(found)
     assert len(items) == len(wanted) > 0
     for one, other in zip(items, wanted, strict=True):

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 
 
@@ -58,7 +58,7 @@ def find_activity(forward: Forward) -> Activity:
 def readable(node: onnx.NodeProto) -> frozenset[int]:
     """The inputs of a node that can have a gradient; of a pair, its scale only where it is learned."""
     if node.domain == PAIR_DOMAIN:
-        pair = Pair.parse(node.op_type)
+        pair = PairFunction.parse(node.op_type)
         return frozenset((0, 1) if pair is not None and pair.learned else (0,))
     return frozenset(range(len(node.input)))
 

@@ -17,12 +17,12 @@ from onnx import TensorProto, helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
 from qdqtool.autodiff.non_differentiable import STOPS
-from qdqtool.autodiff.rules.fusion import JOINT_DOMAIN, Joints, silu, written_out
-from qdqtool.autodiff.rules.known import Known
+from qdqtool.autodiff.rules.fusion import JOINT_DOMAIN, FusedOps, silu, written_out
+from qdqtool.autodiff.rules.known import KnownValues
 from qdqtool.autodiff.rules.pairs import pair_of, rule_of
 from qdqtool.autodiff.rules.table import RULES
-from qdqtool.autodiff.rules.tape import LOWEST_OPSET, Tape, Value
-from qdqtool.autodiff.rules.vjp_context import TODO, Rule, Site
+from qdqtool.autodiff.rules.tape import LOWEST_OPSET, Tape, GraphValue
+from qdqtool.autodiff.rules.vjp_context import TODO, Rule, VjpContext
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node, captured_names
 
@@ -60,19 +60,19 @@ class _Differentiation:
         opset = next((entry.version for entry in forward.proto.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
         self._tape = Tape(max(opset, LOWEST_OPSET), _names(self._graph))
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
-        self._known = Known(forward.proto, forward.shapes, frozenset(forward.parameters))
+        self._known = KnownValues(forward.proto, forward.shapes, frozenset(forward.parameters))
         self._nodes, self._joints = self._joined([_copy(node, opset) for node in _ordered(self._graph)])
         varying, counting = self._varying(), self._counting()
         self._refuse_unknown(varying, counting)
         self._active = varying & counting
-        self._cotangents: dict[str, list[Value]] = {}
+        self._cotangents: dict[str, list[GraphValue]] = {}
 
-    def _joined(self, nodes: Sequence[onnx.NodeProto]) -> tuple[Sequence[onnx.NodeProto], Mapping[str, Value]]:
+    def _joined(self, nodes: Sequence[onnx.NodeProto]) -> tuple[Sequence[onnx.NodeProto], Mapping[str, GraphValue]]:
         """Nodes joined where that pays, and the values that joining added."""
         initializers = self._initializers.items()
         shapes = {**self._forward.shapes, **{name: tuple(tensor.dims) for name, tensor in initializers}}
         types = {**self._forward.types, **{name: tensor.data_type for name, tensor in initializers}}
-        joints = Joints(self._tape, shapes, types, (self._forward.loss, *self._forward.auxiliary))
+        joints = FusedOps(self._tape, shapes, types, (self._forward.loss, *self._forward.auxiliary))
         return joints.join(nodes), joints.made
 
     # ------------------------------------------------------------------ what is on the way
@@ -141,7 +141,7 @@ class _Differentiation:
             return
         rule = _rule(node)
         assert rule is not None  # what has none was refused before
-        site = Site(
+        site = VjpContext(
             node,
             self._tape,
             tuple(self._value(name) if name else None for name in node.input),
@@ -155,24 +155,24 @@ class _Differentiation:
             if use and gradient is not None:
                 self._receive(name, gradient)
 
-    def _receive(self, name: str, gradient: Value) -> None:
+    def _receive(self, name: str, gradient: GraphValue) -> None:
         value = self._value(name)
         if (gradient.shape, gradient.kind) != (value.shape, value.kind):
             raise AssertionError(f"the gradient by {name} has shape {gradient.shape}, not {value.shape}")
         self._cotangents.setdefault(name, []).append(gradient)
 
-    def _total(self, name: str) -> Value | None:
+    def _total(self, name: str) -> GraphValue | None:
         """The gradient by a tensor: the sum over all its readers, each of which has been asked by now."""
         terms = self._cotangents.get(name)
         return self._tape.add_up(terms) if name and terms else None
 
-    def _value(self, name: str) -> Value:
+    def _value(self, name: str) -> GraphValue:
         if name in self._joints:
             return self._joints[name]
         tensor = self._initializers.get(name)
         if tensor is not None:
-            return Value(name, tuple(tensor.dims), tensor.data_type, self._tape)
-        return Value(name, tuple(self._forward.shapes[name]), self._forward.types[name], self._tape)
+            return GraphValue(name, tuple(tensor.dims), tensor.data_type, self._tape)
+        return GraphValue(name, tuple(self._forward.shapes[name]), self._forward.types[name], self._tape)
 
     # ------------------------------------------------------------------ the result
 
@@ -203,7 +203,7 @@ class _Differentiation:
         version = max(forward.proto.ir_version, _LOWEST_IR)
         return helper.make_model(made, opset_imports=opsets, ir_version=version, producer_name="qdqtool")
 
-    def _described(self, name: str, like: Value) -> onnx.ValueInfoProto:
+    def _described(self, name: str, like: GraphValue) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, like.kind, like.shape)
 
 

@@ -24,10 +24,10 @@ from qdqtool.autodiff.lowered.normalizations import NORMALISATIONS
 from qdqtool.autodiff.lowered.quantized import pair_rule
 from qdqtool.autodiff.lowered.reductions import REDUCTIONS
 from qdqtool.autodiff.lowered.resize import RESIZE
-from qdqtool.autodiff.lowered.site import Array, Draft, Rule, Shape, Site, Treatment, Wrap, refuse
+from qdqtool.autodiff.lowered.site import Array, Replacement, Rule, Shape, LoweringContext, Treatment, Wrap, refuse
 from qdqtool.autodiff.lowered.swish import SWISH, find_swishes
 from qdqtool.autodiff.lowered.windows import WINDOWS
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import array_of
 
@@ -142,7 +142,7 @@ class _Lowering:
         done = _treatment(site)
         if done is None:
             self._nodes.append(node)
-        elif isinstance(done, Draft):
+        elif isinstance(done, Replacement):
             self._nodes += done.nodes
             self._constants += done.initializers
         else:
@@ -168,8 +168,8 @@ class _Lowering:
         node = helper.make_node("Swish", list(gate.input), list(product.output), name=product.name)
         self._wrap(self._site(node, (True,), (True,)), SWISH)
 
-    def _site(self, node: onnx.NodeProto, active: tuple[bool, ...], wanted: tuple[bool, ...]) -> Site:
-        return Site(node, self._shapes, self._types, self._value, active, wanted, self._taken, self._opset)
+    def _site(self, node: onnx.NodeProto, active: tuple[bool, ...], wanted: tuple[bool, ...]) -> LoweringContext:
+        return LoweringContext(node, self._shapes, self._types, self._value, active, wanted, self._taken, self._opset)
 
     def _inactive_pair(self, node: onnx.NodeProto) -> None:
         """A pair that no gradient flows through stays a function call."""
@@ -177,7 +177,7 @@ class _Lowering:
         self._functions.setdefault(f"{PAIR_DOMAIN}/{pair.op_type}", pair.function(self._opset))
         self._nodes.append(node)
 
-    def _wrap(self, site: Site, wrap: Wrap) -> None:
+    def _wrap(self, site: LoweringContext, wrap: Wrap) -> None:
         """The call of a function that holds the node; both functions are named after what is in them."""
         node = site.node
         body = _body(site, wrap)
@@ -240,7 +240,7 @@ class _Lowering:
         return helper.make_tensor_value_info(name, self._types[name], self._shapes[name])
 
 
-def _treatment(site: Site) -> Treatment:
+def _treatment(site: LoweringContext) -> Treatment:
     node = site.node
     if node.domain == PAIR_DOMAIN:
         return pair_rule(site, _pair_of(node))
@@ -250,14 +250,14 @@ def _treatment(site: Site) -> Treatment:
     return rule(site)
 
 
-def _pair_of(node: onnx.NodeProto) -> Pair:
-    pair = Pair.parse(node.op_type)
+def _pair_of(node: onnx.NodeProto) -> PairFunction:
+    pair = PairFunction.parse(node.op_type)
     if pair is None:
         raise refuse(node, "is not a pair")
     return pair
 
 
-def _body(site: Site, wrap: Wrap) -> list[onnx.NodeProto]:
+def _body(site: LoweringContext, wrap: Wrap) -> list[onnx.NodeProto]:
     """The nodes of the forward function: the pair's, or the node with its tensors renamed."""
     if wrap.body:
         return list(wrap.body)

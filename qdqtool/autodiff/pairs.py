@@ -21,7 +21,7 @@ _NAME = re.compile(r"Pair(?:Axis(\d+))?(Learned)?")
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairFunction:
     """A kind of pair: one function, since a registered gradient sees no attributes.
 
     Attributes:
@@ -34,11 +34,11 @@ class Pair:
 
     @property
     def op_type(self) -> str:
-        """`Pair`, `PairAxis0`, `PairLearned`, `PairAxis0Learned`, ... with inputs x, scale, zero point."""
+        """`PairFunction`, `PairAxis0`, `PairLearned`, `PairAxis0Learned`, ... with inputs x, scale, zero point."""
         return f"Pair{'' if self.axis is None else f'Axis{self.axis}'}{'Learned' if self.learned else ''}"
 
     @classmethod
-    def parse(cls, op_type: str) -> Pair | None:
+    def parse(cls, op_type: str) -> PairFunction | None:
         """The kind that an operator type of `PAIR_DOMAIN` names; None for another type."""
         found = _NAME.fullmatch(op_type)
         return None if found is None else cls(None if found[1] is None else int(found[1]), bool(found[2]))

@@ -23,7 +23,7 @@ _MAX_COMPARED, _MAX_LENGTH = 20_000, 160  # about a second of difflib at most
 
 
 @dataclass(frozen=True)
-class Check:
+class CacheCheck:
     """How a cache and a model fit; names in the order of the cache and of the model.
 
     Attributes:
@@ -65,7 +65,7 @@ class Check:
         return {"counts": counts, "coverage": self.coverage, **names, "near_misses": dict(self.near)}
 
 
-def check(cache: Cache, floats: Iterable[str], others: Iterable[str] = ()) -> Check:
+def check(cache: Cache, floats: Iterable[str], others: Iterable[str] = ()) -> CacheCheck:
     """Compare the names of a cache with those of a model.
 
     Args:
@@ -81,7 +81,7 @@ def check(cache: Cache, floats: Iterable[str], others: Iterable[str] = ()) -> Ch
     unusable = tuple(name for name, *_ in cache.dropped if name in wanted)
     near = dict(near_misses(groups["unknown"], missing))
     kinds = {kind: tuple(names) for kind, names in groups.items()}
-    return Check(**kinds, missing=tuple(missing), unusable=unusable, near=near, colons=cache.colon_names)
+    return CacheCheck(**kinds, missing=tuple(missing), unusable=unusable, near=near, colons=cache.colon_names)
 
 
 def near_misses(unknown: Sequence[str], missing: Sequence[str]) -> Iterator[tuple[str, str]]:

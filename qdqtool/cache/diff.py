@@ -26,7 +26,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Difference:
+class CacheDiff:
     """How two caches differ; names in the order of the cache they are from.
 
     Attributes:
@@ -64,12 +64,12 @@ class Difference:
         }
 
 
-def diff(first: Cache, second: Cache) -> Difference:
+def diff(first: Cache, second: Cache) -> CacheDiff:
     """Compare two caches, names as they are and scales by their bits."""
     a, b = first.entries, second.entries
     both = [name for name in a if name in b]
     same = tuple(name for name in both if a[name] == b[name])  # finite and positive, so equal means the same bits
-    return Difference(
+    return CacheDiff(
         headers=(first.header, second.header),
         only_first={name: scale for name, scale in a.items() if name not in b},
         only_second={name: scale for name, scale in b.items() if name not in a},

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool import __version__
-from qdqtool.bounded import Kind, parse_json
+from qdqtool.bounded import FileKind, parse_json
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.scales import Scale
@@ -29,7 +29,7 @@ _MAX_BYTES = 256 << 20
 _SECTIONS = ("model", "data", "options", "tensors")
 _FACTS = frozenset({"verb", "header", "sources", *_SECTIONS})
 _TODO = "remove it, or make the cache again"
-_KIND = Kind("a sidecar", _MAX_BYTES, _TODO)
+_KIND = FileKind("a sidecar", _MAX_BYTES, _TODO)
 
 
 @dataclass(frozen=True)

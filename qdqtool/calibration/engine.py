@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from qdqtool.amax.methods import Method, parse_method
-from qdqtool.data.loader import Batch, Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.match.plan import PlanOptions
@@ -25,9 +25,9 @@ __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales"]
 
 def calibrate(
     model: ModelSource,
-    data: Data | Feed,
+    data: Data | DataLoader,
     options: CalibrationOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
 ) -> ScaleTable:
     """Run data through a model and give every float32 activation its scale.
 
@@ -45,7 +45,7 @@ def calibrate(
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is told before a large model is read
     opened = open_model(model)
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     options = replace(with_method(options, default_method(opened.proto, once=feed.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, feed, options)
     return replace(table, facts={**table.facts, "model_sha256": opened.sha256}) if opened.sha256 else table
@@ -65,7 +65,7 @@ def calibrate_scales(
     Args:
         proto: the model, external data not loaded.
         folder: where its external data lie.
-        feed: the batches; a `Feed` also says what they are. Walked once, more often only with `max_memory`.
+        feed: the batches; a `DataLoader` also says what they are. Walked once, more often only with `max_memory`.
         options: method (default mse), provider, workers, checkpoint.
         wanted: tensors to observe; None for every float32 one of the main graph.
         points: tensors that must get a scale, unless they are made by the model and all zero; for others the table says

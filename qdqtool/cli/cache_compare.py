@@ -13,8 +13,8 @@ from qdqtool.cli.show import counted
 from qdqtool.errors import printable
 
 if TYPE_CHECKING:
-    from qdqtool.cache.check import Check
-    from qdqtool.cache.diff import Difference
+    from qdqtool.cache.check import CacheCheck
+    from qdqtool.cache.diff import CacheDiff
 
 _SHOWN = 20
 
@@ -83,11 +83,11 @@ def model_names(path: str) -> tuple[list[str], list[str]]:
     ]
     wanted = set(floats)
     every = [view, *view.bodies()]
-    names = (n for body in every for n in (*body.initializers, *body.inputs, *body.producer))
+    names = (n for body in every for n in (*body.initializers, *body.inputs, *body.producers))
     return floats, [name for name in dict.fromkeys(names) if name not in wanted]
 
 
-def _check_lines(found: Check, everything: bool) -> Iterator[str]:
+def _check_lines(found: CacheCheck, everything: bool) -> Iterator[str]:
     total = len(found.matched) + len(found.missing)
     yield f"coverage   {found.coverage:.1f} %: {len(found.matched)} of {counted(total, 'float tensor')} have a scale"
     if found.constant:
@@ -104,11 +104,11 @@ def _check_lines(found: Check, everything: bool) -> Iterator[str]:
     yield from _listed(found.missing, everything)
 
 
-def _near(found: Check) -> str:
+def _near(found: CacheCheck) -> str:
     return f"{len(found.near)} of them near a tensor without a scale"
 
 
-def _diff_lines(found: Difference) -> Iterator[str]:
+def _diff_lines(found: CacheDiff) -> Iterator[str]:
     one, other = found.headers
     yield f"header     {one}" if one == other else f"header     {one} -> {other}"
     yield f"same       {len(found.same)}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.cli.show import warn
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import FeedOptions
+    from qdqtool.data.loader import DataOptions
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 
@@ -74,11 +74,11 @@ def calibration_options_from(args: argparse.Namespace, **more: Any) -> Calibrati
     )
 
 
-def feed_options_from(args: argparse.Namespace) -> FeedOptions:
+def feed_options_from(args: argparse.Namespace) -> DataOptions:
     """What `add_data_arguments` declared, as the options of `open_feed`."""
-    from qdqtool.data.loader import FeedOptions
+    from qdqtool.data.loader import DataOptions
 
-    return FeedOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)
+    return DataOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)
 
 
 def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:

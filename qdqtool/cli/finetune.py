@@ -46,9 +46,9 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--freeze", metavar="RE", action="append", default=[], help="initialisers or nodes left as is")
     group.add_argument("--label", metavar="L", action="append", default=[], help=_LABEL)
     group.add_argument("--teacher", metavar="T", help="a float model to learn from (default: the model's own)")
-    group.add_argument("--bind", metavar="B", action="append", default=[], help=_BIND)
+    group.add_argument("--distill", metavar="B", action="append", default=[], help=_BIND)
     group.add_argument("--loss", metavar="F", help="script.py:function that builds terms of its own")
-    group.add_argument("--match", metavar="W", type=float, help="weight of the distance to the teacher's tensors")
+    group.add_argument("--distill-weight", metavar="W", type=float, help="weight of the distance to the teacher's tensors")
     group.add_argument("--equalise", choices=("auto", "none"), default="auto", help="channels, before the first step")
     group.add_argument("--augment", metavar="A", help="of pictures: none or flip,crop,colour (default without labels)")
 
@@ -56,12 +56,12 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
 def _add_how_long(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--steps", metavar="N", type=int, help="updates (default: what the time allows)")
     group.add_argument("--max-minutes", metavar="M", type=float, help="CPU minutes at most (default 5 without --steps)")
-    group.add_argument("--accumulate", metavar="N", type=int, help="batches averaged in one update (1, or up to 4)")
+    group.add_argument("--grad-accum", metavar="N", type=int, help="batches averaged in one update (1, or up to 4)")
     group.add_argument("--schedule", choices=_SHAPES, default="cosine", help="course of the rate (cosine)")
     group.add_argument("--warmup", metavar="P", type=float, default=0.05, help="part of the run that it rises over")
     group.add_argument("--soft-start", metavar="P", type=float, default=0.1, help="of soft-start: rises until (0.1)")
     group.add_argument("--annealing", metavar="P", type=float, default=0.7, help="of soft-start: falls from (0.7)")
-    group.add_argument("--least-lr", metavar="P", type=float, default=0.01, help="part of the rate at the end (0.01)")
+    group.add_argument("--min-lr-ratio", metavar="P", type=float, default=0.01, help="part of the rate at the end (0.01)")
 
 
 def _add_how(group: argparse._ArgumentGroup) -> None:
@@ -76,9 +76,9 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--nesterov", action="store_true", help="of sgd")
     group.add_argument("--weight-decay", metavar="D", type=float, default=0.0, help="on weights, not biases (0)")
     group.add_argument("--l1", metavar="W", type=float, default=0.0, help="weight of their absolute values (0)")
-    group.add_argument("--clip", metavar="N", type=float, default=1.0, help="largest norm of a gradient; 0: any (1)")
+    group.add_argument("--grad-clip", metavar="N", type=float, default=1.0, help="largest norm of a gradient; 0: any (1)")
     group.add_argument(
-        "--average", metavar="D", type=float, default=0.98, help="moving average of the weights (0.98; 0: none)"
+        "--ema-decay", metavar="D", type=float, default=0.98, help="moving average of the weights (0.98; 0: none)"
     )
     group.add_argument("--backend", choices=("auto", "builtin", "ort-training"), default="auto", help="of gradients")
     group.add_argument("--threads", metavar="N", type=int, default=1, help="of onnxruntime (1)")
@@ -124,7 +124,7 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
     from qdqtool.training.schedules import Schedule
     from qdqtool.verbs.finetune import FinetuneOptions
 
-    labels, bindings = tuple(map(parse_label, args.label)), tuple(map(parse_binding, args.bind))
+    labels, bindings = tuple(map(parse_label, args.label)), tuple(map(parse_binding, args.distill))
     update = UpdateOptions(
         optimiser=args.optimiser,
         lr=args.lr,
@@ -136,14 +136,14 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         nesterov=args.nesterov,
         weight_decay=args.weight_decay,
         l1=args.l1,
-        clip=args.clip,
-        average=args.average,
+        clip=args.grad_clip,
+        average=args.ema_decay,
     )
     run = RunOptions(
         steps=args.steps,
         max_minutes=args.max_minutes,
-        accumulate=args.accumulate,
-        schedule=Schedule(args.schedule, args.warmup, args.soft_start, args.annealing, args.least_lr),
+        accumulate=args.grad_accum,
+        schedule=Schedule(args.schedule, args.warmup, args.soft_start, args.annealing, args.min_lr_ratio),
         every=args.evaluate_every,
         patience=args.patience,
         seed=args.seed,
@@ -155,7 +155,7 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         progress=False if args.quiet else None,
     )
     return FinetuneOptions(
-        loss=LossOptions(labels, bindings, args.loss, args.match),
+        loss=LossOptions(labels, bindings, args.loss, args.distill_weight),
         update=update,
         run=run,
         ranges=args.ranges,

@@ -172,13 +172,13 @@ def after_cache(model: object, cache: object, target: str, version: TrtVersion) 
 
     Nothing for versions before 6.0, whose trtexec is not known here.
     """
-    from qdqtool.emit import Job
+    from qdqtool.emit import EmitJob
     from qdqtool.emit.trtexec import trtexec_arguments
     from qdqtool.emit.trtexec_flags import has_flag
 
     if not has_flag("--onnx", version):
         return []
-    job = Job(str(model), str(cache), _stem(model), target, version, (), {})
+    job = EmitJob(str(model), str(cache), _stem(model), target, version, (), {})
     return [next_line(trtexec_line(trtexec_arguments(job)))]
 
 

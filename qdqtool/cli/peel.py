@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fill", choices=("ptq", "propagate", "none"), default="ptq", help="dla: where missing scales come from"
     )
     parser.add_argument(
-        "--no-ties", action="store_true", help="dla: leave tensors of one range with scales of their own"
+        "--no-shared-scales", action="store_true", help="dla: leave tensors of one range with scales of their own"
     )
     parser.add_argument("--force-ptq", action="store_true", help="dla: drop the Q/DQ's scales, calibrate every tensor")
     parser.add_argument("--method", metavar="M", help="dla: how data becomes scales (default: as insert did)")
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         allow_estimated=args.allow_estimated,
         source=args.source,
         fill=args.fill,
-        ties=not args.no_ties,
+        ties=not args.no_shared_scales,
         force_ptq=args.force_ptq,
         data=args.data,
         calibration=_calibration(args),
@@ -102,7 +102,7 @@ def _calibration(args: argparse.Namespace) -> CalibrationOptions | None:
     """How data becomes scales; without a method the verb takes the one that suits."""
     for option, given in (
         ("--fill", args.fill != "ptq"),
-        ("--no-ties", args.no_ties),
+        ("--no-shared-scales", args.no_shared_scales),
         ("--data", args.data),
         ("--method", args.method),
         ("--force-ptq", args.force_ptq),

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method", metavar="M", default="entropy", help="see calibrate -h (default entropy, TensorRT's)"
     )
-    parser.add_argument("--no-ties", action="store_true", help="leave tensors of one range with scales of their own")
+    parser.add_argument("--no-shared-scales", action="store_true", help="leave tensors of one range with scales of their own")
     parser.add_argument("--cache", metavar="C", help="default: MODEL with .cache for its ending")
     _add_backend_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -86,7 +86,7 @@ def _options(args: argparse.Namespace) -> PtqOptions:
         args.target,
         calibration_options_from(args),
         feed_options_from(args),
-        ties=not args.no_ties,
+        ties=not args.no_shared_scales,
         backend=args.backend,
         cuda=args.cuda,
         shapes=parse_shapes(args.shapes) if args.shapes else None,

@@ -32,11 +32,11 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
 
 def infer_options_from(args: argparse.Namespace) -> InferOptions:
     """What `add_reading_arguments` declared, with --provider and --quiet."""
-    from qdqtool.evaluation.inference import Reading
+    from qdqtool.evaluation.inference import DecodeOptions
     from qdqtool.evaluation.nms import Selection
     from qdqtool.verbs.infer import InferOptions
 
-    reading = Reading(args.decoder, args.postprocess, Selection(score=args.score, iou=args.iou))
+    reading = DecodeOptions(args.decoder, args.postprocess, Selection(score=args.score, iou=args.iou))
     return InferOptions(reading, args.names, args.provider, args.force, False if args.quiet else None)
 
 

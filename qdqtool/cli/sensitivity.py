@@ -10,7 +10,7 @@ from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_
 from qdqtool.cli.show import counted, print_json, print_lines
 
 if TYPE_CHECKING:
-    from qdqtool.mixed_precision.policies import Finding
+    from qdqtool.mixed_precision.policies import OperatorLoss
     from qdqtool.verbs.sensitivity import SensitivityResult
 
 _SHOWN = 20
@@ -98,7 +98,7 @@ def _lines(result: SensitivityResult, top: int) -> list[str]:
     return [*lines, f"{told} (0 none, 1 all; method {result.table.facts['method']}, calibration images)"]
 
 
-def _row(one: Finding) -> str:
+def _row(one: OperatorLoss) -> str:
     ends = [f"{value:.4g}" if value is not None else "-" for value in (one.without, one.only)]
     return f"{one.name + ' ' + one.op:<40} {one.local:>9.3g} {ends[0]:>9} {ends[1]:>9} {one.share:>7.2%}"
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from qdqtool.conditioning.channel_map import Span
-from qdqtool.conditioning.condition_context import Subject
+from qdqtool.conditioning.channel_map import ChannelRange
+from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.constants import is_plain_constant
@@ -16,7 +16,7 @@ _EQUIVARIANT = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})  # of the second axis's channels
 
 
-def makers_of(subject: Subject, span: Span) -> tuple[str, ...]:
+def makers_of(subject: ConditionContext, span: ChannelRange) -> tuple[str, ...]:
     """First outputs of the nodes that divide a tensor in their constants; empty where that cannot be proven exact.
 
     The last of them is a weighted operator, a BatchNormalization or a Mul with a constant; before it in the tuple stand
@@ -25,11 +25,11 @@ def makers_of(subject: Subject, span: Span) -> tuple[str, ...]:
     view, name = subject.view, span.tensor
     point = next(point for point in subject.plan.activations if point.tensor == name)
     through_pair = {(read.node, read.index) for read in point.reads}
-    if not _hidden(view, name) or any((use.node.key, use.index) not in through_pair for use in view.readers(name)):
+    if not _hidden(view, name) or any((use.node.key, use.index) not in through_pair for use in view.consumers(name)):
         return ()
     found: list[str] = []
     while True:
-        node = view.producer.get(name)
+        node = view.producers.get(name)
         if node is None or len([output for output in node.outputs if output]) != 1:
             return ()
         if _ends(view, node, span):
@@ -41,7 +41,7 @@ def makers_of(subject: Subject, span: Span) -> tuple[str, ...]:
             name = node.inputs[0]
         else:
             return ()
-        if not _hidden(view, name) or len(view.readers(name)) != 1 or name in subject.ways:
+        if not _hidden(view, name) or len(view.consumers(name)) != 1 or name in subject.ways:
             return ()
 
 
@@ -49,13 +49,13 @@ def _hidden(view: GraphView, name: str) -> bool:
     return not view.is_output(name) and name not in view.captured
 
 
-def _passes(view: GraphView, node: Node, span: Span) -> bool:
+def _passes(view: GraphView, node: Node, span: ChannelRange) -> bool:
     if node.op == "PRelu":
         return view.is_constant(node.inputs[1])  # a slope is the same for x and for a x
     return node.op in _EQUIVARIANT or (node.op in _POOLS and span.axis == 1)
 
 
-def _ends(view: GraphView, node: Node, span: Span) -> bool:
+def _ends(view: GraphView, node: Node, span: ChannelRange) -> bool:
     """Whether a node multiplies what it gives out, channel by channel, with constants of its own."""
     if node.op == "BatchNormalization":
         plain = all(is_plain_constant(view, node, index) for index in (1, 2))
@@ -68,7 +68,7 @@ def _ends(view: GraphView, node: Node, span: Span) -> bool:
     return node.op != "ConvTranspose" and span.axis == (1 if node.op == "Conv" else span.rank - 1)
 
 
-def _per_channel(view: GraphView, node: Node, span: Span) -> bool:
+def _per_channel(view: GraphView, node: Node, span: ChannelRange) -> bool:
     """Whether a node's constant has one value, or one per channel of the span."""
     side = constant_side(view, node)
     tensor = None if side is None else view.constant_tensor(node.inputs[side])

@@ -20,7 +20,7 @@ from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
-    from qdqtool.data.loader import Feed, FeedOptions
+    from qdqtool.data.loader import DataLoader, DataOptions
     from qdqtool.mixed_precision.float_search import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
@@ -30,7 +30,7 @@ _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is w
 
 
 def condition_first(
-    opened: Opened, feed: Feed, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
+    opened: Opened, feed: DataLoader, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
 ) -> tuple[list[str], SearchResult | None]:
     """Edit the weights of an opened model before pairs are placed.
 
@@ -51,7 +51,7 @@ def condition_first(
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
     """
-    from qdqtool.conditioning.run import Settings, condition_model
+    from qdqtool.conditioning.run import ConditionSettings, condition_model
     from qdqtool.selection.auto import source_of
 
     if GraphView(opened.proto.graph, opened.folder).pairs:
@@ -64,7 +64,7 @@ def condition_first(
         found.append(choose_kept(keeping, source, table, plan))
         return found[-1].reasons
 
-    settings = Settings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
+    settings = ConditionSettings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
     done = condition_model(opened.proto, opened.folder, feed, settings)
     return [*done.notes, _told(done)], found[-1] if found else None
 
@@ -105,7 +105,7 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     return [f"{what}: let insert do both, by --condition on the model as it was"]
 
 
-def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: Feed, plan: PlanOptions) -> list[str]:
+def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, plan: PlanOptions) -> list[str]:
     """One sentence where conditioning is predicted to win, from the first samples; none where it is not.
 
     Args:
@@ -132,7 +132,7 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: Feed, plan: Pl
     return [f"{told} ({means}): add --condition auto"]
 
 
-def _limited(options: FeedOptions) -> FeedOptions:
+def _limited(options: DataOptions) -> DataOptions:
     limit = ADVICE_SAMPLES if options.limit is None else min(options.limit, ADVICE_SAMPLES)
     return replace(options, limit=max(limit, options.batch))
 

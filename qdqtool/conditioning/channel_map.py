@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.conditioning.point_consumers import Way
+from qdqtool.conditioning.point_consumers import PointConsumers
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.passes.condition.layout import input_axis, readable
 from qdqtool.runtime.activations import OrtActivations
@@ -26,7 +26,7 @@ PAD, UNIT = 0, 1  # labels: a zero that was filled in, a value that is not divid
 
 
 @dataclass(frozen=True)
-class Span:
+class ChannelRange:
     """The labels of one tensor: channel c along `axis` (of `rank`) has the label `first` + c."""
 
     tensor: str
@@ -42,7 +42,7 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class ConsumerChannels:
     """A weighted operator and the label of each of its input channels (int64 [inputs]; `UNIT` is divided by 1)."""
 
     key: str
@@ -60,14 +60,14 @@ class Routes:
         left: tensor -> why it cannot be divided.
     """
 
-    spans: Mapping[str, Span]
-    readers: Mapping[str, Reader]
+    spans: Mapping[str, ChannelRange]
+    readers: Mapping[str, ConsumerChannels]
     size: int
     left: Mapping[str, str]
 
 
 def find_routes(
-    view: GraphView, proto: onnx.ModelProto, folder: Path | None, every: Mapping[str, Way], batch: Mapping[str, Array]
+    view: GraphView, proto: onnx.ModelProto, folder: Path | None, every: Mapping[str, PointConsumers], batch: Mapping[str, Array]
 ) -> Routes:
     """Find the channels of every point's readers.
 
@@ -87,12 +87,12 @@ def find_routes(
         mixed = _mixed(view, labelled, spans, left)
         if not mixed:
             size = max(span.first + span.channels for span in spans.values())
-            return Routes(spans, {key: Reader(key, labels[0]) for key, labels in labelled.items()}, size, left)
+            return Routes(spans, {key: ConsumerChannels(key, labels[0]) for key, labels in labelled.items()}, size, left)
         spans = {name: span for name, span in spans.items() if name not in mixed}
     return Routes({}, {}, 2, left)
 
 
-def _why_not(view: GraphView, way: Way) -> str:
+def _why_not(view: GraphView, way: PointConsumers) -> str:
     """Why a division of a point cannot be made up for, "" where it can."""
     if way.others:
         node = way.others[0].node
@@ -114,9 +114,9 @@ def _shapes(
 
 
 def _spans(
-    view: GraphView, ways: Mapping[str, Way], shapes: Mapping[str, tuple[int, ...]], left: dict[str, str]
-) -> dict[str, Span]:
-    spans: dict[str, Span] = {}
+    view: GraphView, ways: Mapping[str, PointConsumers], shapes: Mapping[str, tuple[int, ...]], left: dict[str, str]
+) -> dict[str, ChannelRange]:
+    spans: dict[str, ChannelRange] = {}
     first = UNIT + 1
     for name, way in ways.items():
         shape = shapes.get(name, ())
@@ -125,12 +125,12 @@ def _spans(
             left[name] = "its readers do not agree on an axis of channels"
             continue
         axis = axes.pop()
-        spans[name] = Span(name, axis, len(shape), first, shape[axis])
+        spans[name] = ChannelRange(name, axis, len(shape), first, shape[axis])
         first += shape[axis]
     return spans
 
 
-def _channel_axis(shape: tuple[int, ...], way: Way) -> int:
+def _channel_axis(shape: tuple[int, ...], way: PointConsumers) -> int:
     """Behind operators that move values: the second axis for convolutions and pictures, else the last."""
     pictures = len(shape) == 4 or any(use.node.op in ("Conv", "ConvTranspose") for use in way.ends)
     return 1 if pictures else len(shape) - 1
@@ -140,8 +140,8 @@ def _run_labels(
     view: GraphView,
     proto: onnx.ModelProto,
     folder: Path | None,
-    ways: Mapping[str, Way],
-    spans: Mapping[str, Span],
+    ways: Mapping[str, PointConsumers],
+    spans: Mapping[str, ChannelRange],
     shapes: Mapping[str, tuple[int, ...]],
     batch: Mapping[str, Array],
 ) -> dict[str, list[Int64]]:
@@ -165,7 +165,7 @@ def _label(name: str) -> str:
 
 
 def _label_graph(
-    view: GraphView, proto: onnx.ModelProto, ways: Mapping[str, Way], spans: Mapping[str, Span]
+    view: GraphView, proto: onnx.ModelProto, ways: Mapping[str, PointConsumers], spans: Mapping[str, ChannelRange]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """A model of the moving operators alone, fed with labels; and the tensor in it that each reader would read."""
     moves = {id(node): node for way in ways.values() for node in way.moves}
@@ -208,7 +208,7 @@ def _model_of(
     proto: onnx.ModelProto,
     nodes: Iterable[onnx.NodeProto],
     needed: Iterable[str],
-    spans: Mapping[str, Span],
+    spans: Mapping[str, ChannelRange],
 ) -> onnx.ModelProto:
     """The label operators with what computes their other inputs: shapes, sizes, indices."""
     model = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
@@ -233,7 +233,7 @@ def _ancestors(view: GraphView, needed: Iterable[str]) -> tuple[list[Node], set[
         if name in names:
             continue
         names.add(name)
-        node = view.producer.get(name)
+        node = view.producers.get(name)
         if node is not None and id(node) not in nodes:
             nodes[id(node)] = node
             stack.extend(filter(None, node.inputs))
@@ -253,7 +253,7 @@ def _per_channel(found: npt.NDArray[np.float32], node: Node) -> list[Int64]:
 
 
 def _mixed(
-    view: GraphView, labelled: Mapping[str, list[Int64]], spans: Mapping[str, Span], left: dict[str, str]
+    view: GraphView, labelled: Mapping[str, list[Int64]], spans: Mapping[str, ChannelRange], left: dict[str, str]
 ) -> set[str]:
     """Tensors whose channels come together in one input channel of a reader, or are lost on the way."""
     mixed: set[str] = set()
@@ -261,6 +261,6 @@ def _mixed(
         if len(found) > 1:
             for name, span in spans.items():
                 if ((found[1] >= span.first) & (found[1] < span.first + span.channels)).any():
-                    left[name] = f"its channels are mixed before {view.producer[key].name}"
+                    left[name] = f"its channels are mixed before {view.producers[key].name}"
                     mixed.add(name)
     return mixed

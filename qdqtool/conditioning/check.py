@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.conditioning.sums import ExactSum
+from qdqtool.conditioning.sums import ExactVectorSum
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.mixed_precision.output_loss import comparable_outputs
@@ -27,7 +27,7 @@ TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Difference:
+class OutputChange:
     """One output of two models.
 
     Attributes:
@@ -59,7 +59,7 @@ class Outputs:
 
 def compare(
     before: Outputs, after: Sequence[Outputs], samples: Iterable[Batch], reshaped: dict[str, str] | None = None
-) -> list[dict[str, Difference]]:
+) -> list[dict[str, OutputChange]]:
     """Run models on the same samples; what each of `after` gives is held against what `before` gives.
 
     Args:
@@ -91,7 +91,7 @@ class _Gap:
     """What lies between two values of one output, over samples."""
 
     def __init__(self) -> None:
-        self._sums = ExactSum(2)
+        self._sums = ExactVectorSum(2)
         self._largest = self._size = 0.0
         self._low, self._high, self._elements = math.inf, -math.inf, 0
 
@@ -104,12 +104,12 @@ class _Gap:
         pair = np.array([np.square(exact, dtype=np.float64).sum(), np.square(off).sum()])
         self._sums.add(pair.astype(np.float32))
 
-    def told(self) -> Difference:
+    def told(self) -> OutputChange:
         signal, noise = self._sums.total().tolist()
         relative = math.sqrt(noise / signal) if signal > 0 else float(noise > 0)
         decibel = -20 * math.log10(relative) if relative > 0 else 999.0
         largest = self._largest / self._size if self._size > 0 else self._largest
-        return Difference(relative, largest, self._of_range(noise, relative), min(decibel, 999.0))
+        return OutputChange(relative, largest, self._of_range(noise, relative), min(decibel, 999.0))
 
     def _of_range(self, noise: float, relative: float) -> float:
         """Over the range; where the output has one value alone, over that."""
@@ -122,7 +122,7 @@ def _largest(values: npt.NDArray[Any]) -> float:
     return float(np.abs(values).max(initial=0.0))
 
 
-def moved_most(differences: dict[str, Difference]) -> str:
+def moved_most(differences: dict[str, OutputChange]) -> str:
     """What to say of the output that edits moved most where they should have kept the function; "" where they did."""
     moved = {name: one.of_range for name, one in differences.items() if not one.of_range <= TOLERANCE}
     if not moved:

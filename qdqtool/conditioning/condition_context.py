@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.conditioning.point_consumers import Way, find_ways
+from qdqtool.conditioning.point_consumers import PointConsumers, find_ways
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
@@ -17,7 +17,7 @@ from qdqtool.rulebook import load_rules
 
 
 @dataclass(frozen=True)
-class Subject:
+class ConditionContext:
     """A plain model and where its pairs will stand.
 
     Attributes:
@@ -32,7 +32,7 @@ class Subject:
     folder: Path | None
     view: GraphView
     plan: Plan
-    ways: Mapping[str, Way]
+    ways: Mapping[str, PointConsumers]
 
 
 def look(
@@ -42,7 +42,7 @@ def look(
     cuts: Collection[str] = (),
     kept: Mapping[str, str] | None = None,
     all_zero: Collection[str] = (),
-) -> Subject:
+) -> ConditionContext:
     """Index and plan a model; `cuts`, `kept` and `all_zero` as in `make_plan`.
 
     Raises:
@@ -51,4 +51,4 @@ def look(
     view = GraphView(proto.graph, folder)
     plan = make_plan(view, options, cuts=cuts, kept=kept or {}, all_zero=all_zero)
     rules = load_rules(options.target, options.trt_version, options.rules)
-    return Subject(proto, folder, view, plan, find_ways(view, rules, plan))
+    return ConditionContext(proto, folder, view, plan, find_ways(view, rules, plan))

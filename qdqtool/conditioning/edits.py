@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.conditioning.check import Difference
-from qdqtool.conditioning.prediction import Prediction
+from qdqtool.conditioning.check import OutputChange
+from qdqtool.conditioning.prediction import ErrorPrediction
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, recorded_edits
 
@@ -63,10 +63,10 @@ class Conditioned:
 
     edits: tuple[Edit, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
-    before: Prediction | None = None
-    after: Prediction | None = None
-    kept: dict[str, Difference] = field(default_factory=dict)
-    moved: dict[str, Difference] = field(default_factory=dict)
+    before: ErrorPrediction | None = None
+    after: ErrorPrediction | None = None
+    kept: dict[str, OutputChange] = field(default_factory=dict)
+    moved: dict[str, OutputChange] = field(default_factory=dict)
     samples: int = 0
     method: str = ""
     notes: tuple[str, ...] = ()

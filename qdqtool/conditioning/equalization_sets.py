@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from qdqtool.conditioning.absorbing_producers import makers_of
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
-from qdqtool.conditioning.channel_map import Routes, Span
-from qdqtool.conditioning.condition_context import Subject
-from qdqtool.conditioning.predict import Choice, Rounding, Weight, choose_factors
+from qdqtool.conditioning.channel_map import Routes, ChannelRange
+from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.conditioning.predict import BestDivision, Rounding, Weight, choose_factors
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.equalize import Division
 from qdqtool.passes.condition.layout import as_cube
@@ -23,7 +23,7 @@ LEAST_MUL = 0.5  # and where it costs a Mul
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class EqualizationSet:
     """Tensors that share one scale, with all that decides about them.
 
     Attributes:
@@ -34,7 +34,7 @@ class Family:
         clip: their clipping value, where the scale is given and stays.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[ChannelRange, ...]
     table: ErrorTable
     readers: tuple[Weight, ...]
     makers: Mapping[str, tuple[str, ...]]
@@ -45,7 +45,7 @@ class Family:
         parts = [np.full(span.channels, (bool(self.makers[span.tensor]) and free) or muls) for span in self.spans]
         return np.concatenate(parts)
 
-    def rows(self) -> Iterator[tuple[Span, slice]]:
+    def rows(self) -> Iterator[tuple[ChannelRange, slice]]:
         """Each tensor and its rows."""
         first = 0
         for span in self.spans:
@@ -54,20 +54,20 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class EqualizationDecision:
     """What was decided about a family: the best choice, and whether it wins enough."""
 
-    family: Family
-    choice: Choice
+    family: EqualizationSet
+    choice: BestDivision
     divided: bool
 
 
 def find_families(
-    subject: Subject,
+    subject: ConditionContext,
     routes: Routes,
     spectra: Mapping[str, ChannelSpectrum],
     clips: Mapping[str, float] | None = None,
-) -> list[Family]:
+) -> list[EqualizationSet]:
     """Every class of tied points that has at least one tensor whose channels are known, in the plan's order.
 
     Args:
@@ -97,7 +97,7 @@ def find_families(
             np.concatenate([spectra[span.tensor].amax for span in spans]),
         )
         makers = {span.tensor: makers_of(subject, span) for span in spans}
-        families.append(Family(spans, table, weights, makers, given.pop() if given else None))
+        families.append(EqualizationSet(spans, table, weights, makers, given.pop() if given else None))
     return families
 
 
@@ -114,8 +114,8 @@ def _readers_by_tensor(routes: Routes) -> dict[str, list[str]]:
     return found
 
 
-def _weight(subject: Subject, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]) -> Weight:
-    node = subject.view.producer[key]
+def _weight(subject: ConditionContext, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]) -> Weight:
+    node = subject.view.producers[key]
     index = weight_index(subject.view, node)
     value = None if index is None else subject.view.array(node.inputs[index])
     assert value is not None
@@ -123,7 +123,7 @@ def _weight(subject: Subject, key: str, channels: npt.NDArray[np.int64], axes: M
     return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
 
 
-def judge(family: Family, *, equalise: bool, smooth: bool, rounding: Rounding = "float") -> Verdict:
+def judge(family: EqualizationSet, *, equalise: bool, smooth: bool, rounding: Rounding = "float") -> EqualizationDecision:
     """Decide about one family; a Mul must win more than weights that take the division in."""
     best = choose_factors(family.table, family.readers, family.mask(muls=False, free=equalise), rounding, family.clip)
     divided = best.gain >= LEAST_FREE
@@ -131,10 +131,10 @@ def judge(family: Family, *, equalise: bool, smooth: bool, rounding: Rounding = 
         wide = choose_factors(family.table, family.readers, family.mask(muls=True, free=True), rounding, family.clip)
         if wide.gain - (best.gain if divided else 0.0) >= LEAST_MUL:
             best, divided = wide, True
-    return Verdict(family, best, divided)
+    return EqualizationDecision(family, best, divided)
 
 
-def divisions_of(subject: Subject, verdict: Verdict, *, equalise: bool) -> list[Division]:
+def divisions_of(subject: ConditionContext, verdict: EqualizationDecision, *, equalise: bool) -> list[Division]:
     """The tensors of a family that are divided, where something was decided."""
     if not verdict.divided:
         return []

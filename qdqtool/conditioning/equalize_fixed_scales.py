@@ -18,7 +18,7 @@ import onnx
 
 from qdqtool.conditioning.channel_map import find_routes
 from qdqtool.conditioning.check import Outputs, compare, moved_most
-from qdqtool.conditioning.condition_context import Subject, look
+from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.equalization_sets import divisions_of, find_families, inverse_of, judge
 from qdqtool.conditioning.samples import count_channels
 from qdqtool.data.loader import Batch
@@ -113,7 +113,7 @@ def _make_initializers(plain: onnx.ModelProto) -> None:
             plain.graph.node.add().CopyFrom(node)
 
 
-def _subject(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> Subject:
+def _subject(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> ConditionContext:
     """The plain model with the plan that its pairs followed: the same operators in INT8, their weights as they were."""
     view = GraphView(plain.graph, folder)
     int8 = frozenset(peeled.int8_nodes)
@@ -134,7 +134,7 @@ def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
     return replace(plan, points=tuple(points))
 
 
-def _held_alone(subject: Subject, proto: onnx.ModelProto) -> Callable[[str], bool]:
+def _held_alone(subject: ConditionContext, proto: onnx.ModelProto) -> Callable[[str], bool]:
     """Whether a node's constants, by its first output, stand in the Q/DQ model and nobody else reads them."""
     view = subject.view
     uses = Counter(name for node in view.every for name in node.inputs if name)
@@ -142,7 +142,7 @@ def _held_alone(subject: Subject, proto: onnx.ModelProto) -> Callable[[str], boo
     named.update(node.output[0] for node in proto.graph.node if node.op_type == "Constant")
 
     def held(key: str) -> bool:
-        constants = [name for name in view.producer[key].inputs if name and view.is_constant(name)]
+        constants = [name for name in view.producers[key].inputs if name and view.is_constant(name)]
         return all(name in named and name in view.initializers and uses[name] == 1 for name in constants)
 
     return held

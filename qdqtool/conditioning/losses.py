@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.conditioning.condition_context import Subject
-from qdqtool.conditioning.sums import ExactSum
+from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.conditioning.sums import ExactVectorSum
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
@@ -54,7 +54,7 @@ class Loss:
         return float(noise) / max(float(self.signal.sum()), 1e-30)
 
 
-def measure_losses(subject: Subject, table: ScaleTable, feed: Iterable[Batch]) -> list[Loss]:
+def measure_losses(subject: ConditionContext, table: ScaleTable, feed: Iterable[Batch]) -> list[Loss]:
     """Run data through a model in which each operator that reads a point has a quantised twin.
 
     Args:
@@ -72,16 +72,16 @@ def measure_losses(subject: Subject, table: ScaleTable, feed: Iterable[Batch]) -
     names = [shadow.add(twin) for twin in twins]
     every = [name for four in names for name in four]
     activations = OrtActivations(shadow.model, subject.folder, every)
-    sums: dict[str, ExactSum] = {}
+    sums: dict[str, ExactVectorSum] = {}
     runs = 0
     for sample in feed:
         runs += 1
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():
                 raise QdqError(twins[0].node.name, "an activation holds NaN or Inf", "leave that sample out")
-            sums.setdefault(name, ExactSum(value.size)).add(value.reshape(-1))
+            sums.setdefault(name, ExactVectorSum(value.size)).add(value.reshape(-1))
             if name.endswith(_ERROR):
-                sums.setdefault(name + "2", ExactSum(value.size)).add(np.square(value.reshape(-1)))
+                sums.setdefault(name + "2", ExactVectorSum(value.size)).add(np.square(value.reshape(-1)))
     return [
         _loss(twin, [sums[name].total() for name in (*four, four[0] + "2")], runs)
         for twin, four in zip(twins, names, strict=True)
@@ -112,7 +112,7 @@ class _Twin:
     channels: int
 
 
-def _twins(subject: Subject, table: ScaleTable) -> list[_Twin]:
+def _twins(subject: ConditionContext, table: ScaleTable) -> list[_Twin]:
     axes = {read.node: point.axis for point in subject.plan.weights for read in point.reads}
     twins = []
     for key, (node, scale) in read_scales(subject, table).items():
@@ -126,7 +126,7 @@ def _twins(subject: Subject, table: ScaleTable) -> list[_Twin]:
     return sorted(twins, key=lambda twin: (twin.node.level, twin.node.key))
 
 
-def read_scales(subject: Subject, table: ScaleTable) -> dict[str, tuple[Node, Float32]]:
+def read_scales(subject: ConditionContext, table: ScaleTable) -> dict[str, tuple[Node, Float32]]:
     """First output of each weighted operator that reads INT8 -> the operator, and the scale of what it reads (float32).
 
     Raises:

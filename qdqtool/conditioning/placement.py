@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from qdqtool.conditioning.condition_context import Subject
+from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -18,7 +18,7 @@ LEAST_SKIP = 1.0  # decibels for which the skip of a residual block may be read 
 
 
 def kept_divisions(
-    subject: Subject, divisions: Sequence[Division], gains: Mapping[str, float], options: PlanOptions
+    subject: ConditionContext, divisions: Sequence[Division], gains: Mapping[str, float], options: PlanOptions
 ) -> tuple[list[Division], dict[str, str]]:
     """The divisions that leave the plan as it is, and why the others are left out.
 
@@ -46,7 +46,7 @@ def kept_divisions(
     return [*free, *muls], left
 
 
-def _moved(subject: Subject, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
+def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
     """The tensors whose Mul moves pairs (all, where it cannot be told), and those whose Mul only loses INT8 skips."""
     copy = onnx.ModelProto()
     copy.CopyFrom(subject.proto)

@@ -14,7 +14,7 @@ from qdqtool.rulebook import RuleBook
 
 
 @dataclass(frozen=True)
-class Way:
+class PointConsumers:
     """All readers of one point.
 
     Attributes:
@@ -30,14 +30,14 @@ class Way:
     given_out: tuple[str, ...]
 
 
-def find_ways(view: GraphView, rules: RuleBook, plan: Plan) -> Mapping[str, Way]:
+def find_ways(view: GraphView, rules: RuleBook, plan: Plan) -> Mapping[str, PointConsumers]:
     """The way of every point of a plan, in the plan's order; the rules say which operators commute."""
     commuting = {id(node) for node, _ in nodes_of(view, rules, rules.commutes)}
     return {point.tensor: _way(view, commuting, point) for point in plan.activations}
 
 
-def _way(view: GraphView, commuting: set[int], point: Point) -> Way:
-    stack = [Use(view.producer[read.node], read.index) for read in reversed(point.reads)]
+def _way(view: GraphView, commuting: set[int], point: Point) -> PointConsumers:
+    stack = [Use(view.producers[read.node], read.index) for read in reversed(point.reads)]
     moves: dict[int, Node] = {}
     ends: dict[tuple[int, int], Use] = {}
     others: dict[tuple[int, int], Use] = {}
@@ -52,7 +52,7 @@ def _way(view: GraphView, commuting: set[int], point: Point) -> Way:
             for name in filter(None, node.outputs):
                 if view.is_output(name) or name in view.captured:
                     given_out[name] = None
-                stack.extend(view.readers(name))
+                stack.extend(view.consumers(name))
             continue
         index = weight_index(view, node)
         if index is not None and use.index == 1 - index:
@@ -60,7 +60,7 @@ def _way(view: GraphView, commuting: set[int], point: Point) -> Way:
         elif not (node.op in ("Shape", "Size") and use.index == 0):  # they read no values
             others[id(node), use.index] = use
     order = sorted(moves.values(), key=lambda node: (node.level, node.index))
-    return Way(tuple(order), _ordered(ends), _ordered(others), tuple(given_out))
+    return PointConsumers(tuple(order), _ordered(ends), _ordered(others), tuple(given_out))
 
 
 def _ordered(uses: Mapping[tuple[int, int], Use]) -> tuple[Use, ...]:

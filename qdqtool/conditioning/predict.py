@@ -45,7 +45,7 @@ class Weight:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class BestDivision:
     """The best division found.
 
     Attributes:
@@ -70,7 +70,7 @@ def choose_factors(
     divisible: npt.NDArray[np.bool_],
     rounding: Rounding = "float",
     clip: float | None = None,
-) -> Choice:
+) -> BestDivision:
     """Try divisions by powers of each channel's largest value, with and without a share for the weights.
 
     Args:
@@ -87,7 +87,7 @@ def choose_factors(
         noise = predicted_noise(table, readers, factors, clip)
         if noise.sum() < least.sum():
             best, least = factors, noise
-    return Choice(best, before, least)
+    return BestDivision(best, before, least)
 
 
 def predicted_noise(

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.equalization_sets import Family
+from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import predicted_noise
 
 _QUIET = 1e-12  # noise over signal that counts as none
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ErrorPrediction:
     """Signal over noise at the outputs of the weighted operators, in dB.
 
     Attributes:
@@ -30,7 +30,7 @@ class Prediction:
     operator: str
 
 
-def predict(choices: Iterable[tuple[Family, npt.NDArray[np.float32]]]) -> Prediction | None:
+def predict(choices: Iterable[tuple[EqualizationSet, npt.NDArray[np.float32]]]) -> ErrorPrediction | None:
     """The prediction for families divided by the factors given; None where there is no operator to tell of."""
     found: list[tuple[float, str]] = []
     for family, factors in choices:
@@ -41,4 +41,4 @@ def predict(choices: Iterable[tuple[Family, npt.NDArray[np.float32]]]) -> Predic
     if not found:
         return None
     worst, operator = min(found)
-    return Prediction(worst, float(np.mean(sorted(decibel for decibel, _ in found))), operator)
+    return ErrorPrediction(worst, float(np.mean(sorted(decibel for decibel, _ in found))), operator)

@@ -14,18 +14,18 @@ import onnx
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.conditioning.bias_correction import find_additions
 from qdqtool.conditioning.channel_map import Routes, find_routes
-from qdqtool.conditioning.check import Difference, Outputs, compare, moved_most
-from qdqtool.conditioning.condition_context import Subject, look
+from qdqtool.conditioning.check import OutputChange, Outputs, compare, moved_most
+from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
-from qdqtool.conditioning.equalization_sets import Family, Verdict, divisions_of, find_families, inverse_of, judge
+from qdqtool.conditioning.equalization_sets import EqualizationSet, EqualizationDecision, divisions_of, find_families, inverse_of, judge
 from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.placement import kept_divisions
 from qdqtool.conditioning.predict import Rounding
-from qdqtool.conditioning.prediction import Prediction, predict
+from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.relu6_stats import measure_cuts
 from qdqtool.conditioning.samples import Singles, count_channels
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
-from qdqtool.data.loader import Batch, Feed
+from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
 from qdqtool.graph.normalize import normalise
@@ -42,13 +42,13 @@ from qdqtool.passes.relu6 import cut_at_six, find_relus
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 
-ScalesFor = Callable[[Subject, Iterable[Batch]], ScaleTable]
+ScalesFor = Callable[[ConditionContext, Iterable[Batch]], ScaleTable]
 Keep = Callable[[onnx.ModelProto, ScaleTable], Mapping[str, str]]
 _LOWEST_OPSET = 7  # Mul and Add broadcast from here on
 
 
 @dataclass(frozen=True)
-class Settings:
+class ConditionSettings:
     """How a model is conditioned.
 
     Attributes:
@@ -72,7 +72,7 @@ class Settings:
     keep: Keep | None = None
 
 
-def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: Feed, settings: Settings) -> Conditioned:
+def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings) -> Conditioned:
     """Edit the weights of a plain model so that it quantises better.
 
     Equalising and smoothing must keep the float function: where an output moves by more than 1e-5 of its range,
@@ -92,8 +92,8 @@ def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: Feed, set
 
 
 def advice(
-    proto: onnx.ModelProto, folder: Path | None, feed: Feed, plan: PlanOptions
-) -> tuple[Prediction, Prediction] | None:
+    proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, plan: PlanOptions
+) -> tuple[ErrorPrediction, ErrorPrediction] | None:
     """What equalising and smoothing would win, predicted without an edit: without them, with them.
 
     Args:
@@ -116,7 +116,7 @@ def advice(
 class _Run:
     """One model on its way: as it will be written, and as it is decided about (lifted, where its opset is old)."""
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None, feed: Feed, settings: Settings) -> None:
+    def __init__(self, proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings) -> None:
         _refuse(proto, folder)
         self.proto, self.folder, self.settings = proto, folder, settings
         self.samples = Singles(feed)
@@ -134,7 +134,7 @@ class _Run:
     def run(self) -> Conditioned:
         """Every step asked for."""
         before = after = None
-        kept: dict[str, Difference] = {}
+        kept: dict[str, OutputChange] = {}
         steps = self.settings.steps
         if RELU6 in steps:
             self._cut()
@@ -161,14 +161,14 @@ class _Run:
             set_metadata(self.proto, METADATA, done.metadata(get_metadata(self.proto, METADATA)))
         return done
 
-    def _moved(self) -> dict[str, Difference]:
+    def _moved(self) -> dict[str, OutputChange]:
         """How far the outputs moved by all edits; one that a selection cuts to another length is only told."""
         reshaped: dict[str, str] = {}
         (moved,) = compare(self.exact, [Outputs(self.proto, self.folder)], self.samples, reshaped)
         self.notes += [f"the output {name} {why}: how far it moved is not told" for name, why in reshaped.items()]
         return moved
 
-    def _divide_and_keep(self) -> tuple[list[Verdict], list[Division], dict[str, Difference]]:
+    def _divide_and_keep(self) -> tuple[list[EqualizationDecision], list[Division], dict[str, OutputChange]]:
         """Divide, and look whether the float function stayed; where it did not, divide by less, or with fewer steps."""
         first = ""
         attempts = _attempts(self.settings)
@@ -193,7 +193,7 @@ class _Run:
             self.notes.append(f"dividing channels changed the float function ({first}): {instead}")
         return verdicts, divisions, kept
 
-    def _kept(self) -> tuple[dict[str, Difference], str]:
+    def _kept(self) -> tuple[dict[str, OutputChange], str]:
         """How far the outputs moved by dividing, and what to say where that is too far."""
         try:
             (kept,) = compare(self.base, [Outputs(self.proto, self.folder)], self.samples)
@@ -204,7 +204,7 @@ class _Run:
     def _protos(self) -> list[onnx.ModelProto]:
         return [self.proto] if self.lifted is self.proto else [self.proto, self.lifted]
 
-    def _look(self) -> Subject:
+    def _look(self) -> ConditionContext:
         return look(self.lifted, self.folder, self.settings.plan)
 
     def _cut(self) -> None:
@@ -219,8 +219,8 @@ class _Run:
             self.base = Outputs(self.proto, self.folder)
 
     def _decide_divisions(
-        self, subject: Subject, factors: Rounding, steps: Sequence[str]
-    ) -> tuple[list[Verdict], list[Division]]:
+        self, subject: ConditionContext, factors: Rounding, steps: Sequence[str]
+    ) -> tuple[list[EqualizationDecision], list[Division]]:
         routes, verdicts = _decided(subject, self.samples, steps, factors)
         self.routes = routes
         self.left.update(routes.left)
@@ -230,14 +230,14 @@ class _Run:
         self.left.update(left)
         return verdicts, divisions
 
-    def _divide(self, subject: Subject, divisions: list[Division], verdicts: list[Verdict]) -> list[Edit]:
+    def _divide(self, subject: ConditionContext, divisions: list[Division], verdicts: list[EqualizationDecision]) -> list[Edit]:
         inverse, gains = inverse_of(self.routes, divisions), _gains(verdicts)
         for proto in self._protos():
             done = divide(GraphView(proto.graph, self.folder), divisions, inverse)
             list_as_inputs(proto)
         return [_edit_of(one, gains[one.tensor], done.muls.get(one.tensor, "")) for one in divisions]
 
-    def _clip(self, choices: Sequence[tuple[Family, npt.NDArray[np.float32]]]) -> None:
+    def _clip(self, choices: Sequence[tuple[EqualizationSet, npt.NDArray[np.float32]]]) -> None:
         found = find_limits(choices, LEAST_CLIP)
         for proto in self._protos() if found else ():
             clip_weights(GraphView(proto.graph, self.folder), {key: shares for key, (shares, _) in found.items()})
@@ -269,7 +269,7 @@ class _Run:
             added = "bias" if one.key in fresh else ""
             self.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantisation error", added))
 
-    def _with_moved_points(self, subject: Subject, table: ScaleTable) -> ScaleTable:
+    def _with_moved_points(self, subject: ConditionContext, table: ScaleTable) -> ScaleTable:
         """What stays in float moves points across pools and Pads to tensors that were not calibrated."""
         plan = self.settings.plan
         wanted = [point.tensor for point in subject.plan.activations]
@@ -277,7 +277,7 @@ class _Run:
         found = borrowed_scales(subject.view, rules, table.scales, wanted)
         return replace(table, scales={**table.scales, **found}) if found else table
 
-    def _scales(self, subject: Subject, points: list[str]) -> ScaleTable:
+    def _scales(self, subject: ConditionContext, points: list[str]) -> ScaleTable:
         """The scales that the correction reckons with."""
         how = self.settings
         if how.scales_for is not None:
@@ -287,14 +287,14 @@ class _Run:
         return calibrate_scales(self.lifted, self.folder, self.samples, options, wanted, points, how.plan)
 
 
-def _attempts(settings: Settings) -> list[tuple[Rounding, tuple[str, ...]]]:
+def _attempts(settings: ConditionSettings) -> list[tuple[Rounding, tuple[str, ...]]]:
     """Factors and steps to divide with, the best first: as asked, by powers of two, without one of the steps, not."""
     steps = tuple(step for step in settings.steps if step in ("equalise", "smooth"))
     attempts = [(settings.factors, steps), ("power-of-two", steps), *(("power-of-two", (step,)) for step in steps)]
     return list(dict.fromkeys([*attempts, ("power-of-two", ())]))
 
 
-def _gains(verdicts: Sequence[Verdict]) -> dict[str, float]:
+def _gains(verdicts: Sequence[EqualizationDecision]) -> dict[str, float]:
     """Tensor -> decibels that dividing it is predicted to win."""
     return {span.tensor: one.choice.gain for one in verdicts for span in one.family.spans}
 
@@ -316,8 +316,8 @@ def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:
 
 
 def _decided(
-    subject: Subject, samples: Iterable[Batch], steps: Sequence[str], factors: Rounding
-) -> tuple[Routes, list[Verdict]]:
+    subject: ConditionContext, samples: Iterable[Batch], steps: Sequence[str], factors: Rounding
+) -> tuple[Routes, list[EqualizationDecision]]:
     first = next(iter(samples))
     routes = find_routes(subject.view, subject.proto, subject.folder, subject.ways, first)
     spectra = count_channels(subject, routes.spans, samples)
@@ -326,13 +326,13 @@ def _decided(
     return routes, [judge(one, equalise=equalise, smooth=smooth, rounding=factors) for one in families]
 
 
-def _undivided(verdicts: Sequence[Verdict]) -> list[tuple[Family, npt.NDArray[np.float32]]]:
+def _undivided(verdicts: Sequence[EqualizationDecision]) -> list[tuple[EqualizationSet, npt.NDArray[np.float32]]]:
     return [(one.family, np.ones(one.family.table.amax.size, np.float32)) for one in verdicts]
 
 
 def _divided(
-    verdicts: Sequence[Verdict], divisions: Sequence[Division] | None
-) -> list[tuple[Family, npt.NDArray[np.float32]]]:
+    verdicts: Sequence[EqualizationDecision], divisions: Sequence[Division] | None
+) -> list[tuple[EqualizationSet, npt.NDArray[np.float32]]]:
     """Each family with the factors that were carried out; those that were decided where `divisions` is None."""
     made = None if divisions is None else {one.tensor: one.factors for one in divisions}
     found = []

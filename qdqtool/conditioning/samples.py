@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum
-from qdqtool.conditioning.channel_map import Span
-from qdqtool.conditioning.condition_context import Subject
-from qdqtool.data.loader import Batch, Feed
+from qdqtool.conditioning.channel_map import ChannelRange
+from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.errors import QdqError
 from qdqtool.runtime.activations import OrtActivations
 
@@ -22,7 +22,7 @@ class Singles:
         seen: how many samples the last walk has given.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: DataLoader) -> None:
         self._feed = feed
         self.seen = 0
 
@@ -40,7 +40,7 @@ class Singles:
                 yield {name: array[row : row + 1] for name, array in batch.items()}
 
 
-def count_channels(subject: Subject, spans: Mapping[str, Span], samples: Iterable[Batch]) -> dict[str, ChannelSpectrum]:
+def count_channels(subject: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]) -> dict[str, ChannelSpectrum]:
     """Run data through a model and count the values of every channel.
 
     Raises:

@@ -13,7 +13,7 @@ _BUCKETS = 256 // _PLACES
 _UNIT = -149  # a float32 is an integer times 2**(exponent - 1 - 149)
 
 
-class ExactSum:
+class ExactVectorSum:
     """The sum of many float32 vectors of one length, element by element, without rounding."""
 
     __slots__ = ("_buckets", "_rows")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.equalization_sets import Family
+from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import Weight, predicted_noise
 
 Float32 = npt.NDArray[np.float32]
@@ -18,7 +18,7 @@ _SHARES = np.linspace(1.0, 0.7, 31)
 LEAST_CLIP = 0.1  # decibels that clipping must win at an operator's output
 
 
-def find_limits(verdicts: Sequence[tuple[Family, Float32]], least: float) -> dict[str, tuple[Float64, float]]:
+def find_limits(verdicts: Sequence[tuple[EqualizationSet, Float32]], least: float) -> dict[str, tuple[Float64, float]]:
     """First output of an operator -> the share of each output channel's largest weight that stays, and decibels.
 
     Shares (float64 [channels]) hold whatever a channel's weights were divided by for the sake of those that read it.

@@ -17,17 +17,17 @@ import numpy as np
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, checked, inputs_of
 from qdqtool.data.preprocess import Preprocess
-from qdqtool.data.sources import Part, Source, open_source
+from qdqtool.data.sources import Part, SampleSource, open_source
 from qdqtool.errors import QdqError
 
-__all__ = ["Batch", "Data", "Feed", "FeedOptions", "Input", "Task", "inputs_of", "open_feed"]
+__all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_feed"]
 
 Batch = dict[str, Array]
 Data = str | os.PathLike[str] | JsonInputs | Callable[[], Iterable[Any]] | Iterable[Any]
 
 
 @dataclass(frozen=True)
-class FeedOptions:
+class DataOptions:
     """How data is read.
 
     Attributes:
@@ -61,7 +61,7 @@ class Task:
     load: Callable[[], Batch]
 
 
-class Feed:
+class DataLoader:
     """Batches for a model, in order; walked again from the beginning by each loop over it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Feed:
     """
 
     def __init__(
-        self, source: Source, inputs: Sequence[Input], options: FeedOptions, origin: str | JsonInputs | None = None
+        self, source: SampleSource, inputs: Sequence[Input], options: DataOptions, origin: str | JsonInputs | None = None
     ) -> None:
         self.inputs = tuple(inputs)
         self.origin = origin
@@ -184,7 +184,7 @@ class Feed:
                     return
 
 
-def open_feed(data: Data, inputs: Sequence[Input], options: FeedOptions | None = None) -> Feed:
+def open_feed(data: Data, inputs: Sequence[Input], options: DataOptions | None = None) -> DataLoader:
     """Open data for a model's inputs; values are read when the feed is walked.
 
     Args:
@@ -197,15 +197,15 @@ def open_feed(data: Data, inputs: Sequence[Input], options: FeedOptions | None =
     Raises:
         QdqError: the data is of no kind that is read, or its names, shapes or dtypes do not fit; no samples.
     """
-    options = options or FeedOptions()
+    options = options or DataOptions()
     if not inputs:
         raise QdqError("model", "has no input to feed", "it computes constants only")
     source = open_source(data, inputs, options.preprocess, options.max_bytes)
     origin = data if isinstance(data, JsonInputs) else None
-    return Feed(source, inputs, options, os.fspath(data) if isinstance(data, str | os.PathLike) else origin)
+    return DataLoader(source, inputs, options, os.fspath(data) if isinstance(data, str | os.PathLike) else origin)
 
 
-def _check_options(source: Source, fixed: Input | None, options: FeedOptions) -> None:
+def _check_options(source: SampleSource, fixed: Input | None, options: DataOptions) -> None:
     if options.batch < 1:
         raise QdqError("--batch", f"{options.batch} is no number of samples", "give 1 or more")
     if options.limit is not None and options.limit < 1:
@@ -231,7 +231,7 @@ def _weight(file: Path) -> int | str:
         raise QdqError(file, f"cannot be read ({error.strerror})", "was it moved?") from error
 
 
-def _no_samples(source: Source, each: int) -> QdqError:
+def _no_samples(source: SampleSource, each: int) -> QdqError:
     few = f"not the {each} samples of one batch" if each > 1 else "no samples"
     return QdqError(
         source.where, f"gives {few}", "calibration needs data; a loader must return a fresh iterable on each call"

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.bounded import Kind, parse_json, read_text
+from qdqtool.bounded import FileKind, parse_json, read_text
 from qdqtool.data.arrays import array_of_bytes
 from qdqtool.errors import QdqError
 
 Item = dict[str, npt.NDArray[Any]]
-_INPUTS = Kind("Polygraphy's JSON inputs", 0, "write it with --save-inputs")  # its bound is --max-data
+_INPUTS = FileKind("Polygraphy's JSON inputs", 0, "write it with --save-inputs")  # its bound is --max-data
 _LEGACY = "polygraphy_serialized_json_type"  # how older files mark a value: {"__polygraphy_encoded_<type>": this}
 _SCRIPT = re.compile(r"(?s)(?P<path>.*\.py)(?::(?P<function>\w+))?")
 

@@ -28,7 +28,7 @@ Part = tuple[int, Callable[[], Item]]
 
 
 @dataclass(frozen=True)
-class Source:
+class SampleSource:
     """Samples, opened but not read.
 
     Attributes:
@@ -55,7 +55,7 @@ class Source:
     once: bool = False
 
 
-def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> Source:
+def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> SampleSource:
     """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
 
     Args:
@@ -79,7 +79,7 @@ def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess
         raise QdqError(path, "is not a folder of images, and --preprocess is for images only", "leave it out")
     if script and not path.is_dir():
         make = load_script(*script)
-        return Source(script[0], "script", lambda: items_of(script[0], make), files=(script[0],))
+        return SampleSource(script[0], "script", lambda: items_of(script[0], make), files=(script[0],))
     try:
         path.stat()
         if path.is_dir():
@@ -92,9 +92,9 @@ def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess
         raise QdqError(path, f"cannot be read ({error})") from error
 
 
-def _from_python(data: Any) -> Source:
+def _from_python(data: Any) -> SampleSource:
     if callable(data):
-        return Source("data", "python", lambda: items_of("data", data))
+        return SampleSource("data", "python", lambda: items_of("data", data))
     if not isinstance(data, Iterable) or isinstance(data, dict | np.ndarray):
         kind = type(data).__name__
         raise QdqError(
@@ -107,10 +107,10 @@ def _from_python(data: Any) -> Source:
             raise QdqError("data", "is a generator, which can be walked only once", "give a function that returns it")
         return items_of("data", lambda: data)
 
-    return Source("data", "python", items, once=isinstance(data, Iterator))
+    return SampleSource("data", "python", items, once=isinstance(data, Iterator))
 
 
-def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> Source:
+def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> SampleSource:
     suffix = path.suffix.lower()
     if suffix == ".npz":
         stored = open_npz(path, max_bytes)
@@ -129,14 +129,14 @@ def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> Source:
     raise QdqError(path, "is no kind of data that is read", "give a folder of images, a .npz, .npy, .json or .py")
 
 
-def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> Source:
+def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> SampleSource:
     def items() -> Iterator[Item]:
         return itertools.chain.from_iterable(read_json(path, max_bytes) for path in paths)
 
-    return Source(where, "json", items, files=tuple(paths))
+    return SampleSource(where, "json", items, files=tuple(paths))
 
 
-def _from_folder(path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> Source:
+def _from_folder(path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> SampleSource:
     files = sorted((file for file in path.iterdir() if file.is_file()), key=lambda file: file.name)
     images = [file for file in files if file.suffix.lower() in SUFFIXES]
     if not images:
@@ -157,7 +157,7 @@ def _from_folder(path: Path, inputs: Sequence[Input], preprocess: str | Preproce
     return _from_images(path, images, inputs[0], fit_reader(spec, inputs[0].name, inputs[0].shape))
 
 
-def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageReader) -> Source:
+def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageReader) -> SampleSource:
     group = one.first or 1
     count = len(images) // group * group
     used = tuple(images[:count])
@@ -168,7 +168,7 @@ def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageRe
 
     parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
     notes = _left_over(len(images) - count, one)
-    return Source(
+    return SampleSource(
         path, "images", lambda: (load() for _, load in parts), count, notes, str(reader.spec), files=used, parts=parts
     )
 
@@ -189,7 +189,7 @@ def _left_over(count: int, one: Input) -> tuple[str, ...]:
     return (f"the last {count} samples do not fill a batch of {one.first}, which {one.name} fixes: left out",)
 
 
-def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: Sequence[Input]) -> Source:
+def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: Sequence[Input]) -> SampleSource:
     """Arrays whose first axis counts samples: either rows of the input's own first axis, or whole inputs stacked."""
     check_names(path, stored, inputs)
     counts = {one.name: _count(path, stored[one.name], one) for one in inputs}
@@ -207,10 +207,10 @@ def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: 
 
     array, first = stored[inputs[0].name], inputs[0]
     if _stacked(array, first):
-        return Source(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1), files=(path,))
+        return SampleSource(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1), files=(path,))
     each = first.first or 1
     over = array.shape[0] % each if array.shape else 0
-    return Source(path, kind, items, count * each, _left_over(over, first), files=(path,))
+    return SampleSource(path, kind, items, count * each, _left_over(over, first), files=(path,))
 
 
 def _stacked(array: StoredArray, one: Input) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from qdqtool.amax.methods import scale_from_amax
 from qdqtool.datafree import linear
-from qdqtool.datafree.known_tensors import Known
+from qdqtool.datafree.known_tensors import KnownTensors
 from qdqtool.datafree.moments import INF, Array, Moments, constant, gaussian, guess
 from qdqtool.datafree.propagate import batch_norm_statistics, known_fit, propagate
 from qdqtool.errors import QdqError
@@ -74,7 +74,7 @@ def _check_range(given: tuple[float, float]) -> None:
 
 def _walk(view: GraphView, wanted: set[str], input_range: tuple[float, float] | None) -> dict[str, tuple[Moments, str]]:
     """Moments and method of the wanted tensors; the others are forgotten once everything that reads them is done."""
-    known = Known(view)
+    known = KnownTensors(view)
     readers = _count_readers(view)
     kept: dict[str, tuple[Moments, str]] = {}
     for name in view.inputs:
@@ -98,7 +98,7 @@ def _walk(view: GraphView, wanted: set[str], input_range: tuple[float, float] | 
 
 
 def _keep(
-    known: Known, name: str, found: Moments, method: str, wanted: set[str], kept: dict[str, tuple[Moments, str]]
+    known: KnownTensors, name: str, found: Moments, method: str, wanted: set[str], kept: dict[str, tuple[Moments, str]]
 ) -> None:
     known.moments[name] = found if found.source else replace(found, source=name if found.source == "" else None)
     if name in wanted:
@@ -113,7 +113,7 @@ def _count_readers(view: GraphView) -> dict[str, int]:
     return counts
 
 
-def _settled(known: Known, node: Node, name: str, found: Moments) -> tuple[Moments, str]:
+def _settled(known: KnownTensors, node: Node, name: str, found: Moments) -> tuple[Moments, str]:
     """A node's output, the statistics of a BatchNormalization that reads it in place of what was propagated."""
     reader = _reading_norm(known, name)
     statistics = batch_norm_statistics(known, reader) if reader else None
@@ -131,15 +131,15 @@ def _settled(known: Known, node: Node, name: str, found: Moments) -> tuple[Momen
     return found, "moments" if found.known else "guess"
 
 
-def _reading_norm(known: Known, name: str) -> Node | None:
-    uses = known.view.readers(name)
+def _reading_norm(known: KnownTensors, name: str) -> Node | None:
+    uses = known.view.consumers(name)
     return next((use.node for use in uses if use.node.op == "BatchNormalization" and use.index == 0), None)
 
 
 # ---------------------------------------------------------------------------- the network's input
 
 
-def _input(known: Known, name: str, given: tuple[float, float] | None) -> tuple[Moments, str]:
+def _input(known: KnownTensors, name: str, given: tuple[float, float] | None) -> tuple[Moments, str]:
     """What is expected of a graph input."""
     kind = next((value.type.tensor_type.elem_type for value in known.view.graph.input if value.name == name), 1)
     if kind not in _FLOATS:
@@ -158,7 +158,7 @@ def _within_sigmas(found: Moments) -> Moments:
     return replace(found, low=float((found.mean - reach).min()), high=float((found.mean + reach).max()))
 
 
-def _solved(known: Known, name: str) -> tuple[float, float] | None:
+def _solved(known: KnownTensors, name: str) -> tuple[float, float] | None:
     """Mean and variance of an input from the statistics behind its first convolution.
 
     With m = sum W mean + b and v = sum W^2 var for each output channel, mean is the least-squares solution over the
@@ -166,7 +166,7 @@ def _solved(known: Known, name: str) -> tuple[float, float] | None:
     """
     scale, shift = 1.0, 0.0
     for _ in range(8):
-        uses = known.view.readers(name)
+        uses = known.view.consumers(name)
         if not uses:
             return None
         node = uses[0].node
@@ -180,7 +180,7 @@ def _solved(known: Known, name: str) -> tuple[float, float] | None:
     return None
 
 
-def _affine(known: Known, node: Node) -> tuple[float, float] | None:
+def _affine(known: KnownTensors, node: Node) -> tuple[float, float] | None:
     """A and b of a node that computes a x + b with constants; those of several channels count with their mean."""
     if node.op in _KEEPS_VALUES:
         return 1.0, 0.0
@@ -200,7 +200,7 @@ def _affine(known: Known, node: Node) -> tuple[float, float] | None:
     return (amount if node.op == "Mul" else 1 / amount), 0.0
 
 
-def _behind(known: Known, conv: Node, scale: float, shift: float) -> tuple[float, float] | None:
+def _behind(known: KnownTensors, conv: Node, scale: float, shift: float) -> tuple[float, float] | None:
     weight = known.constant_input(conv, 1)
     norm = _reading_norm(known, conv.outputs[0])
     statistics = batch_norm_statistics(known, norm) if norm else None

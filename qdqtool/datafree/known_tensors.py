@@ -11,7 +11,7 @@ from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.view import GraphView, Node, attribute
 
 
-class Known:
+class KnownTensors:
     """What has been found so far about the tensors of one graph: changes while the graph is walked."""
 
     def __init__(self, view: GraphView) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from qdqtool.datafree import elementwise, linear, relayout
-from qdqtool.datafree.known_tensors import Known, integer
+from qdqtool.datafree.known_tensors import KnownTensors, integer
 from qdqtool.datafree.moments import (
     INF,
     MOST,
@@ -28,10 +28,10 @@ from qdqtool.graph.view import Node, attribute
 Found = Moments | list[Moments] | None
 
 
-Rule = Callable[[Known, Node], Found]
+Rule = Callable[[KnownTensors, Node], Found]
 
 
-def propagate(known: Known, node: Node) -> list[Moments]:
+def propagate(known: KnownTensors, node: Node) -> list[Moments]:
     """What is expected of a node's outputs, one entry each.
 
     Raises:
@@ -49,7 +49,7 @@ def propagate(known: Known, node: Node) -> list[Moments]:
     return [known_fit(known, name, one) for name, one in zip(node.outputs, _each(found, node), strict=True)]
 
 
-def known_fit(known: Known, name: str, found: Moments) -> Moments:
+def known_fit(known: KnownTensors, name: str, found: Moments) -> Moments:
     """The same moments; described alike everywhere where their shape contradicts the tensor's."""
     shape = known.shape(name)
     sizes = found.mean.shape
@@ -86,20 +86,20 @@ def _ints(value: object) -> list[int] | None:
     return None
 
 
-def _axes(known: Known, node: Node, index: int = 1) -> list[int] | None:
+def _axes(known: KnownTensors, node: Node, index: int = 1) -> list[int] | None:
     given = _ints(attribute(node, "axes"))
     return _ints(known.constant_input(node, index)) if given is None else given
 
 
-def _same(known: Known, node: Node) -> Found:
+def _same(known: KnownTensors, node: Node) -> Found:
     return known.of(node, 0)
 
 
-def _alike(known: Known, node: Node) -> Found:
+def _alike(known: KnownTensors, node: Node) -> Found:
     return collapsed(known.of(node, 0))
 
 
-def _conv(known: Known, node: Node) -> Found:
+def _conv(known: KnownTensors, node: Node) -> Found:
     weight = known.constant_input(node, 1)
     groups = integer(node, "group", 1)
     if weight is None or weight.ndim < 3 or 0 in weight.shape or groups < 1:
@@ -114,7 +114,7 @@ def _conv(known: Known, node: Node) -> Found:
     return None if weight.shape[0] % groups else linear.convolution(known.of(node, 0), weight, bias, groups)
 
 
-def _gemm(known: Known, node: Node) -> Found:
+def _gemm(known: KnownTensors, node: Node) -> Found:
     weight = known.constant_input(node, 1)
     if weight is None or weight.ndim != 2:
         return _matmul(known, node)
@@ -126,7 +126,7 @@ def _gemm(known: Known, node: Node) -> Found:
     return gaussian(alpha * product.mean + bias, alpha**2 * product.var, known=product.known)
 
 
-def _matmul(known: Known, node: Node) -> Found:
+def _matmul(known: KnownTensors, node: Node) -> Found:
     for index in (1, 0):
         weight = known.constant_input(node, index)
         if weight is not None and weight.ndim:
@@ -137,7 +137,7 @@ def _matmul(known: Known, node: Node) -> Found:
     return linear.inner_product(known.of(node, 0), known.of(node, 1), terms)
 
 
-def batch_norm_statistics(known: Known, node: Node) -> tuple[Array, Array, Array, Array] | None:
+def batch_norm_statistics(known: KnownTensors, node: Node) -> tuple[Array, Array, Array, Array] | None:
     """Scale, bias, mean and variance of a BatchNormalization in inference, float64 [channels]; None where computed."""
     arrays = [known.constant_input(node, index) for index in (1, 2, 3, 4)]
     if node.op != "BatchNormalization" or integer(node, "training_mode", 0):
@@ -150,7 +150,7 @@ def batch_norm_statistics(known: Known, node: Node) -> tuple[Array, Array, Array
     return scale, bias, mean, np.abs(var) + elementwise.real(node, "epsilon", 1e-5)
 
 
-def _batch_norm(known: Known, node: Node) -> Found:
+def _batch_norm(known: KnownTensors, node: Node) -> Found:
     statistics = batch_norm_statistics(known, node)
     if statistics is None:
         return None
@@ -158,7 +158,7 @@ def _batch_norm(known: Known, node: Node) -> Found:
     return linear.normalised(statistics[0], statistics[1], rank, 1)
 
 
-def _channel_norm(known: Known, node: Node) -> Found:
+def _channel_norm(known: KnownTensors, node: Node) -> Found:
     scale, bias = known.vector(node, 1, 1.0), known.vector(node, 2, 0.0)
     rank = known.rank(node.inputs[0])
     shape = known.shape(node.inputs[0])
@@ -167,11 +167,11 @@ def _channel_norm(known: Known, node: Node) -> Found:
     return linear.normalised(scale, bias, rank, 1)
 
 
-def _layer_norm(known: Known, node: Node) -> Found:
+def _layer_norm(known: KnownTensors, node: Node) -> Found:
     return [linear.normalised(known.vector(node, 1, 1.0), known.vector(node, 2, 0.0), None, -1)]
 
 
-def _softmax(known: Known, node: Node) -> Found:
+def _softmax(known: KnownTensors, node: Node) -> Found:
     shape = known.shape(node.inputs[0])
     axis = integer(node, "axis", -1)
     length = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
@@ -183,7 +183,7 @@ def _softmax(known: Known, node: Node) -> Found:
     return gaussian(scores.mean + np.log(share), scores.var, -INF, 0.0, scores.known)
 
 
-def _reduce(known: Known, node: Node) -> Found:
+def _reduce(known: KnownTensors, node: Node) -> Found:
     x, shape = known.of(node, 0), known.shape(node.inputs[0])
     axes, keep = _axes(known, node), bool(integer(node, "keepdims", 1))
     if node.op in ("ReduceMax", "ReduceMin"):
@@ -198,28 +198,28 @@ def _reduce(known: Known, node: Node) -> Found:
     return linear.averaged(x, axes, shape, keep, total=node.op == "ReduceSum")
 
 
-def _global_pool(known: Known, node: Node) -> Found:
+def _global_pool(known: KnownTensors, node: Node) -> Found:
     rank = known.rank(node.inputs[0]) or known.of(node, 0).mean.ndim
     if rank < 3:
         return known.of(node, 0)
     return linear.averaged(known.of(node, 0), range(2, rank), known.shape(node.inputs[0]), keep=True)
 
 
-def _reshape(known: Known, node: Node) -> Found:
+def _reshape(known: KnownTensors, node: Node) -> Found:
     before, after = known.shape(node.inputs[0]), known.shape(node.outputs[0])
     return relayout.reshape(known.of(node, 0), before, after)
 
 
-def _transpose(known: Known, node: Node) -> Found:
+def _transpose(known: KnownTensors, node: Node) -> Found:
     return relayout.transpose(known.of(node, 0), _ints(attribute(node, "perm")))
 
 
-def _concat(known: Known, node: Node) -> Found:
+def _concat(known: KnownTensors, node: Node) -> Found:
     parts = [known.of(node, index) for index in range(len(node.inputs))]
     return relayout.concat(parts, integer(node, "axis", 1), [known.shape(name) for name in node.inputs])
 
 
-def _slice(known: Known, node: Node) -> Found:
+def _slice(known: KnownTensors, node: Node) -> Found:
     x, rank = known.of(node, 0), known.rank(node.inputs[0])
     lists = [_ints(attribute(node, key)) for key in ("starts", "ends", "axes")]
     if lists[0] is None:
@@ -233,7 +233,7 @@ def _slice(known: Known, node: Node) -> Found:
     return x
 
 
-def _split(known: Known, node: Node) -> Found:
+def _split(known: KnownTensors, node: Node) -> Found:
     axis, rank = integer(node, "axis", 0), known.rank(node.inputs[0])
     shapes = [known.shape(name) for name in node.outputs]
     sizes = [shape[axis] if shape and -len(shape) <= axis < len(shape) else None for shape in shapes]
@@ -241,7 +241,7 @@ def _split(known: Known, node: Node) -> Found:
     return relayout.split(x, axis, sizes)
 
 
-def _gather(known: Known, node: Node) -> Found:
+def _gather(known: KnownTensors, node: Node) -> Found:
     index = known.constant_input(node, 1)
     axis = integer(node, "axis", 0)
     x = known.of(node, 0)
@@ -250,7 +250,7 @@ def _gather(known: Known, node: Node) -> Found:
     return relayout.along(x, axis, known.rank(node.inputs[0]), np.asarray(index))
 
 
-def _pad(known: Known, node: Node) -> Found:
+def _pad(known: KnownTensors, node: Node) -> Found:
     x = known.of(node, 0)
     if attribute(node, "mode", "constant") != "constant":
         return collapsed(x) if _changes(known, node) else x
@@ -259,7 +259,7 @@ def _pad(known: Known, node: Node) -> Found:
     return collapsed(wide) if _changes(known, node) else replace(wide, source="", samples=None)
 
 
-def _changes(known: Known, node: Node) -> bool:
+def _changes(known: KnownTensors, node: Node) -> bool:
     """Whether an axis along which values differ has another length behind the node."""
     before, after = known.shape(node.inputs[0]), known.shape(node.outputs[0])
     sizes = known.of(node, 0).mean.shape
@@ -268,12 +268,12 @@ def _changes(known: Known, node: Node) -> bool:
     return any(n > 1 and (a != b or a is None) for n, a, b in zip(sizes[::-1], before[::-1], after[::-1], strict=False))
 
 
-def _resize(known: Known, node: Node) -> Found:
+def _resize(known: KnownTensors, node: Node) -> Found:
     x = known.of(node, 0)
     return collapsed(x) if _changes(known, node) else replace(x, source="", samples=None)
 
 
-def _clip(known: Known, node: Node) -> Found:
+def _clip(known: KnownTensors, node: Node) -> Found:
     ends = [elementwise.real(node, "min", -INF), elementwise.real(node, "max", INF)]
     for place, index in ((0, 1), (1, 2)):
         value = known.constant_input(node, index)
@@ -282,20 +282,20 @@ def _clip(known: Known, node: Node) -> Found:
     return elementwise.clip(known.of(node, 0), min(ends), max(ends))
 
 
-def _where(known: Known, node: Node) -> Found:
+def _where(known: KnownTensors, node: Node) -> Found:
     return mixture(_together([known.of(node, 1), known.of(node, 2)]))
 
 
-def _recurrent(known: Known, node: Node) -> Found:
+def _recurrent(known: KnownTensors, node: Node) -> Found:
     """Hidden states are products of sigmoid and tanh; only the cell state has no bound."""
     return [guess(-1.0, 1.0), guess(-1.0, 1.0), guess()]
 
 
-def _truth(known: Known, node: Node) -> Found:
+def _truth(known: KnownTensors, node: Node) -> Found:
     return guess(0.0, 1.0)
 
 
-def _direction(known: Known, node: Node) -> Found:
+def _direction(known: KnownTensors, node: Node) -> Found:
     return guess(-1.0, 1.0)
 
 

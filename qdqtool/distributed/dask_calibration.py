@@ -20,8 +20,8 @@ from qdqtool.distributed.dask_cluster import (
     first_line,
     tell_dashboard,
 )
-from qdqtool.distributed.file_bundle import Parcel, pack, remove, unpack
-from qdqtool.distributed.shard_job import Fault, Job, Look, look_at, make_job, run_shard, told_look
+from qdqtool.distributed.file_bundle import FileBundle, pack, remove, unpack
+from qdqtool.distributed.shard_job import ShardError, ShardJob, JobFingerprint, look_at, make_job, run_shard, told_look
 from qdqtool.distributed.shards import ShardSum, mergeable_method
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.observers.options import CalibrationOptions, with_method
@@ -30,7 +30,7 @@ from qdqtool.progress import is_shown
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import FeedOptions
+    from qdqtool.data.loader import DataOptions
 
 __all__ = ["DaskOptions", "calibrate_on_dask"]
 
@@ -62,7 +62,7 @@ def calibrate_on_dask(
     data: str | os.PathLike[str] | JsonInputs,
     dask_options: DaskOptions,
     options: CalibrationOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
 ) -> ScaleTable:
     """The table that `calibrate` gives, to the bit, counted by the workers of a Dask cluster.
 
@@ -102,12 +102,12 @@ def calibrate_on_dask(
             return _counted(_Round(client, shipped, parcel, total, tick)).table(method)
 
 
-def _seen_here(job: Job) -> Look:
+def _seen_here(job: ShardJob) -> JobFingerprint:
     """What the job's files are, with the names that the user gave in messages."""
     try:
         return look_at(job)
     except QdqError as error:
-        raise Fault.of(error, job).error() from error
+        raise ShardError.of(error, job).error() from error
 
 
 def _number_of_shards(client: Any, options: DaskOptions, batches: int | None) -> int:
@@ -115,12 +115,12 @@ def _number_of_shards(client: Any, options: DaskOptions, batches: int | None) ->
     return wanted if batches is None else max(1, min(wanted, batches))
 
 
-def _check_seen(client: Any, job: Job, seen: Look) -> None:
+def _check_seen(client: Any, job: ShardJob, seen: JobFingerprint) -> None:
     """Refuse workers that do not see the model and the data that are here."""
     todo = "put the files where every worker sees them under the same paths, or send them with --dask-ship"
     for worker, found in ask_workers(client, told_look, job):
         where = f"worker {worker}"
-        if isinstance(found, Fault):
+        if isinstance(found, ShardError):
             if found.missing:
                 raise MissingPackageError(where, found.reason, found.todo)
             raise QdqError(where, f"does not see the files: {found.where} {found.reason}", todo)
@@ -134,8 +134,8 @@ class _Round:
     """What the shards of one calibration are done with."""
 
     client: Any
-    job: Job
-    parcel: Parcel | None
+    job: ShardJob
+    parcel: FileBundle | None
     total: int
     tick: Callable[[], object]
 
@@ -177,7 +177,7 @@ def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
                 continue
             if future.status != "finished":
                 raise _lost(f"shard {number + 1}/{work.total}", answer)
-            if isinstance(answer, Fault):
+            if isinstance(answer, ShardError):
                 fault, lowest = answer, number
                 work.client.cancel([one for one, other in pending.items() if other > lowest])
             elif fault is None:
@@ -214,7 +214,7 @@ def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
                 client.run(_clean, work.parcel.digest)
 
 
-def _on_worker(number: int, job: Job, total: int, parcel: Parcel | None) -> bytes | Fault:
+def _on_worker(number: int, job: ShardJob, total: int, parcel: FileBundle | None) -> bytes | ShardError:
     if parcel is not None:
         from distributed import get_worker
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from qdqtool.data.images import SUFFIXES
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.polygraphy_loader import split_script
-from qdqtool.distributed.shard_job import Job, absolute, data_files
+from qdqtool.distributed.shard_job import ShardJob, absolute, data_files
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 
@@ -22,7 +22,7 @@ _TODO = "put the files where every worker sees them, and leave --dask-ship out"
 
 
 @dataclass(frozen=True)
-class Parcel:
+class FileBundle:
     """Files to unpack below one folder.
 
     Attributes:
@@ -36,7 +36,7 @@ class Parcel:
     digest: str
 
 
-def pack(job: Job, most_bytes: int) -> tuple[Job, Parcel]:
+def pack(job: ShardJob, most_bytes: int) -> tuple[ShardJob, FileBundle]:
     """All files that a job reads, and the job as it is where they are unpacked: its paths are relative then.
 
     Args:
@@ -63,10 +63,10 @@ def pack(job: Job, most_bytes: int) -> tuple[Job, Parcel]:
     data = JsonInputs(tuple(map(Path, packed))) if isinstance(job.data, JsonInputs) else packed[0]
     called = tuple((new, name) for new, (_, name) in zip([f"model/{model.name}", *packed], job.called, strict=True))
     shipped = replace(job, model=f"model/{model.name}", data=data, called=called)
-    return shipped, Parcel(files, links, _digest(files, links))
+    return shipped, FileBundle(files, links, _digest(files, links))
 
 
-def unpack(job: Job, parcel: Parcel, folder: Path) -> Job:
+def unpack(job: ShardJob, parcel: FileBundle, folder: Path) -> ShardJob:
     """The job with its files below `folder`, where they are unpacked unless they lie there already.
 
     Several threads and processes may do so at once.
@@ -99,7 +99,7 @@ def place_of(digest: str, folder: Path) -> Path:
     return folder / f"qdqtool-{digest[:16]}"
 
 
-def _data_paths(job: Job) -> list[Path]:
+def _data_paths(job: ShardJob) -> list[Path]:
     if isinstance(job.data, JsonInputs):
         return list(job.data.paths)
     if split_script(job.data) and not Path(job.data).is_dir():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.loader import Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shards import calibrate_shard
 from qdqtool.errors import MissingPackageError, QdqError
@@ -19,7 +19,7 @@ from qdqtool.observers.state_file import state_to_bytes
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """A calibration as every shard of it sees it.
 
     Attributes:
@@ -33,12 +33,12 @@ class Job:
     model: str
     data: str | JsonInputs
     options: CalibrationOptions
-    feed: FeedOptions
+    feed: DataOptions
     called: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
-class Look:
+class JobFingerprint:
     """What two machines must agree on before they count together.
 
     Attributes:
@@ -53,7 +53,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Fault:
+class ShardError:
     """A `QdqError` as values: an exception with arguments of its own does not come through every engine."""
 
     where: str
@@ -62,7 +62,7 @@ class Fault:
     missing: bool
 
     @classmethod
-    def of(cls, error: QdqError, job: Job) -> Fault:
+    def of(cls, error: QdqError, job: ShardJob) -> ShardError:
         """The error, with the names that the user knows for paths that only this machine has."""
         told = {"where": error.where, "reason": error.reason, "todo": error.todo}
         for path, name in job.called:
@@ -76,16 +76,16 @@ class Fault:
 
 
 def make_job(
-    model: str, data: str | JsonInputs, options: CalibrationOptions, feed_options: FeedOptions | None = None
-) -> Job:
+    model: str, data: str | JsonInputs, options: CalibrationOptions, feed_options: DataOptions | None = None
+) -> ShardJob:
     """A job whose paths hold in any working folder; bars and checkpoints are no business of a shard."""
     files = [model, *([str(path) for path in data.paths] if isinstance(data, JsonInputs) else [_file_of(data)])]
     called = tuple((str(Path(file).absolute()), file) for file in files)
-    return Job(
+    return ShardJob(
         model=str(Path(model).absolute()),
         data=absolute(data),
         options=replace(options, progress=False, checkpoint=None, resume=False, beside=""),
-        feed=feed_options or FeedOptions(),
+        feed=feed_options or DataOptions(),
         called=called,
     )
 
@@ -105,7 +105,7 @@ def _file_of(data: str) -> str:
     return data if script is None or Path(data).is_dir() else data[: data.rindex(".py") + 3]
 
 
-def look_at(job: Job) -> Look:
+def look_at(job: ShardJob) -> JobFingerprint:
     """What this machine sees under the job's paths; no batch is read.
 
     Raises:
@@ -114,7 +114,7 @@ def look_at(job: Job) -> Look:
     opened = open_model(job.model)
     sizes = (f"{name} {path.stat().st_size}" for name, path in data_files(opened).items())
     feed = _feed_of(job, opened)
-    return Look((str(opened.sha256), *sizes), feed.fingerprint, feed.batches)
+    return JobFingerprint((str(opened.sha256), *sizes), feed.fingerprint, feed.batches)
 
 
 def data_files(opened: Opened) -> dict[str, Path]:
@@ -129,15 +129,15 @@ def data_files(opened: Opened) -> dict[str, Path]:
     }
 
 
-def told_look(job: Job) -> Look | Fault:
+def told_look(job: ShardJob) -> JobFingerprint | ShardError:
     """`look_at`, with a fault as a value."""
     try:
         return look_at(job)
     except QdqError as error:
-        return Fault.of(error, job)
+        return ShardError.of(error, job)
 
 
-def run_shard(job: Job, number: int, total: int) -> bytes | Fault:
+def run_shard(job: ShardJob, number: int, total: int) -> bytes | ShardError:
     """Count one shard.
 
     Args:
@@ -151,9 +151,9 @@ def run_shard(job: Job, number: int, total: int) -> bytes | Fault:
     try:
         state = calibrate_shard(job.model, job.data, (number, total), job.options, job.feed)
     except QdqError as error:
-        return Fault.of(error, job)
+        return ShardError.of(error, job)
     return state_to_bytes(state)
 
 
-def _feed_of(job: Job, opened: Opened) -> Feed:
+def _feed_of(job: ShardJob, opened: Opened) -> DataLoader:
     return open_feed(job.data, inputs_of(opened.proto.graph), job.feed)

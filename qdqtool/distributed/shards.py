@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from qdqtool.amax.methods import Method, needs_entropy_histogram, parse_method
-from qdqtool.data.loader import Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.observers.collect import WHOLE, count_batches
-from qdqtool.observers.observer_state import Observation
+from qdqtool.observers.observer_state import ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State, read_state
 from qdqtool.observers.table import read_table
@@ -33,10 +33,10 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 def calibrate_shard(
     model: ModelSource,
-    data: Data | Feed,
+    data: Data | DataLoader,
     shard: tuple[int, int],
     options: CalibrationOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
 ) -> State:
     """Count every n-th batch of a calibration; `merge_shards` makes the table of all of them.
 
@@ -53,7 +53,7 @@ def calibrate_shard(
     options = with_method(options)
     mergeable_method(options.method)
     opened = open_model(model)
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     state = count_batches(opened.proto, opened.folder, feed, replace(options, where=opened.name), shard=shard)
     digest = {"model_sha256": opened.sha256} if opened.sha256 else {}
     return replace(state, facts={**state.facts, **digest})
@@ -95,7 +95,7 @@ class ShardSum:
             QdqError: it is of another calibration than the first, not complete, or came before.
         """
         if self._sum is None:
-            self._sum = replace(state, observation=Observation(state.survey))
+            self._sum = replace(state, observation=ObserverState(state.survey))
         _check_same(name, state, self._sum)
         number, total = state.shard
         if number in self._named:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qdqtool.dla import limits, move_limits
-from qdqtool.dla.node_context import Place, Shape, check_named, outside, sentence_of
+from qdqtool.dla.node_context import NodeContext, Shape, check_named, outside, sentence_of
 from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, usual_platform
 from qdqtool.dla.subgraphs import Saving, Subgraphs, find_subgraphs
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.constraints import constraint_named
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import Step
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
-__all__ = ["DlaReport", "Reason", "Saving", "Verdict", "dla_findings"]
+__all__ = ["DlaReport", "Reason", "Saving", "DlaAssignment", "dla_findings"]
 
 Device = Literal["dla", "gpu", "none"]
 NO_LAYER = "dla-no-layer"
@@ -38,7 +38,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DlaAssignment:
     """Where one node runs.
 
     Attributes:
@@ -84,18 +84,18 @@ class DlaReport:
 
     platform: Platform
     version: TrtVersion
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[DlaAssignment, ...]
     subgraphs: Subgraphs = field(default_factory=Subgraphs)
     most: Limit | None = None
     free_batch: bool = False
 
     @property
-    def fallbacks(self) -> tuple[Verdict, ...]:
+    def fallbacks(self) -> tuple[DlaAssignment, ...]:
         """The nodes that run on the GPU."""
         return tuple(one for one in self.verdicts if one.device == "gpu")
 
     @property
-    def on_dla(self) -> tuple[Verdict, ...]:
+    def on_dla(self) -> tuple[DlaAssignment, ...]:
         """The nodes that run on the DLA."""
         return tuple(one for one in self.verdicts if one.device == "dla")
 
@@ -144,7 +144,7 @@ def dla_findings(
     parts = find_subgraphs(view, {one.node: one.device for one in verdicts})
     number = {key: index for index, members in enumerate(parts.members, 1) for key in members}
     placed = tuple(
-        Verdict(one.node, one.name, one.op, one.device, one.reasons, number.get(one.node, 0)) for one in verdicts
+        DlaAssignment(one.node, one.name, one.op, one.device, one.reasons, number.get(one.node, 0)) for one in verdicts
     )
     most = next((limit for limit in rules.limits if limit.check in _GRAPH_CHECKS), None)
     return DlaReport(rules.platform, version, placed, parts, most, free)
@@ -185,16 +185,16 @@ class _Judge:
                 known.update(node.outputs)
         return frozenset(known)
 
-    def verdict(self, node: Node) -> Verdict:
+    def verdict(self, node: Node) -> DlaAssignment:
         """Where a node runs."""
         if node.op in self._nothing or node.key in self._known or self._view.is_constant(node.key):
-            return Verdict(node.key, node.name, node.op, "none")
+            return DlaAssignment(node.key, node.name, node.op, "none")
         reasons = tuple(self._reasons(node))
-        return Verdict(node.key, node.name, node.op, "gpu" if reasons else "dla", reasons)
+        return DlaAssignment(node.key, node.name, node.op, "gpu" if reasons else "dla", reasons)
 
     def _reasons(self, node: Node) -> list[Reason]:
         int8 = weight_index(self._view, node) is None or node.key not in self._floats
-        place = Place(self._view, node, self._shapes, int8)
+        place = NodeContext(self._view, node, self._shapes, int8)
         has_layer = self._fits(node, self._layers)
         found = []
         for limit, table in self._limits:
@@ -208,7 +208,7 @@ class _Judge:
         return [Reason(NO_LAYER, f"the DLA has no {node.op} {where}", "")]
 
     def _fits(self, node: Node, table: Mapping[str, list[tuple[str, str]]]) -> bool:
-        site = Site(self._view, node, start=node)
+        site = MatchSite(self._view, node, start=node)
         return any(not guard or constraint_named(guard)(site) for _, guard in table.get(node.op, ()))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from qdqtool.dla.node_context import Numbers, Place, Shape, check
+from qdqtool.dla.node_context import Numbers, NodeContext, Shape, check
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import weight_index
 
@@ -21,7 +21,7 @@ _NARROW = range(1, 33)
 
 
 @check
-def never(place: Place) -> bool:
+def never(place: NodeContext) -> bool:
     """The DLA has no such layer."""
     return False
 
@@ -30,25 +30,25 @@ def never(place: Place) -> bool:
 
 
 @check
-def static(place: Place) -> bool:
+def static(place: NodeContext) -> bool:
     """A tensor that it reads or makes has no fixed shape."""
     return all(shape is not None and None not in shape for shape in place.shapes_around())
 
 
 @check
-def sizes(place: Place) -> Numbers:
+def sizes(place: NodeContext) -> Numbers:
     """A dimension besides the batch is of a size that the DLA does not take."""
     return [n for shape in place.shapes_around() for n in (shape or ())[-_BESIDE_MAPS:][-len(shape or ()) + 1 :] if n]
 
 
 @check
-def batch(place: Place) -> Numbers:
+def batch(place: NodeContext) -> Numbers:
     """Its batch is of a size that the DLA does not take."""
     return [math.prod(n or 1 for n in shape[:-_BESIDE_MAPS]) for shape in place.shapes_around() if shape]
 
 
 @check
-def four_dimensions(place: Place) -> bool:
+def four_dimensions(place: NodeContext) -> bool:
     """A tensor that it reads or makes has fewer than four dimensions."""
     return all(shape is None or len(shape) >= 4 for shape in place.shapes_around())
 
@@ -57,20 +57,20 @@ def four_dimensions(place: Place) -> bool:
 
 
 @check
-def constant_weight(place: Place) -> bool:
+def constant_weight(place: NodeContext) -> bool:
     """Its weight is computed, or stands on the left."""
     return weight_index(place.view, place.node) == 1
 
 
 @check
-def planar(place: Place) -> bool:
+def planar(place: NodeContext) -> bool:
     """It does not run over height and width."""
     shape = place.shape()
     return shape is None or len(shape) == 4
 
 
 @check
-def kernel(place: Place) -> Numbers | None:
+def kernel(place: NodeContext) -> Numbers | None:
     """Its kernel is of a size that the DLA does not have."""
     given = attribute(place.node, "kernel_shape")
     if isinstance(given, list):
@@ -80,26 +80,26 @@ def kernel(place: Place) -> Numbers | None:
 
 
 @check
-def stride(place: Place) -> Numbers:
+def stride(place: NodeContext) -> Numbers:
     """Its stride is of a size that the DLA does not have."""
     return place.numbers("strides")
 
 
 @check
-def dilation(place: Place) -> Numbers:
+def dilation(place: NodeContext) -> Numbers:
     """Its dilation is one that the DLA does not have."""
     return place.numbers("dilations")
 
 
 @check
-def groups(place: Place) -> Numbers:
+def groups(place: NodeContext) -> Numbers:
     """Its number of groups is one that the DLA does not have."""
     number = attribute(place.node, "group", 1)
     return [number] if isinstance(number, int) else []
 
 
 @check
-def pads(place: Place) -> Numbers | None:
+def pads(place: NodeContext) -> Numbers | None:
     """Its padding is one that the DLA does not have."""
     mode = attribute(place.node, "auto_pad", "NOTSET")
     if mode == "NOTSET":
@@ -117,7 +117,7 @@ def pads(place: Place) -> Numbers | None:
 
 
 @check
-def pads_below_kernel(place: Place) -> bool:
+def pads_below_kernel(place: NodeContext) -> bool:
     """Its padding is as wide as its kernel, or wider."""
     around, size = pads(place), kernel(place)
     if not isinstance(around, list) or not isinstance(size, list):
@@ -126,7 +126,7 @@ def pads_below_kernel(place: Place) -> bool:
 
 
 @check
-def channels(place: Place) -> Numbers | None:
+def channels(place: NodeContext) -> Numbers | None:
     """It reads or makes a number of channels that the DLA does not have."""
     weight = place.weight()
     if weight is None or len(weight) < 2:
@@ -138,7 +138,7 @@ def channels(place: Place) -> Numbers | None:
 
 
 @check
-def buffer_banks(place: Place) -> Numbers | None:
+def buffer_banks(place: NodeContext) -> Numbers | None:
     """A kernel and the rows that it needs take more banks of the convolution buffer than there are."""
     weight, shape = place.weight(), place.shape()
     if weight is None or shape is None or None in weight:
@@ -154,7 +154,7 @@ def buffer_banks(place: Place) -> Numbers | None:
     return [_weight_banks(volume * size) + _data_banks(int(shape[1] or 0) * size, int(shape[3] or 0), rows)]
 
 
-def _depth_of_matrix(place: Place, weight: Shape) -> int:
+def _depth_of_matrix(place: NodeContext, weight: Shape) -> int:
     """How many values each output of a fully connected layer sums."""
     transposed = place.node.op == "Gemm" and attribute(place.node, "transB", 0)
     return int((weight[-1] if transposed else weight[-2] if len(weight) > 1 else weight[-1]) or 0)
@@ -175,7 +175,7 @@ def _up(number: int, by: int) -> int:
 
 
 @check
-def deconvolution_kernel(place: Place) -> bool:
+def deconvolution_kernel(place: NodeContext) -> bool:
     """Its kernel is of a size that deconvolutions of the DLA do not have."""
     size = kernel(place)
     if not isinstance(size, list) or len(size) != 2:
@@ -184,13 +184,13 @@ def deconvolution_kernel(place: Place) -> bool:
 
 
 @check
-def deconvolution_stride(place: Place) -> bool:
+def deconvolution_stride(place: NodeContext) -> bool:
     """Its stride is one that deconvolutions of the DLA do not have."""
     return _fits_deconvolution(place.numbers("strides"))
 
 
 @check
-def stride_is_kernel(place: Place) -> bool:
+def stride_is_kernel(place: NodeContext) -> bool:
     """Its stride is not as wide as its kernel."""
     size = kernel(place)
     return size is None or list(size) == place.numbers("strides")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from qdqtool.dla.node_context import Numbers, Place, Shape, check
+from qdqtool.dla.node_context import Numbers, NodeContext, Shape, check
 from qdqtool.graph.view import attribute
 
 # The longest axis of a Softmax whose other axes are 1, and of another.
@@ -17,13 +17,13 @@ _NUMBERS = (TensorProto.FLOAT16, TensorProto.INT8)
 
 
 @check
-def clipped_relu(place: Place) -> bool:
+def clipped_relu(place: NodeContext) -> bool:
     """It does not clip from 0 to a number of 1 to 127."""
     low, high = _end(place, 1, "min"), _end(place, 2, "max")
     return low == 0.0 and high is not None and 1.0 <= high <= 127.0
 
 
-def _end(place: Place, index: int, name: str) -> float | None:
+def _end(place: NodeContext, index: int, name: str) -> float | None:
     """One end of a Clip: an input from opset 11 on, an attribute before; None where it has none."""
     if index < len(place.node.inputs) and place.node.inputs[index]:
         value = place.view.array(place.node.inputs[index])
@@ -33,13 +33,13 @@ def _end(place: Place, index: int, name: str) -> float | None:
 
 
 @check
-def constant_slope(place: Place) -> bool:
+def constant_slope(place: NodeContext) -> bool:
     """Its slope is computed."""
     return len(place.node.inputs) > 1 and place.view.is_constant(place.node.inputs[1])
 
 
 @check
-def broadcasts(place: Place) -> bool:
+def broadcasts(place: NodeContext) -> bool:
     """Its operands are of shapes that the DLA does not bring together."""
     shapes = [place.shape(index) for index in range(len(place.node.inputs))]
     known = [shape for shape in shapes if shape is not None]
@@ -56,7 +56,7 @@ def _fits_into(shape: Shape, full: Shape) -> bool:
 
 
 @check
-def scale_constant(place: Place) -> bool:
+def scale_constant(place: NodeContext) -> bool:
     """Its constant operand is neither one number, nor one per channel, nor one for each value."""
     computed = place.computed()
     if len(computed) != 1 or len(place.node.inputs) != 2:
@@ -70,35 +70,35 @@ def scale_constant(place: Place) -> bool:
 
 
 @check
-def no_constant(place: Place) -> bool:
+def no_constant(place: NodeContext) -> bool:
     """An operand is constant."""
     return len(place.computed()) == len([name for name in place.node.inputs if name])
 
 
 @check
-def one_constant(place: Place) -> bool:
+def one_constant(place: NodeContext) -> bool:
     """Not exactly one of its operands is constant."""
     return len(place.computed()) == 1
 
 
 @check
-def cast_behind(place: Place) -> bool:
+def cast_behind(place: NodeContext) -> bool:
     """What it makes does not go into one Cast to float16 or int8 alone."""
     name = place.node.key
-    readers = [use.node for use in place.view.readers(name)]
+    readers = [use.node for use in place.view.consumers(name)]
     casts = [node for node in readers if node.op == "Cast" and attribute(node, "to") in _NUMBERS]
     return len(readers) == len(casts) == 1 and not place.view.is_output(name)
 
 
 @check
-def cast_of_comparison(place: Place) -> bool:
+def cast_of_comparison(place: NodeContext) -> bool:
     """It is no Cast behind a comparison."""
-    maker = place.view.maker(place.node.inputs[0])
+    maker = place.view.producer(place.node.inputs[0])
     return maker is not None and maker.op in _COMPARISONS and attribute(place.node, "to") in _NUMBERS
 
 
 @check
-def reduces_maps(place: Place) -> bool:
+def reduces_maps(place: NodeContext) -> bool:
     """It reduces the batch, or along axes that are not known."""
     shape, axes = place.shape(), _axes(place)
     if shape is None or axes is None:
@@ -106,7 +106,7 @@ def reduces_maps(place: Place) -> bool:
     return len(shape) == 4 and all(axis % len(shape) != 0 for axis in axes or range(len(shape)))
 
 
-def _axes(place: Place) -> list[int] | None:
+def _axes(place: NodeContext) -> list[int] | None:
     """The axes of a reduction: an attribute, or an input from opset 18 on; [] for all, None where they are computed."""
     if len(place.node.inputs) > 1 and place.node.inputs[1]:
         value = place.view.array(place.node.inputs[1])
@@ -119,19 +119,19 @@ def _axes(place: Place) -> list[int] | None:
 
 
 @check
-def joins_channels(place: Place) -> bool:
+def joins_channels(place: NodeContext) -> bool:
     """It joins along another axis than channels."""
     axis, shape = attribute(place.node, "axis", 1), place.shape()
     return isinstance(axis, int) and (axis == 1 or (shape is not None and axis + len(shape) == 1))
 
 
 @check
-def several_inputs(place: Place) -> bool:
+def several_inputs(place: NodeContext) -> bool:
     """It joins fewer than two computed tensors, or a constant."""
     return len(place.node.inputs) >= 2 and len(place.computed()) == len(place.node.inputs)
 
 
-def _scales(place: Place) -> list[float] | None:
+def _scales(place: NodeContext) -> list[float] | None:
     """The four scales of a Resize or Upsample."""
     index = 1 if place.node.op == "Upsample" or len(place.node.inputs) == 2 else 2
     if index < len(place.node.inputs) and place.node.inputs[index]:
@@ -142,21 +142,21 @@ def _scales(place: Place) -> list[float] | None:
 
 
 @check
-def given_scales(place: Place) -> bool:
+def given_scales(place: NodeContext) -> bool:
     """It is not given four scales, 1 for batch and channels, but sizes or fewer."""
     scales = _scales(place)
     return scales is not None and len(scales) == 4 and scales[:2] == [1.0, 1.0]
 
 
 @check
-def whole_scales(place: Place) -> Numbers | None:
+def whole_scales(place: NodeContext) -> Numbers | None:
     """It enlarges by a number that the DLA does not have."""
     scales = _scales(place)
     return None if scales is None else [int(number) if number == int(number) else 0 for number in scales[2:]]
 
 
 @check
-def resize_of_8_4(place: Place) -> bool:
+def resize_of_8_4(place: NodeContext) -> bool:
     """Its mode, coordinates and rounding are none of the five combinations that the DLA has."""
     mode, places, rounding = _resize_way(place)
     if mode == "linear":
@@ -168,12 +168,12 @@ def resize_of_8_4(place: Place) -> bool:
 
 
 @check
-def resize_of_8_2(place: Place) -> bool:
+def resize_of_8_2(place: NodeContext) -> bool:
     """Its mode, coordinates and rounding are not nearest, asymmetric and floor."""
     return _resize_way(place) == ("nearest", "asymmetric", "floor")
 
 
-def _resize_way(place: Place) -> tuple[str, str, str]:
+def _resize_way(place: NodeContext) -> tuple[str, str, str]:
     """Mode, coordinates and rounding; an Upsample, and a Resize of opset 10 (two inputs), chooses the mode alone."""
     node = place.node
     mode = str(attribute(node, "mode", "nearest"))
@@ -184,14 +184,14 @@ def _resize_way(place: Place) -> tuple[str, str, str]:
 
 
 @check
-def batch_of_one(place: Place) -> bool:
+def batch_of_one(place: NodeContext) -> bool:
     """Its batch is not 1."""
     shape = place.shape()
     return shape is None or shape[0] == 1
 
 
 @check
-def softmax_axis(place: Place) -> bool:
+def softmax_axis(place: NodeContext) -> bool:
     """It sums over the batch, or over more values than the DLA takes in a map of this shape."""
     shape, axis = place.shape(), attribute(place.node, "axis", -1)
     if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
@@ -202,19 +202,19 @@ def softmax_axis(place: Place) -> bool:
 
 
 @check
-def lrn_window(place: Place) -> bool:
+def lrn_window(place: NodeContext) -> bool:
     """Its window is not 3, 5, 7 or 9."""
     return attribute(place.node, "size") in (3, 5, 7, 9)
 
 
 @check
-def static_slice(place: Place) -> bool:
+def static_slice(place: NodeContext) -> bool:
     """Where it begins or ends is computed."""
     return all(place.view.is_constant(name) for name in place.node.inputs[1:] if name)
 
 
 @check
-def steps_of_one(place: Place) -> bool:
+def steps_of_one(place: NodeContext) -> bool:
     """One of its steps is not 1."""
     if len(place.node.inputs) <= 4 or not place.node.inputs[4]:
         return True
@@ -223,14 +223,14 @@ def steps_of_one(place: Place) -> bool:
 
 
 @check
-def keeps_batch(place: Place) -> bool:
+def keeps_batch(place: NodeContext) -> bool:
     """It cuts the batch, or a tensor that has not four dimensions."""
     around = place.shapes_around()
     return all(shape is not None and len(shape) == 4 for shape in around) and len({s[0] for s in around if s}) == 1
 
 
 @check
-def four_to_four(place: Place) -> bool:
+def four_to_four(place: NodeContext) -> bool:
     """It moves values between tensors of other than four dimensions, or across the batch."""
     if not keeps_batch(place):
         return False

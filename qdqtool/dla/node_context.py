@@ -13,13 +13,13 @@ from qdqtool.graph.weighted import weight_index
 
 Shape = tuple[int | None, ...]
 Numbers = Sequence[int]
-Check = Callable[["Place"], "bool | Numbers | None"]
+Check = Callable[["NodeContext"], "bool | Numbers | None"]
 AnyCheck = TypeVar("AnyCheck", bound=Check)
 _CHECKS: dict[str, Check] = {}
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeContext:
     """A node, and what is known of the tensors around it.
 
     Attributes:

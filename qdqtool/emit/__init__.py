@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from qdqtool.emit.deepstream import write_deepstream
-from qdqtool.emit.job import Emitted, Job
+from qdqtool.emit.job import Emitted, EmitJob
 from qdqtool.emit.polygraphy_script import write_polygraphy_script
 from qdqtool.emit.precision_json import write_precision_json
 from qdqtool.emit.triton import write_triton
 from qdqtool.emit.trtexec import write_trtexec
 
-__all__ = ["ENDINGS", "Emitted", "Job", "emit"]
+__all__ = ["ENDINGS", "Emitted", "EmitJob", "emit"]
 
 # What each kind's file is called: the name of the cache with this for its ending.
 ENDINGS: Mapping[str, str] = {
@@ -22,7 +22,7 @@ ENDINGS: Mapping[str, str] = {
     "triton": ".config.pbtxt",
     "json": ".precision.json",
 }
-_WRITERS: Mapping[str, Callable[[Job], Emitted]] = {
+_WRITERS: Mapping[str, Callable[[EmitJob], Emitted]] = {
     "trtexec": write_trtexec,
     "polygraphy-script": write_polygraphy_script,
     "deepstream": write_deepstream,
@@ -31,7 +31,7 @@ _WRITERS: Mapping[str, Callable[[Job], Emitted]] = {
 }
 
 
-def emit(job: Job, kinds: Iterable[str]) -> dict[str, Emitted]:
+def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
     """The text of each kind of file, in the order of `ENDINGS`; nothing is written.
 
     Raises:

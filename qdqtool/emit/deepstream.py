@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.data.preprocess import Preprocess
-from qdqtool.emit.job import Emitted, Job, Tensor, comments
+from qdqtool.emit.job import Emitted, EmitJob, Tensor, comments
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches
 
@@ -21,7 +21,7 @@ _GRAY = 2
 _INT8 = 1  # network-mode: 0 FP32, 1 INT8, 2 FP16
 
 
-def write_deepstream(job: Job) -> Emitted:
+def write_deepstream(job: EmitJob) -> Emitted:
     """The group as text; what preprocessing has no key for is a comment and a note.
 
     Raises:
@@ -51,7 +51,7 @@ def write_deepstream(job: Job) -> Emitted:
     return Emitted(f"{comments(lines)}[property]\n{text}", tuple(notes))
 
 
-def _image(job: Job) -> Tensor:
+def _image(job: EmitJob) -> Tensor:
     images = [tensor for tensor in job.inputs if tensor.shape is not None and len(tensor.shape) == 4]
     if len(images) != 1:
         reason = f"has {len(images)} inputs of four dimensions, and Gst-nvinfer feeds one image"
@@ -59,7 +59,7 @@ def _image(job: Job) -> Tensor:
     return images[0]
 
 
-def _is_nhwc(job: Job, image: Tensor) -> bool:
+def _is_nhwc(job: EmitJob, image: Tensor) -> bool:
     if job.preprocess is not None and job.preprocess.layout is not None:
         return job.preprocess.layout == "nhwc"
     shape = image.shape or ()
@@ -70,7 +70,7 @@ def _channels(image: Tensor, *, nhwc: bool) -> int:
     return (image.shape or ())[3 if nhwc else 1] or 3
 
 
-def _batch(job: Job, image: Tensor) -> int:
+def _batch(job: EmitJob, image: Tensor) -> int:
     return (image.shape or ())[0] or job.batch
 
 

@@ -29,7 +29,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Job:
+class EmitJob:
     """One peeled model and everything that is told to what builds an engine from it.
 
     Attributes:

@@ -110,7 +110,7 @@ def name_unnamed(view: GraphView, layers: Iterable[FloatLayer]) -> list[FloatLay
     """
     editor = Editor(view)
     made_up = {parsed_name(node) for node in view.every if not node.proto.name}
-    return [_given_name(view.producer[layer.node], layer, editor, made_up) for layer in layers]
+    return [_given_name(view.producers[layer.node], layer, editor, made_up) for layer in layers]
 
 
 def parsed_name(node: Node) -> str:
@@ -134,13 +134,13 @@ def _decoding(view: GraphView, labels: Mapping[str, str], known: Sources) -> dic
     for head, label in labels.items():
         if label not in ("regression", "mixed"):
             continue
-        stack = [name for name in view.producer[head].outputs if name]
+        stack = [name for name in view.producers[head].outputs if name]
         while stack:
-            for use in view.readers(stack.pop()):
+            for use in view.consumers(stack.pop()):
                 node = use.node
                 if node.key in found or not _goes_on(view, node, known):
                     continue
-                found[node.key] = view.producer[head].name
+                found[node.key] = view.producers[head].name
                 stack.extend(_float_outputs(node, known))
     return found
 
@@ -171,7 +171,7 @@ def _several(node: Node) -> str:
 
 def _named(view: GraphView, layers: Iterable[FloatLayer]) -> list[FloatLayer]:
     taken = Counter(parsed_name(node) for node in view.every)
-    return [_with_name(view.producer[layer.node], layer, taken) for layer in layers]
+    return [_with_name(view.producers[layer.node], layer, taken) for layer in layers]
 
 
 def _with_name(node: Node, layer: FloatLayer, taken: Mapping[str, int]) -> FloatLayer:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from qdqtool.cache.amax import amax_of
-from qdqtool.emit.job import Emitted, Job
+from qdqtool.emit.job import Emitted, EmitJob
 from qdqtool.trtversion import in_range, require_caches
 
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
@@ -70,7 +70,7 @@ def _tell(what, lost, total):
 '''
 
 
-def write_polygraphy_script(job: Job) -> Emitted:
+def write_polygraphy_script(job: EmitJob) -> Emitted:
     """The script; a layer is found by its name or by what it makes, so none is left out.
 
     Raises:
@@ -90,7 +90,7 @@ def write_polygraphy_script(job: Job) -> Emitted:
     return Emitted(text)
 
 
-def _command(job: Job) -> str:
+def _command(job: EmitJob) -> str:
     """How the script is used."""
     strict = "" if in_range(job.version, "<8.2.1") else " --precision-constraints obey"
     dla = " --use-dla --allow-gpu-fallback" if job.target == "dla" else ""

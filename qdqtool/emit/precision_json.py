@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from qdqtool.cache.amax import amax_of
-from qdqtool.emit.job import Emitted, Job
+from qdqtool.emit.job import Emitted, EmitJob
 
 SCHEMA = 1
 
 
-def write_precision_json(job: Job) -> Emitted:
+def write_precision_json(job: EmitJob) -> Emitted:
     """One document.
 
     `layers` and `output_types` are keyed by TensorRT's layer name; `float_tensors` says the same by the tensors that

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 import onnx
 
-from qdqtool.emit.job import Emitted, Job, Tensor, comments
+from qdqtool.emit.job import Emitted, EmitJob, Tensor, comments
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches
 
@@ -34,7 +34,7 @@ _TYPES: dict[int, str] = {
 }
 
 
-def write_triton(job: Job) -> Emitted:
+def write_triton(job: EmitJob) -> Emitted:
     """The configuration as text format of ModelConfig.
 
     A model whose inputs and outputs all leave the first axis free gets `max_batch_size`; any other keeps its sizes as
@@ -62,12 +62,12 @@ def write_triton(job: Job) -> Emitted:
     return Emitted(comments(lines) + "".join(f"{entry}\n" for entry in body), warnings)
 
 
-def _batched(job: Job) -> bool:
+def _batched(job: EmitJob) -> bool:
     tensors = (*job.inputs, *job.outputs)
     return bool(tensors) and all(t.shape is not None and len(t.shape) > 1 and t.shape[0] is None for t in tensors)
 
 
-def _tensor(kind: str, tensor: Tensor, job: Job, *, batched: bool) -> str:
+def _tensor(kind: str, tensor: Tensor, job: EmitJob, *, batched: bool) -> str:
     if tensor.elem_type not in _TYPES or tensor.shape is None:
         what = "number of dimensions" if tensor.shape is None else "type"
         raise QdqError(tensor.name, f"{job.model} does not say its {what}", "leave triton out of --emit")
@@ -76,7 +76,7 @@ def _tensor(kind: str, tensor: Tensor, job: Job, *, batched: bool) -> str:
     return f"{kind} {{ name: {_text(tensor.name)} data_type: {_TYPES[tensor.elem_type]} dims: [ {dims} ] }}"
 
 
-def _accelerator(job: Job) -> str:
+def _accelerator(job: EmitJob) -> str:
     parameters = {
         "precision_mode": "INT8",
         "int8_calibration_table_name": PurePath(job.cache).name,
@@ -91,7 +91,7 @@ def _accelerator(job: Job) -> str:
     return f"optimization {{ execution_accelerators {{\n{accelerator}}} }}"
 
 
-def _warnings(job: Job) -> Iterator[str]:
+def _warnings(job: EmitJob) -> Iterator[str]:
     if job.layers and job.target == "dla":
         yield (
             f"neither Triton nor onnxruntime can keep {len(job.layers)} layers out of INT8 that should stay in FP16; "

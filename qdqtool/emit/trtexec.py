@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from qdqtool.emit.job import Emitted, Job, comments
+from qdqtool.emit.job import Emitted, EmitJob, comments
 from qdqtool.emit.trtexec_flags import has_flag, is_deprecated, require_flag
 from qdqtool.trtversion import TrtVersion, require_caches
 
@@ -15,7 +15,7 @@ _DLA = ("--useDLACore=0", "--allowGPUFallback")
 _LONGEST_ARGUMENT = (1 << 17) - 1  # Linux, MAX_ARG_STRLEN, its final zero left out
 
 
-def trtexec_arguments(job: Job) -> list[str]:
+def trtexec_arguments(job: EmitJob) -> list[str]:
     """The arguments of trtexec, unquoted; a flag that the version does not take is never among them.
 
     Raises:
@@ -46,7 +46,7 @@ def qdq_arguments(model: str, stem: str, target: str, version: TrtVersion) -> li
     return [*words, f"--saveEngine={stem}.engine"]
 
 
-def write_trtexec(job: Job) -> Emitted:
+def write_trtexec(job: EmitJob) -> Emitted:
     """The script: comments on what it cannot say, then the command line, one argument a line.
 
     Raises:
@@ -67,7 +67,7 @@ def _old(version: TrtVersion) -> list[str]:
     return words if has_flag("--memPoolSize", version) else [*words, f"--workspace={_SCRATCH_MEGABYTES}"]
 
 
-def _shapes(job: Job) -> list[str]:
+def _shapes(job: EmitJob) -> list[str]:
     """The size of inputs whose first axis alone is free: the batch."""
     words = []
     for tensor in job.inputs:
@@ -79,7 +79,7 @@ def _shapes(job: Job) -> list[str]:
     return [f"--shapes={','.join(words)}"] if words else []
 
 
-def _precisions(job: Job) -> list[str]:
+def _precisions(job: EmitJob) -> list[str]:
     """The flags that keep layers out of INT8, where the version has them and there are such layers."""
     if not job.named or not has_flag("--layerPrecisions", job.version):
         return []
@@ -89,7 +89,7 @@ def _precisions(job: Job) -> list[str]:
     return [*words, f"--layerOutputTypes={types}"] if types else words
 
 
-def _warnings(job: Job, words: list[str]) -> Iterator[str]:
+def _warnings(job: EmitJob, words: list[str]) -> Iterator[str]:
     version = job.version
     if job.layers and not has_flag("--layerPrecisions", version):
         many = f"{len(job.layers)} layers" if job.layers[1:] else "a layer"
@@ -103,7 +103,7 @@ def _warnings(job: Job, words: list[str]) -> Iterator[str]:
         yield f"{len(job.named)} layers make an argument longer than Linux takes; --emit polygraphy-script has no limit"
 
 
-def _remarks(job: Job, words: list[str]) -> Iterator[str]:
+def _remarks(job: EmitJob, words: list[str]) -> Iterator[str]:
     version = job.version
     old = sorted({name for name in (word.partition("=")[0] for word in words) if is_deprecated(name, version)})
     if old:

@@ -15,7 +15,7 @@ import onnx
 
 from qdqtool.cache.text import Cache
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
-from qdqtool.emit import ENDINGS, Emitted, Job, emit
+from qdqtool.emit import ENDINGS, Emitted, EmitJob, emit
 from qdqtool.emit.job import Tensor
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
@@ -112,7 +112,7 @@ def emitted_texts(
     folder = cache.parent if folder is None and cache is not None else folder
     _refuse_unwritable(path for path in (model, cache) if path is not None)
     inputs, outputs = _tensors(found.clean.proto)
-    job = Job(
+    job = EmitJob(
         model=_seen_from(folder, model, "model.onnx"),
         cache=_seen_from(folder, cache, "model.cache"),
         stem="model" if cache is None else cache.stem,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
-from qdqtool.engine.predict import Layer
+from qdqtool.engine.predict import PredictedLayer
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 
@@ -19,7 +19,7 @@ _MANY = 1000  # more than what fuses with a product
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerPair:
     """One layer of the engine beside the predicted one.
 
     Attributes:
@@ -31,12 +31,12 @@ class Row:
 
     status: Status
     engine: EngineLayer | None
-    predicted: Layer | None
+    predicted: PredictedLayer | None
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LayerComparison:
     """All rows, in the order of the engine, and what was left out of them.
 
     Attributes:
@@ -45,7 +45,7 @@ class Comparison:
         helpers: its other layers whose names and metadata tell no node of the model.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[LayerPair, ...]
     reformats: tuple[EngineLayer, ...]
     helpers: tuple[EngineLayer, ...]
 
@@ -70,7 +70,7 @@ def node_ops(view: GraphView) -> dict[str, str]:
     return {**ops, **dict.fromkeys(biases, "Add:bias")}
 
 
-def compare_layers(predicted: Iterable[Layer], info: EngineInfo, known: Mapping[str, str]) -> Comparison:
+def compare_layers(predicted: Iterable[PredictedLayer], info: EngineInfo, known: Mapping[str, str]) -> LayerComparison:
     """What was predicted beside what was built.
 
     Layers are paired by the ONNX nodes in them: by those that both names tell, or, where the export has Metadata, by
@@ -87,7 +87,7 @@ def compare_layers(predicted: Iterable[Layer], info: EngineInfo, known: Mapping[
     layers = [layer for layer in predicted if layer.nodes]
     keyed = {_key(layer, known, full=info.has_metadata): layer for layer in layers}
     reformats, helpers, unpaired = [], [], []
-    rows: dict[int, Row] = {}
+    rows: dict[int, LayerPair] = {}
     for place, layer in enumerate(info.layers):
         nodes = layer.nodes(known)
         if layer.is_reformat:
@@ -105,34 +105,34 @@ def compare_layers(predicted: Iterable[Layer], info: EngineInfo, known: Mapping[
         rows[place] = _nearest(layer, nodes, rest, known, full=info.has_metadata)
     paired = {id(row.predicted) for row in rows.values()}
     ordered = [rows[place] for place in sorted(rows)]
-    ordered += [Row("predicted", None, layer, "not in the engine") for layer in rest if id(layer) not in paired]
-    return Comparison(tuple(ordered), tuple(reformats), tuple(helpers))
+    ordered += [LayerPair("predicted", None, layer, "not in the engine") for layer in rest if id(layer) not in paired]
+    return LayerComparison(tuple(ordered), tuple(reformats), tuple(helpers))
 
 
 def _core(nodes: frozenset[str], known: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name for name in nodes if known.get(name) not in _QDQ) or nodes
 
 
-def _key(layer: Layer, known: Mapping[str, str], *, full: bool) -> frozenset[str]:
+def _key(layer: PredictedLayer, known: Mapping[str, str], *, full: bool) -> frozenset[str]:
     return _core(frozenset(layer.nodes), known) if full else frozenset(layer.named)
 
 
-def _typed(engine: EngineLayer, predicted: Layer) -> Row:
+def _typed(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair:
     if engine.output in (None, "other") or predicted.output in engine.kinds:
-        return Row("same", engine, predicted)
-    return Row("type", engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
+        return LayerPair("same", engine, predicted)
+    return LayerPair("type", engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
 
 
 def _nearest(
-    engine: EngineLayer, nodes: frozenset[str], layers: list[Layer], known: Mapping[str, str], *, full: bool
-) -> Row:
+    engine: EngineLayer, nodes: frozenset[str], layers: list[PredictedLayer], known: Mapping[str, str], *, full: bool
+) -> LayerPair:
     """The layer not found elsewhere that shares most nodes with one of the engine, a product counting for many."""
     mine = _core(nodes, known)
     weight = {name: _MANY if known.get(name) in _PRODUCTS else 1 for name in mine}
     shared = [(sum(weight.get(name, 0) for name in layer.nodes), -place) for place, layer in enumerate(layers)]
     best = max(shared, default=(0, 0))
     if not best[0]:
-        return Row("engine", engine, None, "not predicted")
+        return LayerPair("engine", engine, None, "not predicted")
     layer = layers[-best[1]]
     theirs = _core(_key(layer, known, full=full), known)
     more, less = sorted(mine - theirs), sorted(theirs - mine)
@@ -143,4 +143,4 @@ def _nearest(
     adds = [name for name in (*more, *less) if known.get(name) == "Add"]
     if adds and len(more) + len(less) <= 3:
         words.append("the residual Add runs with the other convolution, which varies by version")
-    return Row("nodes", engine, layer, "; ".join(words))
+    return LayerPair("nodes", engine, layer, "; ".join(words))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qdqtool.engine.predict import REFORMATS, Layer, Port
+from qdqtool.engine.predict import REFORMATS, PredictedLayer, Port
 from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.view import GraphView
 
@@ -40,7 +40,7 @@ class Forecast:
         return (math.inf if self.bytes_moved is None else self.bytes_moved, self.layers)
 
 
-def forecast(view: GraphView, layers: Sequence[Layer]) -> Forecast:
+def forecast(view: GraphView, layers: Sequence[PredictedLayer]) -> Forecast:
     """The cost of the layers that were predicted for a graph.
 
     An INT8 value is one byte, a float two as in an FP16 build; the network's own inputs and outputs are FP32. Weights
@@ -66,7 +66,7 @@ def forecast(view: GraphView, layers: Sequence[Layer]) -> Forecast:
     )
 
 
-def _int8(layer: Layer) -> bool:
+def _int8(layer: PredictedLayer) -> bool:
     return layer.compute == "int8"
 
 
@@ -78,7 +78,7 @@ def _port_bytes(port: Port, shapes: Mapping[str, Shape], ends: frozenset[str]) -
     return math.prod(axis or 1 for axis in axes) * width
 
 
-def _weight_bytes(layer: Layer, shapes: Mapping[str, Shape]) -> int:
+def _weight_bytes(layer: PredictedLayer, shapes: Mapping[str, Shape]) -> int:
     width = 1 if layer.compute == "int8" else FP16_BYTES
     sizes = [shapes.get(name, ()) for name in layer.weights]
     return sum(math.prod(axis or 1 for axis in axes) * width for axes in sizes)

@@ -10,29 +10,29 @@ from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.constraints import Constraint, computed, inference
 from qdqtool.match.residual import able_branches, branch_weights
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 
 _NATIVE = frozenset({"Relu", "Clip"})
 
 
-def quantized(site: Site) -> bool:
+def quantized(site: MatchSite) -> bool:
     """It does not read both its activation and its weight from INT8."""
     return isinstance(site.view, EngineView) and site.view.multiplies_int8(site.node)
 
 
-def float_weight(site: Site) -> bool:
+def float_weight(site: MatchSite) -> bool:
     """Its weight is quantised, or its statistics are computed."""
     start = site.start or site.node
     index = weight_index(site.view, start)
     return inference(site) and (index is None or pair_behind(site.view, start.inputs[index]) is None)
 
 
-def pooled_int8(site: Site) -> bool:
+def pooled_int8(site: MatchSite) -> bool:
     """Something reads the pool in float, or with another scale."""
     return isinstance(site.view, EngineView) and site.view.wanted_scale(site.node.outputs[0]) is not None
 
 
-def epilogue(site: Site) -> bool:
+def epilogue(site: MatchSite) -> bool:
     """The convolution has one input channel and the activation is neither ReLU nor Clip."""
     start = site.start or site.node
     if site.node.op in _NATIVE:
@@ -43,7 +43,7 @@ def epilogue(site: Site) -> bool:
     return tensor is None or len(tensor.dims) < 2 or tensor.dims[1] * (groups if isinstance(groups, int) else 1) > 1
 
 
-def residual_projection(site: Site) -> bool:
+def residual_projection(site: MatchSite) -> bool:
     """The Add fuses with its other branch, or has none that is computed."""
     if not computed(site):
         return False

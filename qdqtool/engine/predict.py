@@ -33,7 +33,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Layer:
+class PredictedLayer:
     """One layer of the engine, as predicted.
 
     Attributes:
@@ -71,7 +71,7 @@ class Layer:
         return self.outputs[0].precision if self.outputs else "float"
 
 
-def predict_layers(view: GraphView, version: TrtVersion | None = None, target: str = "gpu") -> tuple[Layer, ...]:
+def predict_layers(view: GraphView, version: TrtVersion | None = None, target: str = "gpu") -> tuple[PredictedLayer, ...]:
     """The layers that TensorRT would list for a plain or a Q/DQ model, in the order in which they can run.
 
     The main graph only. A plain model's layers are in float, FP32 or FP16 as the builder is told.
@@ -90,7 +90,7 @@ def predict_layers(view: GraphView, version: TrtVersion | None = None, target: s
     engine = EngineView(view.graph, rules, view.folder)
     units = find_units(engine, rules)
     storage = Storage(engine, rules, units)
-    layers: list[tuple[tuple[int, int], Layer]] = []
+    layers: list[tuple[tuple[int, int], PredictedLayer]] = []
     gone = set(rules.sets["nothing"]) | set(rules.sets["joined"])
     for group in merge_parallel(engine, [unit for unit in units if unit.start.op not in gone], rules):
         last = max((unit.nodes[-1] for unit in group), key=lambda node: (node.level, node.index))
@@ -102,7 +102,7 @@ def predict_layers(view: GraphView, version: TrtVersion | None = None, target: s
     return tuple(layer for _, layer in sorted(layers, key=lambda item: item[0]))
 
 
-def _layer(storage: Storage, group: tuple[Unit, ...], rules: RuleBook) -> Layer:
+def _layer(storage: Storage, group: tuple[Unit, ...], rules: RuleBook) -> PredictedLayer:
     view = storage.view
     first = group[0]
     compute: Precision = "int8" if storage.computes_int8(first) else "float"
@@ -114,7 +114,7 @@ def _layer(storage: Storage, group: tuple[Unit, ...], rules: RuleBook) -> Layer:
         view.root(name) for unit in group for node in unit.nodes for name in node.inputs if view.is_constant(name)
     )
     skip = first.residual
-    return Layer(
+    return PredictedLayer(
         layer_name(view, group, unnamed),
         _kind(first, rules),
         _names(node for unit in group for node in (*unit.nodes, *_absorbed(storage, unit))),
@@ -189,11 +189,11 @@ def _absorbed(storage: Storage, unit: Unit) -> list[Node]:
     for tensor in inside & view.pairs.keys():
         found += [node for pair in view.pairs[tensor] for node in pair.nodes]
     if storage.gives_int8(unit):
-        found += [use.node for use in view.readers(unit.output) if use.node.op == QUANTIZE]
+        found += [use.node for use in view.consumers(unit.output) if use.node.op == QUANTIZE]
     return sorted(found, key=lambda node: node.index)
 
 
-def _left_layer(storage: Storage, left: Left) -> Layer:
+def _left_layer(storage: Storage, left: Left) -> PredictedLayer:
     node, view = left.node, storage.view
     quantizes = node.op == QUANTIZE
     before: Precision = "float" if quantizes else "int8"
@@ -202,18 +202,18 @@ def _left_layer(storage: Storage, left: Left) -> Layer:
     tensor = _plain(view, name)
     nodes = _names(left.nodes)
     kind = "quantize" if quantizes else "dequantize"
-    return Layer(node.name, kind, nodes, nodes[:1], "float", (Port(tensor, before),), (Port(tensor, after),))
+    return PredictedLayer(node.name, kind, nodes, nodes[:1], "float", (Port(tensor, before),), (Port(tensor, after),))
 
 
-def _copies(storage: Storage, unit: Unit, unstrided: set[str]) -> list[Layer]:
+def _copies(storage: Storage, unit: Unit, unstrided: set[str]) -> list[PredictedLayer]:
     """One copy for each input of a Concat that cannot be written into its output: strided or of another type."""
     view, layers = storage.view, []
     after = _precision(storage, unit.output)
     for name in dict.fromkeys(unit.start.inputs):
-        maker = view.producer.get(view.root(name))
+        maker = view.producers.get(view.root(name))
         before = _precision(storage, name)
         if maker is None or maker.op in unstrided or before != after:
             tensor = _plain(view, name)
             ports = (Port(tensor, before),), (Port(tensor, after),)
-            layers.append(Layer(f"{tensor} copy", "copy", (), (), "float", *ports))
+            layers.append(PredictedLayer(f"{tensor} copy", "copy", (), (), "float", *ports))
     return layers

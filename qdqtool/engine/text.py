@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from qdqtool.engine.compare import Comparison, Row
+from qdqtool.engine.compare import LayerComparison, LayerPair
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
-from qdqtool.engine.predict import Layer
+from qdqtool.engine.predict import PredictedLayer
 
 _MARK: dict[bool | None, str] = {True: "TC", False: "--", None: "  "}
 _MEANING = {
@@ -21,7 +21,7 @@ _MEANING = {
 }
 
 
-def layer_lines(layers: Sequence[Layer], forecast: Forecast, comparison: Comparison | None = None) -> list[str]:
+def layer_lines(layers: Sequence[PredictedLayer], forecast: Forecast, comparison: LayerComparison | None = None) -> list[str]:
     """One line per predicted layer, then what they cost together. A prediction: no engine was built for it.
 
     Beside an engine each layer is marked by the kernel that it got there: TC for INT8 on Tensor Cores, -- for INT8 on
@@ -46,7 +46,7 @@ def forecast_lines(forecast: Forecast) -> list[str]:
     return [line, f"bytes moved: {forecast.bytes_moved:,} with floats as FP16"]
 
 
-def comparison_lines(comparison: Comparison, info: EngineInfo) -> list[str]:
+def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]:
     """How the engine differs from the prediction, and which of its INT8 layers run on Tensor Cores."""
     lines = []
     for row in comparison.rows:
@@ -71,7 +71,7 @@ def comparison_lines(comparison: Comparison, info: EngineInfo) -> list[str]:
     return lines
 
 
-def layers_json(layers: Sequence[Layer], forecast: Forecast) -> dict[str, Any]:
+def layers_json(layers: Sequence[PredictedLayer], forecast: Forecast) -> dict[str, Any]:
     """Predicted layers and their cost, as `lint --json` prints them."""
     return {
         "layers": [
@@ -95,7 +95,7 @@ def layers_json(layers: Sequence[Layer], forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def comparison_json(comparison: Comparison, info: EngineInfo) -> dict[str, Any]:
+def comparison_json(comparison: LayerComparison, info: EngineInfo) -> dict[str, Any]:
     """The comparison with an engine, as `lint --json` prints it."""
     return {
         "file": info.path.name,
@@ -108,7 +108,7 @@ def comparison_json(comparison: Comparison, info: EngineInfo) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: LayerPair) -> dict[str, Any]:
     return {
         "status": row.status,
         "engine": None if row.engine is None else row.engine.name,

@@ -45,7 +45,7 @@ class Storage:
 
     def int8(self, name: str) -> bool:
         """Whether a tensor lies in memory as INT8: what a Q gives, what an INT8 layer gives, what only moves these."""
-        maker = self.view.producer.get(self.view.root(name))
+        maker = self.view.producers.get(self.view.root(name))
         if maker is None:
             return False
         unit = self.unit_of(maker)
@@ -124,7 +124,7 @@ class Storage:
         name = node.outputs[0]
         if self.view.is_output(name) or name in self.view.captured:
             return True
-        return any(not self._reads_int8(use) for use in self.view.readers(name))
+        return any(not self._reads_int8(use) for use in self.view.consumers(name))
 
     def _reads_int8(self, use: Use) -> bool:
         if use.node.op == QUANTIZE:
@@ -144,6 +144,6 @@ class Storage:
         if id(node) not in self._read:
             names = [name for name in node.outputs if name]
             given = any(self.view.is_output(name) or name in self.view.captured for name in names)
-            uses = [use for name in names for use in self.view.readers(name)]
+            uses = [use for name in names for use in self.view.consumers(name)]
             self._read[id(node)] = not given and all(self._reads_int8(use) for use in uses)
         return self._read[id(node)]

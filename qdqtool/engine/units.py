@@ -97,7 +97,7 @@ def shape_nodes(view: EngineView) -> set[int]:
     found: set[int] = set()
     for node in sorted(view.every, key=_place):
         names = [name for name in node.inputs if name and not view.is_constant(name)]
-        made = [id(view.producer[name]) in found if name in view.producer else False for name in names]
+        made = [id(view.producers[name]) in found if name in view.producers else False for name in names]
         if node.op in _SHAPES or (made and all(made)):
             found.add(id(node))
     return found
@@ -145,4 +145,4 @@ def _likeness(view: EngineView, unit: Unit) -> object:
 def constant_names(view: EngineView, node: Node) -> list[str]:
     """The constants that a node reads, by the names that TensorRT gives their layers."""
     names = [view.root(name) for name in node.inputs if name and view.is_constant(name)]
-    return [view.producer[name].name if name in view.producer else name for name in names]
+    return [view.producers[name].name if name in view.producers else name for name in names]

@@ -61,7 +61,7 @@ def _listing(lines: Iterable[str]) -> list[EngineLayer]:
     return layers
 
 
-class _Replay:
+class _FusionReplay:
     """Layers by their present names, each with the ONNX nodes in it, in the order of the parser."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class _Replay:
 
 
 def _replay(lines: Iterable[str]) -> list[EngineLayer]:
-    state = _Replay()
+    state = _FusionReplay()
     for line in lines:
         _note_parsing(state, line)
         if _RESTART.search(line):
@@ -124,7 +124,7 @@ def _replay(lines: Iterable[str]) -> list[EngineLayer]:
     return state.layers
 
 
-def _note_parsing(state: _Replay, line: str) -> None:
+def _note_parsing(state: _FusionReplay, line: str) -> None:
     if parsed := _parsed(line):
         state.parsed[parsed[0]] = parsed[1]
     elif layer := _behind(line, "Registering layer: ").rpartition(" for ONNX node: ")[0]:

@@ -15,7 +15,7 @@ import onnx
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.constraints import constraint_named, operators
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import Commute, Reader, RuleBook
 
 _MANY = frozenset({"Concat"})  # every input carries values of the output
@@ -104,17 +104,17 @@ class EngineView(GraphView):
         if not self._wanted:
             for node in sorted(self.every, key=lambda node: node.level, reverse=True):
                 self._wanted.update({made: self._find_wanted(made) for made in node.outputs if made})
-        return self._wanted.get(name) if name in self.producer else self._find_wanted(name)
+        return self._wanted.get(name) if name in self.producers else self._find_wanted(name)
 
     def used_outputs(self, node: Node) -> list[str]:
         """What a node makes that something reads or the graph gives out."""
-        return [name for name in node.outputs if name and (self.readers(name) or self.is_output(name))]
+        return [name for name in node.outputs if name and (self.consumers(name) or self.is_output(name))]
 
     def _find_wanted(self, name: str) -> bytes | None:
         if self.is_output(name) or name in self.captured:
             return None
         scales: dict[bytes | None, None] = {}
-        for use in self.readers(name):
+        for use in self.consumers(name):
             if use.node.op == QUANTIZE:
                 scales[self.scale_of(use.node)] = None
             elif self.moves(use.node) and name in map(self.root, self.sources(use.node)):
@@ -131,7 +131,7 @@ class EngineView(GraphView):
         passed: list[str] = []
         while name not in self._dequantised_by:
             passed.append(name)
-            maker = self.producer.get(self.root(name))
+            maker = self.producers.get(self.root(name))
             if maker is not None and self.moves(maker) and maker.op not in _MANY and not self.is_constant(name):
                 name = maker.inputs[0]
             else:
@@ -181,4 +181,4 @@ def guards_of(kind: Iterable[Reader | Commute], rules: RuleBook) -> Guards:
 
 def fits(view: GraphView, node: Node, guards: Guards) -> bool:
     """Whether an operator is taken by one of the rules that `guards_of` read."""
-    return any(not name or constraint_named(name)(Site(view, node, start=node)) for name in guards.get(node.op, ()))
+    return any(not name or constraint_named(name)(MatchSite(view, node, start=node)) for name in guards.get(node.op, ()))

@@ -10,12 +10,12 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.detection_ap import coco
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.ground_truth import Truth, truth_of
-from qdqtool.evaluation.metrics import Measured
+from qdqtool.evaluation.metrics import MeasuredModel
 
 SURE = 0.3  # what the FP32 model finds above this score counts as true
 
 
-def agreement(found: Sequence[Detections], baseline: Sequence[Detections]) -> Measured:
+def agreement(found: Sequence[Detections], baseline: Sequence[Detections]) -> MeasuredModel:
     """COCO's average precision (`agreement`: IoU 0.5 to 0.95; `agreement50`: 0.5) with another model's boxes as truth.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.metrics import Float64, Int64, Measured
+from qdqtool.evaluation.metrics import Float64, Int64, MeasuredModel
 
 TOP = 5
 
@@ -41,7 +41,7 @@ def ranks(where: object, scores: npt.NDArray[Any], classes: npt.NDArray[Any]) ->
     return np.asarray(((scores > right) | ((scores == right) & before)).sum(1), np.int64)
 
 
-def classified(found: Sequence[Int64]) -> Measured:
+def classified(found: Sequence[Int64]) -> MeasuredModel:
     """Top-1 and top-5 from the ranks of all images."""
     rank = np.concatenate(found)
     hits: Float64 = np.stack([rank < 1, rank < TOP], 1).astype(np.float64)
@@ -49,4 +49,4 @@ def classified(found: Sequence[Int64]) -> Measured:
     def resampled(weights: Int64) -> Float64:
         return np.asarray(weights @ hits / weights.sum(1)[:, None])[:, :, None]
 
-    return Measured(("top1", "top5"), hits.mean(0)[:, None], (), len(rank), resampled)
+    return MeasuredModel(("top1", "top5"), hits.mean(0)[:, None], (), len(rank), resampled)

@@ -15,7 +15,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, classes_in
 from qdqtool.evaluation.matches import ClassMatches, Curve, average_precisions
-from qdqtool.evaluation.metrics import Float64, Int64, Measured
+from qdqtool.evaluation.metrics import Float64, Int64, MeasuredModel
 
 VOC_IOU = 0.5
 LARGEST = 100  # detections of a class and image that COCO looks at
@@ -24,7 +24,7 @@ _AREAS = [[0.0, 1e10]]  # COCO's "all"
 _UNCOUNTED = -1.0  # an area outside "all": pycocotools then ignores the box, as it does those of the wrong size
 
 
-def coco(found: Sequence[Detections], truths: Sequence[Truth]) -> Measured:
+def coco(found: Sequence[Detections], truths: Sequence[Truth]) -> MeasuredModel:
     """Average precision over IoU 0.5 to 0.95 (`map`) and at 0.5 (`ap50`), by pycocotools.
 
     The figures are those of COCOeval.accumulate; resampled ones follow it from the same matches (see matches.py).
@@ -55,7 +55,7 @@ def coco(found: Sequence[Detections], truths: Sequence[Truth]) -> Measured:
         return _with_mean(np.stack([each.mean(2), each[:, :, 0]], 1))
 
     per_class = np.stack([precision.mean(0), precision[0]])
-    return Measured(
+    return MeasuredModel(
         ("map", "ap50"),
         _with_mean(per_class),
         tuple(classes),
@@ -66,7 +66,7 @@ def coco(found: Sequence[Detections], truths: Sequence[Truth]) -> Measured:
     )
 
 
-def voc(found: Sequence[Detections], truths: Sequence[Truth]) -> Measured:
+def voc(found: Sequence[Detections], truths: Sequence[Truth]) -> MeasuredModel:
     """Average precision at IoU 0.5 as PASCAL VOC counts it: area below the curve (2010 on), and at 11 recalls (2007).
 
     Each detection, best first, looks at the box of its class that it overlaps most: it is a hit where the IoU reaches
@@ -92,7 +92,7 @@ def voc(found: Sequence[Detections], truths: Sequence[Truth]) -> Measured:
     values = resampled(np.ones((1, len(found)), np.int64))[0]
     names = ("voc_ap", "voc_ap11")
     facts = _counts(found, truths)
-    return Measured(names, values, tuple(classes), len(found), resampled, facts, _images_of(matches))
+    return MeasuredModel(names, values, tuple(classes), len(found), resampled, facts, _images_of(matches))
 
 
 def overlaps(boxes: npt.NDArray[Any], others: npt.NDArray[Any], crowd: npt.NDArray[np.bool_]) -> Float64:

@@ -18,7 +18,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Difference:
+class DetectionDifference:
     """The boxes of two models in one image.
 
     Attributes:
@@ -40,7 +40,7 @@ class Difference:
         return math.fsum(map(float, alone))
 
 
-def differ(reference: Detections, candidate: Detections, iou: float = IOU) -> Difference:
+def differ(reference: Detections, candidate: Detections, iou: float = IOU) -> DetectionDifference:
     """Pair the boxes of two models: each reference box, the surest first, takes the free one that it overlaps most.
 
     Args:
@@ -56,9 +56,9 @@ def differ(reference: Detections, candidate: Detections, iou: float = IOU) -> Di
         best = int(open_to.argmax()) if len(candidate) else -1
         if best >= 0 and open_to[best] >= iou:
             lost[row] = spurious[best] = False
-    return Difference(reference, candidate, lost, spurious)
+    return DetectionDifference(reference, candidate, lost, spurious)
 
 
-def worst_first(differences: Sequence[Difference]) -> list[int]:
+def worst_first(differences: Sequence[DetectionDifference]) -> list[int]:
     """The numbers of the images, the heaviest difference first; equal ones in their own order."""
     return sorted(range(len(differences)), key=lambda index: -differences[index].weight)

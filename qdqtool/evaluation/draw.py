@@ -20,7 +20,7 @@ from qdqtool.evaluation.detections import Detections, Float32
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from qdqtool.evaluation.differences import Difference
+    from qdqtool.evaluation.differences import DetectionDifference
 
 Color = tuple[int, int, int]
 BOTH, LOST, SPURIOUS = (60, 200, 90), (240, 40, 40), (255, 150, 0)
@@ -98,7 +98,7 @@ def draw_classes(image: Image, lines: Sequence[str]) -> Image:
 
 def draw_pair(
     image: Image,
-    difference: Difference,
+    difference: DetectionDifference,
     names: Sequence[str] = (),
     titles: tuple[str, str] = ("reference", "candidate"),
 ) -> Image:

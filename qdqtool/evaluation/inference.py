@@ -14,7 +14,7 @@ from qdqtool.evaluation.decode.head import HeadDecoder, Size
 from qdqtool.evaluation.detections import Array, Detections
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
-from qdqtool.evaluation.samples import Chunk, Samples
+from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from qdqtool.progress import is_shown
 from qdqtool.runtime.executor import Executor
 
@@ -23,7 +23,7 @@ Reader = HeadDecoder | ScriptDecoder | Classifier
 
 
 @dataclass(frozen=True)
-class Reading:
+class DecodeOptions:
     """How outputs are read.
 
     Attributes:
@@ -38,7 +38,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Sight:
+class Prediction:
     """One sample with what each model found in it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Sight:
     reader: Reader
 
 
-def reader_for(reading: Reading, outputs: Mapping[str, Array], size: Size) -> Reader:
+def reader_for(reading: DecodeOptions, outputs: Mapping[str, Array], size: Size) -> Reader:
     """What reads these outputs.
 
     Raises:
@@ -73,8 +73,8 @@ def reader_for(reading: Reading, outputs: Mapping[str, Array], size: Size) -> Re
 
 
 def see(
-    models: Sequence[Executor], samples: Samples, reading: Reading, title: str, progress: bool | None = None
-) -> Iterator[Sight]:
+    models: Sequence[Executor], samples: LabeledSamples, reading: DecodeOptions, title: str, progress: bool | None = None
+) -> Iterator[Prediction]:
     """Run models over the same samples and read their outputs alike; the first one's outputs decide how.
 
     Args:
@@ -94,7 +94,7 @@ def see(
         reader = reader or reader_for(reading, outputs[0], chunk.geometries[0].input_size)
         read = [_read(reader, one, chunk) for one in outputs]
         for row, found in enumerate(zip(*read, strict=True)):
-            yield Sight(index, chunk, row, found, reader)
+            yield Prediction(index, chunk, row, found, reader)
             index += 1
 
 
@@ -102,7 +102,7 @@ def _read(reader: Reader, outputs: Mapping[str, Array], chunk: Chunk) -> Sequenc
     return reader(outputs) if isinstance(reader, Classifier) else reader(outputs, chunk.geometries)
 
 
-def _with_bar(samples: Samples, title: str, progress: bool | None) -> Iterator[Chunk]:
+def _with_bar(samples: LabeledSamples, title: str, progress: bool | None) -> Iterator[Chunk]:
     if not is_shown(progress):
         yield from samples.chunks()
         return

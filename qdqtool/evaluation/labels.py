@@ -16,7 +16,7 @@ from qdqtool.evaluation.labels_classes import (
     read_class_labels,
 )
 from qdqtool.evaluation.names import Names
-from qdqtool.evaluation.samples import Samples
+from qdqtool.evaluation.samples import LabeledSamples
 
 _GIVE = (
     "--labels takes COCO's .json, folders of VOC's .xml, YOLO's or KITTI's .txt, a .csv, a .npz, or the word filename"
@@ -33,7 +33,7 @@ def are_boxes(labels: str | Path) -> bool:
     return path.suffix.lower() == ".json"
 
 
-def box_labels(labels: str | Path | None, samples: Samples, names: Names | None) -> BoxLabels:
+def box_labels(labels: str | Path | None, samples: LabeledSamples, names: Names | None) -> BoxLabels:
     """The boxes of the samples.
 
     Raises:
@@ -44,7 +44,7 @@ def box_labels(labels: str | Path | None, samples: Samples, names: Names | None)
     return open_box_labels(Path(labels), samples.images, names)
 
 
-def class_labels(labels: str | Path | None, samples: Samples, names: Names | None) -> ClassLabels:
+def class_labels(labels: str | Path | None, samples: LabeledSamples, names: Names | None) -> ClassLabels:
     """The right classes of the samples: what is said, else what the data itself tells.
 
     Raises:
@@ -63,6 +63,6 @@ def class_labels(labels: str | Path | None, samples: Samples, names: Names | Non
     raise QdqError(str(samples.where), "does not tell the classes of its samples", _GIVE)
 
 
-def tell_classes(samples: Samples) -> bool:
+def tell_classes(samples: LabeledSamples) -> bool:
     """Whether the data itself tells the right classes."""
     return samples.in_folders or samples.classes is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.bounded import Kind, read_bytes, read_json, read_text
+from qdqtool.bounded import FileKind, read_bytes, read_json, read_text
 from qdqtool.data.arrays import open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, truth_of
@@ -20,8 +20,8 @@ from qdqtool.evaluation.names import LEFT_OUT, Names
 
 Box = tuple[float, float, float, float]
 _FORMS = "COCO's .json, a folder of VOC's .xml, of YOLO's or KITTI's .txt, or a .npz with boxes, labels and image"
-_COCO = Kind("COCO's labels", 1 << 30, _FORMS)  # those of the 118,000 training images of 2017 have 0.45 GB
-_IMAGE = Kind("the labels of one image", 16 << 20, _FORMS)
+_COCO = FileKind("COCO's labels", 1 << 30, _FORMS)  # those of the 118,000 training images of 2017 have 0.45 GB
+_IMAGE = FileKind("the labels of one image", 16 << 20, _FORMS)
 _YOLO_COLUMNS, _KITTI_COLUMNS = 5, 15
 _MOST_CLASSES = 1 << 31
 _DONT_CARE = "dontcare"
@@ -29,7 +29,7 @@ _SLACK = 0.01  # how far beyond the image's border a fraction may lie: tools rou
 
 
 @dataclass(frozen=True)
-class Row:
+class LabeledBox:
     """One labelled object: corners in pixels, or fractions of the image where the form says so; its class."""
 
     box: Box
@@ -53,7 +53,7 @@ class BoxLabels:
     where: Path
     form: str
     shown: tuple[str, ...]
-    rows: Callable[[int], Sequence[Row]]
+    rows: Callable[[int], Sequence[LabeledBox]]
     fractions: bool = False
 
     def truth(self, index: int, width: int, height: int) -> Truth:
@@ -128,12 +128,12 @@ def _coco(path: Path, images: Sequence[Path], names: Names | None) -> BoxLabels:
     try:
         files = {Path(one["file_name"]).name: one["id"] for one in document["images"]}
         called = {one["id"]: str(one["name"]) for one in sorted(document["categories"], key=lambda one: one["id"])}
-        by_image: dict[Any, list[Row]] = {}
+        by_image: dict[Any, list[LabeledBox]] = {}
         shown = names.shown if names else tuple(called.values())
         number = {key: names.number(path, name) if names else index for index, (key, name) in enumerate(called.items())}
         for one in document["annotations"]:
             x, y, width, height = map(float, one["bbox"])
-            row = Row((x, y, x + width, y + height), number[one["category_id"]], bool(one.get("iscrowd", 0)))
+            row = LabeledBox((x, y, x + width, y + height), number[one["category_id"]], bool(one.get("iscrowd", 0)))
             by_image.setdefault(one["image_id"], []).append(row)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise QdqError(path, f"is not COCO's labels ({type(error).__name__}: {error})", _FORMS) from error
@@ -163,7 +163,7 @@ def _voc_words(file: Path) -> list[str]:
     return [_child(file, one, "name") for one in _voc_objects(file)]
 
 
-def _voc_rows(file: Path, names: Names) -> list[Row]:
+def _voc_rows(file: Path, names: Names) -> list[LabeledBox]:
     rows = []
     for one in _voc_objects(file):
         frame = one.find("bndbox")
@@ -174,7 +174,7 @@ def _voc_rows(file: Path, names: Names) -> list[Row]:
         except ValueError as error:
             raise QdqError(file, f"has a corner that is no number ({error})") from None
         difficult = (one.findtext("difficult") or "").strip() == "1"
-        rows.append(Row((x1, y1, x2, y2), names.number(file, _child(file, one, "name")), difficult=difficult))
+        rows.append(LabeledBox((x1, y1, x2, y2), names.number(file, _child(file, one, "name")), difficult=difficult))
     return rows
 
 
@@ -210,7 +210,7 @@ def _words(file: Path) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def _yolo_rows(file: Path, names: Names | None) -> list[Row]:
+def _yolo_rows(file: Path, names: Names | None) -> list[LabeledBox]:
     rows = []
     for words in _words(file):
         if len(words) != _YOLO_COLUMNS:
@@ -221,20 +221,20 @@ def _yolo_rows(file: Path, names: Names | None) -> list[Row]:
         corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         if min(corners) < -_SLACK or max(corners) > 1 + _SLACK:
             raise QdqError(file, f"has a box beyond the image ({' '.join(words[1:])})", "YOLO's are fractions of it")
-        rows.append(Row(corners, names.checked(file, int(number)) if names else int(number)))
+        rows.append(LabeledBox(corners, names.checked(file, int(number)) if names else int(number)))
     return rows
 
 
-def _kitti_rows(file: Path, names: Names) -> list[Row]:
+def _kitti_rows(file: Path, names: Names) -> list[LabeledBox]:
     rows = []
     for words in _words(file):
         if len(words) != _KITTI_COLUMNS:
             raise QdqError(file, f"has {len(words)} columns in a row, KITTI's labels have {_KITTI_COLUMNS}", _FORMS)
         x1, y1, x2, y2 = _numbers(file, words[4:8])
         if words[0].casefold() == _DONT_CARE:
-            rows.append(Row((x1, y1, x2, y2), ANY_CLASS, crowd=True))
+            rows.append(LabeledBox((x1, y1, x2, y2), ANY_CLASS, crowd=True))
         else:
-            rows.append(Row((x1, y1, x2, y2), names.number(file, words[0])))
+            rows.append(LabeledBox((x1, y1, x2, y2), names.number(file, words[0])))
     return rows
 
 
@@ -262,7 +262,7 @@ def _arrays(path: Path, names: Names | None) -> BoxLabels:
         raise QdqError(path, f"has boxes {boxes.shape}, labels {labels.shape} and {image} {owner.shape}", _FORMS)
     if names is not None and len(labels):
         names.checked(path, int(labels.max()))
-    by_image: dict[int, list[Row]] = {}
+    by_image: dict[int, list[LabeledBox]] = {}
     for box, label, number in zip(boxes.tolist(), labels.tolist(), owner.tolist(), strict=True):
-        by_image.setdefault(number, []).append(Row(tuple(box), label))
+        by_image.setdefault(number, []).append(LabeledBox(tuple(box), label))
     return BoxLabels(path, "arrays", names.shown if names else (), lambda index: by_image.get(index, []))

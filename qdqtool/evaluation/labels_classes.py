@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.bounded import Kind, read_text
+from qdqtool.bounded import FileKind, read_text
 from qdqtool.data.arrays import StoredArray, open_npy, open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.names import LEFT_OUT, Names
@@ -26,7 +26,7 @@ _HEADERS = frozenset({"y", "label", "labels", "class", "class_id", "category", "
 _NUMBER = re.compile(r"-?\d+")
 _LIMIT = 1 << 30
 _DIGITS = 10  # of a class number
-_LIST = Kind("a list of classes", 256 << 20, _FORMS)
+_LIST = FileKind("a list of classes", 256 << 20, _FORMS)
 
 
 @dataclass(frozen=True)

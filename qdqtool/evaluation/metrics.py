@@ -17,7 +17,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     """One model on one set of images.
 
     Attributes:
@@ -52,7 +52,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MetricIntervals:
     """Figures with intervals: metric -> over all, then for each class; NaN bounds of a class that one image shows.
 
     Attributes:
@@ -67,8 +67,8 @@ class Verdict:
 
 
 def judge(
-    measured: Measured, baseline: Measured | None = None, resamples: int = RESAMPLES, seed: int = SEED
-) -> Verdict:
+    measured: MeasuredModel, baseline: MeasuredModel | None = None, resamples: int = RESAMPLES, seed: int = SEED
+) -> MetricIntervals:
     """Give every figure its 95 % interval, and every loss against the baseline.
 
     Args:
@@ -88,10 +88,10 @@ def judge(
     drawn[..., lone] = np.nan
     own = _figures(measured.metrics, measured.values, drawn[:, 0], bounded=True)
     if baseline is None:
-        return Verdict(own, {}, {})
+        return MetricIntervals(own, {}, {})
     theirs = _figures(measured.metrics, baseline.values, drawn[:, 1], bounded=True)
     lost = baseline.values - measured.values
-    return Verdict(own, theirs, _figures(measured.metrics, lost, drawn[:, 1] - drawn[:, 0], bounded=False))
+    return MetricIntervals(own, theirs, _figures(measured.metrics, lost, drawn[:, 1] - drawn[:, 0], bounded=False))
 
 
 def _figures(

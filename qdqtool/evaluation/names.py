@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qdqtool.bounded import Kind, read_text
+from qdqtool.bounded import FileKind, read_text
 from qdqtool.errors import QdqError
 
 LEFT_OUT = -2  # the class of label words that are left out on purpose
 _NONE = "none"
 _COMPARED = 256  # letters of a word that are looked for among the names
-_NAMES = Kind("a list of class names", 16 << 20, "give a text file with one class per line")
+_NAMES = FileKind("a list of class names", 16 << 20, "give a text file with one class per line")
 _HINT = "one class per comma or line, in the model's order: car,person or face=masked|bare, and none=WORD to leave out"
 
 

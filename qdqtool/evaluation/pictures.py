@@ -14,13 +14,13 @@ from qdqtool.data.images import decode_image, load_pillow
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.detections import Array
-from qdqtool.evaluation.samples import Chunk, Samples
+from qdqtool.evaluation.samples import Chunk, LabeledSamples
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def file_of(samples: Samples, index: int) -> Path:
+def file_of(samples: LabeledSamples, index: int) -> Path:
     """The image file of a sample, or a name made of its number."""
     return samples.images[index] if samples.images is not None else Path(f"sample_{index:05}")
 
@@ -31,7 +31,7 @@ def blue_first(preprocess: str | Preprocess | None) -> bool:
     return spec is not None and spec.color == "bgr"
 
 
-def pictures_of(samples: Samples, wanted: Collection[int], *, bgr: bool = False) -> Iterator[tuple[int, Image]]:
+def pictures_of(samples: LabeledSamples, wanted: Collection[int], *, bgr: bool = False) -> Iterator[tuple[int, Image]]:
     """The pictures of some samples, in order, without reading more files than that.
 
     Args:
@@ -50,7 +50,7 @@ def pictures_of(samples: Samples, wanted: Collection[int], *, bgr: bool = False)
             index += 1
 
 
-def picture_of(samples: Samples, index: int, chunk: Chunk, row: int, *, bgr: bool = False) -> Image:
+def picture_of(samples: LabeledSamples, index: int, chunk: Chunk, row: int, *, bgr: bool = False) -> Image:
     """A sample as an RGB image of the size that its boxes count in.
 
     Args:

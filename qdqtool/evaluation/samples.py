@@ -13,7 +13,7 @@ import numpy as np
 from qdqtool.data.arrays import StoredArray, open_npy, open_npz
 from qdqtool.data.geometry import Geometry, geometry_of, read_image
 from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader, load_pillow
-from qdqtool.data.loader import Batch, Data, Feed, FeedOptions, Input, open_feed
+from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_feed
 from qdqtool.data.model_inputs import Array, checked
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
@@ -32,7 +32,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Samples:
+class LabeledSamples:
     """Samples, opened but not read.
 
     Attributes:
@@ -56,7 +56,7 @@ class Samples:
     notes: tuple[str, ...] = ()
 
 
-def open_samples(data: Data, inputs: Sequence[Input], options: FeedOptions) -> Samples:
+def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
     """Open what a model is judged on.
 
     Args:
@@ -84,7 +84,7 @@ def _only(path: Path, inputs: Sequence[Input]) -> Input:
     return inputs[0]
 
 
-def _check(options: FeedOptions, one: Input) -> None:
+def _check(options: DataOptions, one: Input) -> None:
     """Refuse a batch or a limit that cannot be, as `open_feed` does."""
     if options.batch < 1 or (options.limit is not None and options.limit < 1):
         raise QdqError("--batch or --limit", "leaves no samples", "give 1 or more")
@@ -92,7 +92,7 @@ def _check(options: FeedOptions, one: Input) -> None:
         raise QdqError("--batch", f"{options.batch} cannot be, {one.name!r} takes {one.told()}", "leave --batch out")
 
 
-def _kept(total: int, one: Input, options: FeedOptions) -> tuple[int, int, tuple[str, ...]]:
+def _kept(total: int, one: Input, options: DataOptions) -> tuple[int, int, tuple[str, ...]]:
     """How many samples are used, how many go into one run, and what is said of the others."""
     _check(options, one)
     wanted = min(total, options.limit or total)
@@ -119,14 +119,14 @@ def _images_below(path: Path) -> tuple[list[Path], bool]:
     return found, True
 
 
-def _reader(path: Path, one: Input, options: FeedOptions) -> ImageReader:
+def _reader(path: Path, one: Input, options: DataOptions) -> ImageReader:
     if options.preprocess is None:
         raise QdqError(path, "holds images, and what the model wants done to them is not known", _SAY)
     spec = parse_preprocess(options.preprocess) if isinstance(options.preprocess, str) else options.preprocess
     return fit_reader(spec, one.name, one.shape or ())
 
 
-def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, options: FeedOptions) -> Samples:
+def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, options: DataOptions) -> LabeledSamples:
     reader = _reader(path, one, options)
     count, size, notes = _kept(len(files), one, options)
     used = tuple(files[:count])
@@ -136,7 +136,7 @@ def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, 
             read = [read_image(reader, file)[:2] for file in used[start : start + size]]
             yield _chunk(used[start], one, [array for array, _ in read], [geometry for _, geometry in read])
 
-    return Samples(path, chunks, used, in_folders, count, notes=notes)
+    return LabeledSamples(path, chunks, used, in_folders, count, notes=notes)
 
 
 def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Sequence[Geometry]) -> Chunk:
@@ -153,7 +153,7 @@ def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Seque
 # ------------------------------------------------------------------------------------------------------------ arrays
 
 
-def _of_arrays(path: Path, inputs: Sequence[Input], options: FeedOptions) -> Samples:
+def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
     npy = path.suffix.lower() == ".npy"
     stored = {"": open_npy(path)} if npy else open_npz(path, options.max_bytes)
     key = _fed(stored, inputs)
@@ -192,7 +192,7 @@ def _truth_in(path: Path, stored: dict[str, StoredArray], rows: int, limit: int 
     return array_classes(path, stored)[:limit], False
 
 
-def _of_pixels(path: Path, array: StoredArray, one: Input, options: FeedOptions) -> Samples:
+def _of_pixels(path: Path, array: StoredArray, one: Input, options: DataOptions) -> LabeledSamples:
     """Images of eight bits, (n, rows, columns[, channels]) or (n, channels, rows, columns)."""
     if array.dtype != np.uint8 or len(array.shape) not in (3, 4):
         shape = f"{array.dtype} {list(array.shape)}"
@@ -208,7 +208,7 @@ def _of_pixels(path: Path, array: StoredArray, one: Input, options: FeedOptions)
             geometries = [geometry_of(reader.spec, image.size) for image in images]
             yield _chunk(path, one, [reader.array(image) for image in images], geometries)
 
-    return Samples(path, chunks, count=count, notes=notes)
+    return LabeledSamples(path, chunks, count=count, notes=notes)
 
 
 def _pixels(row: Array) -> Array:
@@ -217,12 +217,12 @@ def _pixels(row: Array) -> Array:
     return np.ascontiguousarray(row[..., 0] if row.ndim == 3 and row.shape[2] == 1 else row)
 
 
-def _of_feed(feed: Feed) -> Samples:
+def _of_feed(feed: DataLoader) -> LabeledSamples:
     def chunks() -> Iterator[Chunk]:
         for batch in feed:
             yield Chunk(batch, (_as_it_is(batch[feed.inputs[0].name]),) * feed.count(batch))
 
-    return Samples(feed.description.get("name", "data"), chunks, count=feed.samples, notes=feed.notes)
+    return LabeledSamples(feed.description.get("name", "data"), chunks, count=feed.samples, notes=feed.notes)
 
 
 def _as_it_is(array: Array) -> Geometry:

@@ -33,7 +33,7 @@ _FAR = 60
 
 
 @dataclass(frozen=True)
-class Step:
+class ChannelStep:
     """One output that holds values of the part.
 
     Attributes:
@@ -63,11 +63,11 @@ class Channels:
 
     # ------------------------------------------------------------------ following
 
-    def follow(self, use: Use, part: Part) -> list[Step]:
+    def follow(self, use: Use, part: Part) -> list[ChannelStep]:
         """The outputs of a node that hold values of a part of the input that is read at `use`."""
         node, outputs = use.node, [name for name in use.node.outputs if name]
         if node.op == "Concat":
-            return [Step(node.outputs[0], self._joined(use, part))]
+            return [ChannelStep(node.outputs[0], self._joined(use, part))]
         if node.op == "Slice":
             return self._sliced(node, part) if use.index == 0 else []
         if node.op == "Split":
@@ -75,9 +75,9 @@ class Channels:
         if node.op == "Gather":
             return self._gathered(node, part) if use.index == 0 else []
         if node.op in _IN_PLACE:
-            return [Step(name, part) for name in outputs]
+            return [ChannelStep(name, part) for name in outputs]
         moved = {"Transpose": self._transposed, "Reshape": self._reshaped, "GatherElements": self._picked}
-        return [Step(name, moved[node.op](node, part) if node.op in moved else ()) for name in outputs]
+        return [ChannelStep(name, moved[node.op](node, part) if node.op in moved else ()) for name in outputs]
 
     def _joined(self, use: Use, part: Part) -> Part:
         node = use.node
@@ -91,10 +91,10 @@ class Channels:
         first, last = _span(part, axis) or (0, before[-1] or 0)
         return tuple(sorted((*rest, (axis, first + offset, last + offset))))
 
-    def _sliced(self, node: Node, part: Part) -> list[Step]:
+    def _sliced(self, node: Node, part: Part) -> list[ChannelStep]:
         bounds = self._bounds(node)
         if bounds is None:
-            return [Step(node.outputs[0], (), cut=True)]
+            return [ChannelStep(node.outputs[0], (), cut=True)]
         cut = False
         for axis, first, last, step in bounds:
             kept = _overlap(part, axis, first, last, self.size(node.inputs[0], axis))
@@ -104,37 +104,37 @@ class Channels:
             cut = cut or lost or step != 1
             if step != 1:
                 part = tuple(span for span in part if span[0] != axis)
-        return [Step(node.outputs[0], part, cut)]
+        return [ChannelStep(node.outputs[0], part, cut)]
 
-    def _split(self, node: Node, part: Part) -> list[Step]:
+    def _split(self, node: Node, part: Part) -> list[ChannelStep]:
         axis, pieces = self._axis(node, node.inputs[0], 0), self._pieces(node)
         if axis is None or pieces is None:
-            return [Step(name, (), cut=True) for name in node.outputs if name]
+            return [ChannelStep(name, (), cut=True) for name in node.outputs if name]
         steps, first = [], 0
         for name, size in zip(node.outputs, pieces, strict=True):
             kept = _overlap(part, axis, first, first + size, sum(pieces))
             if name and kept is not None:
-                steps.append(Step(name, kept[0], kept[1]))
+                steps.append(ChannelStep(name, kept[0], kept[1]))
             first += size
         return steps
 
-    def _gathered(self, node: Node, part: Part) -> list[Step]:
+    def _gathered(self, node: Node, part: Part) -> list[ChannelStep]:
         """Chosen indices are known where they are constant; others choose boxes, not channels."""
         output, axis = node.outputs[0], self._axis(node, node.inputs[0], 0)
         chosen = self.view.array(node.inputs[1])
         rank = None if chosen is None else chosen.ndim
         if axis is None or chosen is None or rank is None:
-            return [Step(output, ())]
+            return [ChannelStep(output, ())]
         span, size = _span(part, axis), self.size(node.inputs[0], axis)
         indices = chosen.reshape(-1).astype(np.int64)
         if (indices < 0).any() and size is None:
-            return [Step(output, (), cut=True)]
+            return [ChannelStep(output, (), cut=True)]
         indices = np.where(indices < 0, indices + (size or 0), indices)
         if span is not None and not ((indices >= span[0]) & (indices < span[1])).any():
             return []
         rest = tuple((a + (rank - 1) * (a > axis), lo, hi) for a, lo, hi in part if a != axis)
         every = set(range(*span)) if span is not None else set(range(size)) if size is not None else {-1}
-        return [Step(output, rest if rank <= 1 else (), cut=not every <= set(indices.tolist()))]
+        return [ChannelStep(output, rest if rank <= 1 else (), cut=not every <= set(indices.tolist()))]
 
     def _transposed(self, node: Node, part: Part) -> Part:
         order = self._order(node)
@@ -183,7 +183,7 @@ class Channels:
         dims = self._constant_dims(name)
         if dims is not None:
             return len(dims)
-        node = self.view.maker(name)
+        node = self.view.producer(name)
         rank = None if node is None else self._rank_behind(node)
         return len(self._declared[name]) if rank is None and name in self._declared else rank
 
@@ -204,7 +204,7 @@ class Channels:
         dims = self._constant_dims(name)
         if dims is not None:
             return dims[axis] if axis < len(dims) else None
-        node, dims = self.view.maker(name), self._declared.get(name, [])
+        node, dims = self.view.producer(name), self._declared.get(name, [])
         size = None if node is None else self._size_behind(node, name, axis)
         return dims[axis] if size is None and axis < len(dims) and dims[axis] > 0 else size
 
@@ -328,12 +328,12 @@ class Channels:
         given = self._ints(node, 1, "shape")
         if given is not None:
             return given
-        maker = self.view.maker(node.inputs[1])
+        maker = self.view.producer(node.inputs[1])
         if maker is None or maker.op != "Concat":
             return []
         target: list[int] = []
         for name in maker.inputs:
-            value, piece = self.view.array(name), self.view.maker(name)
+            value, piece = self.view.array(name), self.view.producer(name)
             if value is None and (piece is None or piece.op not in _ONE_LENGTH):
                 return []
             target += [-1] if value is None else [int(v) for v in value.reshape(-1)]
@@ -342,7 +342,7 @@ class Channels:
     def _constant_dims(self, name: str) -> list[int] | None:
         """Shape of a constant, its value left alone; None where it is computed or folded by what is not known here."""
         tensor = self.view.constant_tensor(name) if self.view.is_constant(name) else None
-        node = self.view.producer.get(name)
+        node = self.view.producers.get(name)
         if tensor is not None or node is None or not self.view.is_constant(name):
             return None if tensor is None else list(tensor.dims)
         if node.op == "Constant":

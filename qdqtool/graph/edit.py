@@ -47,13 +47,13 @@ class Editor:
 
     def _every_name(self) -> set[str]:
         graph = self.view.graph
-        names = {*self.view.producer, *self.view.initializers, *self.view.inputs, *self.view.outputs}
+        names = {*self.view.producers, *self.view.initializers, *self.view.inputs, *self.view.outputs}
         names.update(proto.name for proto in graph.node)
         names.update(value.name for value in graph.value_info)
         for node in self.view.every:
             names.update(node.inputs)
         for body in self.view.bodies():
-            names.update(body.producer, body.initializers, (value.name for value in body.graph.input))
+            names.update(body.producers, body.initializers, (value.name for value in body.graph.input))
             names.update(proto.name for proto in body.graph.node)
         return names
 
@@ -132,7 +132,7 @@ class Editor:
         """Take a node away; who reads its outputs must have been rerouted."""
         self._removed.add(id(node.proto))
         for name in node.outputs:
-            self.view.producer.pop(name, None)
+            self.view.producers.pop(name, None)
 
     def name_node(self, node: Node, name: str) -> None:
         """Name a node that has no name so far; `name` is one that `unique_name` gave."""
@@ -141,9 +141,9 @@ class Editor:
 
     def rename_output(self, node: Node, index: int, name: str) -> None:
         """Let a node make a tensor that another node, removed before, made; who reads it stays as it is."""
-        self.view.producer.pop(node.outputs[index], None)
+        self.view.producers.pop(node.outputs[index], None)
         node.proto.output[index] = node.outputs[index] = name
-        self.view.producer[name] = node
+        self.view.producers[name] = node
 
     def set_initializer(self, name: str, value: npt.NDArray[np.generic]) -> None:
         """Another value for an initialiser, held in the model; its name, place and texts stay."""
@@ -158,7 +158,7 @@ class Editor:
         if name in self.view.initializers:
             self.set_initializer(name, value)
             return
-        node = self.view.producer[name]
+        node = self.view.producers[name]
         held = next(item for item in node.proto.attribute if item.name.startswith("value"))
         made = onnx.numpy_helper.from_array(np.asarray(value, order="C"), held.t.name if held.name == "value" else "")
         held.CopyFrom(onnx.helper.make_attribute("value", made))

@@ -71,7 +71,7 @@ class _Tail:
 def find_heads(view: GraphView, rules: HeadRules) -> list[Head]:
     """Every terminal operator with its label, in file order."""
     terminals = _terminals(view, rules)
-    walk = _Walk(view, rules)
+    walk = _HeadWalk(view, rules)
     alone = len(terminals) == 1
     return [_head(walk, node, alone=alone) for node in terminals]
 
@@ -112,7 +112,7 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
             stack.extend(view.root(n) for i, n in enumerate(node.inputs) if n and rules.features.get(op) != i)
     while stack:
         name = stack.pop()
-        maker = view.maker(name)
+        maker = view.producer(name)
         if name in seen or maker is None or view.is_constant(name):
             continue
         seen.add(name)
@@ -129,7 +129,7 @@ def _feeding_weights(view: GraphView, rules: HeadRules) -> set[int]:
     stack = [node for node in view.nodes if weight_index(view, node) is not None]
     while stack:
         for name in _value_inputs(stack.pop(), rules):
-            source = view.maker(name)
+            source = view.producer(name)
             if source is not None and id(source) not in above:
                 above.add(id(source))
                 if weight_index(view, source) is None:  # the others are on the stack from the start
@@ -137,7 +137,7 @@ def _feeding_weights(view: GraphView, rules: HeadRules) -> set[int]:
     return above
 
 
-class _Walk:
+class _HeadWalk:
     """The ways from terminal operators of one graph."""
 
     def __init__(self, view: GraphView, rules: HeadRules) -> None:
@@ -158,7 +158,7 @@ class _Walk:
             if way.tensor in self.outputs:
                 tail.ends[self.outputs[way.tensor]] = None
                 tail.kinds.add(way.kind)
-            steps = [step for use in self.view.readers(way.tensor) for step in self._step(use, way, tail)]
+            steps = [step for use in self.view.consumers(way.tensor) for step in self._step(use, way, tail)]
             fresh = [step for step in dict.fromkeys(steps + self._through_bodies(way)) if step not in seen]
             seen.update(fresh)
             stack.extend(fresh)
@@ -224,7 +224,7 @@ class _Walk:
         stack = [n for node in self.view.nodes if weight_index(self.view, node) is not None for n in node.outputs if n]
         reached = set(stack)
         while stack:
-            for use in self.view.readers(stack.pop()):
+            for use in self.view.consumers(stack.pop()):
                 fresh = [n for n in use.node.outputs if n and n not in reached and use.node.op not in halts]
                 reached.update(fresh)
                 stack.extend(fresh)
@@ -232,19 +232,19 @@ class _Walk:
 
     def _log_odds(self, name: str) -> bool:
         """Whether a tensor is the inverse of a Sigmoid: log(x / (1 - x)), or the difference of two logarithms."""
-        node = self.view.maker(name)
+        node = self.view.producer(name)
         if node is not None and node.op == "Sub":
-            node = self.view.maker(node.inputs[0])
+            node = self.view.producer(node.inputs[0])
         return node is not None and node.op == "Log"
 
 
-def _head(walk: _Walk, node: Node, *, alone: bool) -> Head:
+def _head(walk: _HeadWalk, node: Node, *, alone: bool) -> Head:
     tail = walk.tail(node)
     label, evidence = _label(walk, node, tail, alone=alone)
     return Head(node.key, node.name, label, evidence, tuple(tail.ends or tail.chosen))
 
 
-def _label(walk: _Walk, node: Node, tail: _Tail, *, alone: bool) -> tuple[Label, str]:
+def _label(walk: _HeadWalk, node: Node, tail: _Tail, *, alone: bool) -> tuple[Label, str]:
     ways = ", ".join(tail.ops) or "the output itself"
     if alone and "decoded" not in tail.kinds and _one_vector(walk.view, node, tail, walk.rules):
         return "score", f"the only head, one vector per image: {ways}"
@@ -261,7 +261,7 @@ def _label(walk: _Walk, node: Node, tail: _Tail, *, alone: bool) -> tuple[Label,
     return "regression", f"unbounded: {ways}"
 
 
-def _four_per_query(walk: _Walk, node: Node, tail: _Tail) -> bool:
+def _four_per_query(walk: _HeadWalk, node: Node, tail: _Tail) -> bool:
     """Whether a linear layer over a sequence gives boxes as fractions of the image, as DETR's does."""
     return (
         node.op == "MatMul"
@@ -279,7 +279,7 @@ def _one_vector(view: GraphView, node: Node, tail: _Tail, rules: HeadRules) -> b
     if any(op in rules.pools for op in tail.ops):
         return True
     index = weight_index(view, node)
-    source = view.maker(node.inputs[1 - index]) if index in (0, 1) else None
+    source = view.producer(node.inputs[1 - index]) if index in (0, 1) else None
     flat = node.op == "Gemm"
     for _ in range(4):
         if source is None:
@@ -291,5 +291,5 @@ def _one_vector(view: GraphView, node: Node, tail: _Tail, rules: HeadRules) -> b
             return shape is not None and shape.size == 2
         if source.op not in rules.moves or len([n for n in source.inputs if n and not view.is_constant(n)]) != 1:
             return flat
-        source = view.maker(source.inputs[0])
+        source = view.producer(source.inputs[0])
     return flat

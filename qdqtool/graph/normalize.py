@@ -17,7 +17,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.opset_convert import TARGET, Site, lift, refuse_removed, type_attributes
+from qdqtool.graph.opset_convert import TARGET, ConversionSite, lift, refuse_removed, type_attributes
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.validate import subgraphs_of
@@ -37,7 +37,7 @@ class Normalised:
 
 
 @dataclass(frozen=True)
-class _Region:
+class _TypedScope:
     """A graph or function body and the types of the tensors seen in it."""
 
     owner: GraphProto | FunctionProto
@@ -92,7 +92,7 @@ def _set_opset(proto: onnx.ModelProto | FunctionProto) -> None:
     proto.opset_import.add(domain="", version=TARGET)
 
 
-def _planned(proto: onnx.ModelProto, regions: list[_Region], folder: Path | None) -> list[dict[int, list[NodeProto]]]:
+def _planned(proto: onnx.ModelProto, regions: list[_TypedScope], folder: Path | None) -> list[dict[int, list[NodeProto]]]:
     """For each region the nodes that take the place of others, by index; nothing is changed yet."""
     taken = _tensor_names(regions)
     plans: list[dict[int, list[NodeProto]]] = []
@@ -106,7 +106,7 @@ def _planned(proto: onnx.ModelProto, regions: list[_Region], folder: Path | None
     return plans
 
 
-def _differs(node: NodeProto, region: _Region) -> bool:
+def _differs(node: NodeProto, region: _TypedScope) -> bool:
     """Whether the operator has another schema at opset 13 than at the region's; without a schema there is none."""
     if node.domain not in ("", "ai.onnx") or node.op_type == "Constant" or region.opset >= TARGET:
         return False
@@ -124,7 +124,7 @@ def _differs(node: NodeProto, region: _Region) -> bool:
     return False  # the bodies of If, Loop and Scan are regions of their own; the operators themselves did not change
 
 
-def _site(node: NodeProto, region: _Region, folder: Path | None) -> Site:
+def _site(node: NodeProto, region: _TypedScope, folder: Path | None) -> ConversionSite:
     scales = None
     if node.op_type in ("Upsample", "Resize"):
         listed = next((a.floats for a in node.attribute if a.name == "scales"), None)
@@ -132,10 +132,10 @@ def _site(node: NodeProto, region: _Region, folder: Path | None) -> Site:
             scales = np.asarray(listed, np.float32)
         elif len(node.input) > 1 and node.input[1] in region.constants:
             scales = array_of(region.constants[node.input[1]], folder)
-    return Site(node, region.types, scales)
+    return ConversionSite(node, region.types, scales)
 
 
-def _carry_out(region: _Region, plan: dict[int, list[NodeProto]]) -> None:
+def _carry_out(region: _TypedScope, plan: dict[int, list[NodeProto]]) -> None:
     owner = region.owner
     if plan:
         nodes = list(owner.node)
@@ -148,7 +148,7 @@ def _carry_out(region: _Region, plan: dict[int, list[NodeProto]]) -> None:
         _set_opset(owner)
 
 
-def _tensor_names(regions: list[_Region]) -> set[str]:
+def _tensor_names(regions: list[_TypedScope]) -> set[str]:
     names: set[str] = set()
     for region in regions:
         owner = region.owner
@@ -163,17 +163,17 @@ def _tensor_names(regions: list[_Region]) -> set[str]:
     return names
 
 
-def _regions(proto: onnx.ModelProto, opset: int) -> list[_Region]:
+def _regions(proto: onnx.ModelProto, opset: int) -> list[_TypedScope]:
     """Every graph and function body, outer ones first, with the types that shape inference finds."""
     where = proto.graph.name or "the model"
     inferred = infer_types(proto, opset)
-    found: list[_Region] = []
+    found: list[_TypedScope] = []
     waiting: list[tuple[GraphProto, GraphProto, list[dict[str, TypeProto]], list[dict[str, TensorProto]]]]
     waiting = [(proto.graph, inferred, [], [])]
     for graph, twin, types, constants in waiting:  # grows while it is walked
         types = [_types_in(twin), *types]
         constants = [_constants_in(graph), *constants]
-        found.append(_Region(graph, ChainMap(*types), ChainMap(*constants), opset, where))
+        found.append(_TypedScope(graph, ChainMap(*types), ChainMap(*constants), opset, where))
         for node, other in zip(graph.node, twin.node, strict=True):
             for body, body_twin in zip(subgraphs_of(node), subgraphs_of(other), strict=False):
                 waiting.append((body, body_twin, types, constants))
@@ -184,12 +184,12 @@ def _regions(proto: onnx.ModelProto, opset: int) -> list[_Region]:
     return found
 
 
-def _function_regions(function: FunctionProto, opset: int, where: str) -> list[_Region]:
+def _function_regions(function: FunctionProto, opset: int, where: str) -> list[_TypedScope]:
     """A function's body and the graphs within; their types are the caller's and not known here."""
-    found = [_Region(function, {}, _constants_in(function), opset, where)]
+    found = [_TypedScope(function, {}, _constants_in(function), opset, where)]
     for region in found:  # grows while it is walked
         for node in region.owner.node:
-            found += [_Region(graph, {}, _constants_in(graph), opset, where) for graph in subgraphs_of(node)]
+            found += [_TypedScope(graph, {}, _constants_in(graph), opset, where) for graph in subgraphs_of(node)]
     return found
 
 

@@ -29,7 +29,7 @@ _LIST_FIELDS = (("floats", "FLOATS"), ("ints", "INTS"), ("strings", "STRINGS"), 
 
 
 @dataclass(frozen=True)
-class Site:
+class ConversionSite:
     """A node to lift and what is known around it."""
 
     node: NodeProto
@@ -38,7 +38,7 @@ class Site:
     """The constant scales of an Upsample or Resize, None where they are not known."""
 
 
-def lift(sites: Sequence[Site], opset: int, taken: set[str], where: object) -> list[list[NodeProto] | None]:
+def lift(sites: Sequence[ConversionSite], opset: int, taken: set[str], where: object) -> list[list[NodeProto] | None]:
     """The opset-13 form of each node.
 
     Tensors that the node read and made keep their names; new ones are called after its first output and made unique.
@@ -101,7 +101,7 @@ def _refusal(node: NodeProto, opset: int, where: object, why: str) -> QdqError:
     return QdqError(where, f"{label(node)} cannot be lifted from opset {opset} to {TARGET} ({why})", _TODO)
 
 
-def _prepared(site: Site, opset: int, where: object) -> list[NodeProto]:
+def _prepared(site: ConversionSite, opset: int, where: object) -> list[NodeProto]:
     """The node with what the converter misreads already written out, still in its own opset."""
     node = NodeProto()
     node.CopyFrom(site.node)
@@ -136,7 +136,7 @@ def _aligned(node: NodeProto, types: Mapping[str, TypeProto], opset: int, where:
     return [unsqueeze, node]
 
 
-def _convert(islands: list[list[NodeProto]], sites: list[Site], opset: int, where: object) -> list[list[NodeProto]]:
+def _convert(islands: list[list[NodeProto]], sites: list[ConversionSite], opset: int, where: object) -> list[list[NodeProto]]:
     """Run the converter over many nodes at once; where it stops, halve the batch until the culprit stands alone."""
     model = _archipelago(islands, sites, opset)
     try:
@@ -152,7 +152,7 @@ def _convert(islands: list[list[NodeProto]], sites: list[Site], opset: int, wher
     return _sorted_out(lifted.graph, sites)
 
 
-def _archipelago(islands: list[list[NodeProto]], sites: list[Site], opset: int) -> onnx.ModelProto:
+def _archipelago(islands: list[list[NodeProto]], sites: list[ConversionSite], opset: int) -> onnx.ModelProto:
     """A model in which no node knows another: input j of site k is called vk.ij, output j vk.oj, each input typed."""
     model = onnx.ModelProto(ir_version=7)
     model.opset_import.add(domain="", version=opset)
@@ -178,7 +178,7 @@ def _archipelago(islands: list[list[NodeProto]], sites: list[Site], opset: int) 
     return model
 
 
-def _sorted_out(graph: onnx.GraphProto, sites: list[Site]) -> list[list[NodeProto]]:
+def _sorted_out(graph: onnx.GraphProto, sites: list[ConversionSite]) -> list[list[NodeProto]]:
     """The converted nodes by site, in order; a new initialiser becomes a Constant. A node belongs to who reads it."""
     owner: dict[str, int] = {}
     found: list[list[NodeProto]] = [[] for _ in sites]
@@ -196,7 +196,7 @@ def _island_of(name: str, owner: Mapping[str, int]) -> int | None:
     return int(name[1 : name.index(".")]) if name.startswith("v") else owner.get(name)
 
 
-def _put_right(nodes: list[NodeProto], site: Site, opset: int, where: object) -> None:
+def _put_right(nodes: list[NodeProto], site: ConversionSite, opset: int, where: object) -> None:
     """Mend what the converter changes in meaning: defaults that changed, and constants that it always makes float32."""
     node = _main(nodes, site.node)
     if node.op_type == "Resize" and opset <= 10:
@@ -211,7 +211,7 @@ def _put_right(nodes: list[NodeProto], site: Site, opset: int, where: object) ->
             _retype_constants(nodes, set(node.input[1:]), found.tensor_type.elem_type)
 
 
-def _restore_resize(node: NodeProto, site: Site, opset: int, where: object) -> None:
+def _restore_resize(node: NodeProto, site: ConversionSite, opset: int, where: object) -> None:
     """Opset 10 and Upsample: x_in = x_out / scale, and for nearest the pixel below.
 
     onnxruntime takes the pixel above when it shrinks; that is the same one where 1 / scale is whole.
@@ -227,7 +227,7 @@ def _restore_resize(node: NodeProto, site: Site, opset: int, where: object) -> N
     node.attribute.extend(helper.make_attribute(key, value) for key, value in modes.items())
 
 
-def _restore_hardmax(node: NodeProto, site: Site, opset: int, where: object) -> None:
+def _restore_hardmax(node: NodeProto, site: ConversionSite, opset: int, where: object) -> None:
     """Before opset 13 Hardmax flattens to two axes at `axis`, by default 1; the same only for the last axis."""
     axis, rank = _int(node, "axis"), rank_of(site.types, site.node.input[0])
     axis = 1 if axis is None else axis

@@ -31,7 +31,7 @@ _Bodies = dict[int, dict[str, str]]
 
 
 @dataclass(frozen=True)
-class _Region:
+class _NameScope:
     """A list of nodes with the names around it: a graph, or the body of a local function."""
 
     nodes: Sequence[NodeProto]
@@ -217,14 +217,14 @@ def _on_a_cycle(needs: dict[_Key, list[_Key]]) -> _Key | None:
     return at
 
 
-def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> list[_Region]:
+def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> list[_NameScope]:
     """Every graph and function body, outer ones first; each weight met on the way is checked."""
     _check_face(proto.graph, where)
     opsets = _opsets_of(proto)
     forms = OperatorForms(proto)
     regions = [_region_of(proto.graph, opsets, where, folder)]
     regions += [
-        _Region(f.node, f.input, (), f.output, {**opsets, **_opsets_of(f)}, -1, -1, 0, inside=True)
+        _NameScope(f.node, f.input, (), f.output, {**opsets, **_opsets_of(f)}, -1, -1, 0, inside=True)
         for f in proto.functions
     ]
     for index, region in enumerate(regions):  # grows while it is walked
@@ -264,7 +264,7 @@ def _check_face(graph: GraphProto, where: object) -> None:
             raise QdqError(where, f"the graph input {value.name} has no type", _AGAIN)
 
 
-def _region_of(graph: GraphProto, opsets: Mapping[str, int], where: object, folder: Path | None) -> _Region:
+def _region_of(graph: GraphProto, opsets: Mapping[str, int], where: object, folder: Path | None) -> _NameScope:
     tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
     weights: dict[str, None] = {}
     for tensor in tensors:
@@ -280,7 +280,7 @@ def _region_of(graph: GraphProto, opsets: Mapping[str, int], where: object, fold
         twice = next(name for name in inputs if inputs.count(name) > 1)
         raise QdqError(where, f"lists the graph input {twice} twice", _AGAIN)
     held = {tensor.name: tensor for tensor in graph.initializer}
-    return _Region(graph.node, inputs, list(weights), outputs, opsets, -1, -1, 0, tensors=held)
+    return _NameScope(graph.node, inputs, list(weights), outputs, opsets, -1, -1, 0, tensors=held)
 
 
 def _graphs_in(attribute: AttributeProto) -> list[GraphProto]:
@@ -295,7 +295,7 @@ def _tensors_in(attribute: AttributeProto) -> list[TensorProto]:
     return found + [part for each in sparse for part in (each.values, each.indices)]
 
 
-def _free_names(region: _Region, bodies: _Bodies, where: object) -> dict[str, str]:
+def _free_names(region: _NameScope, bodies: _Bodies, where: object) -> dict[str, str]:
     """The names that a region reads and does not make, each with a reader; single assignment and cycles are checked."""
     made: dict[str, int] = dict.fromkeys(region.inputs, -1)
     made.update(dict.fromkeys(region.weights, -1))
@@ -327,7 +327,7 @@ def _free_names(region: _Region, bodies: _Bodies, where: object) -> dict[str, st
     return {name: label(region.nodes[r]) if isinstance(r, int) else r for name, r in free.items()}
 
 
-def _check_names(region: _Region, made: dict[str, int], where: object) -> None:
+def _check_names(region: _NameScope, made: dict[str, int], where: object) -> None:
     """Refuse names that are no UTF-8 (protobuf hands them out as bytes) and empty names of inputs and outputs."""
     for names in (made, region.outputs, [node.name for node in region.nodes]):
         try:
@@ -339,7 +339,7 @@ def _check_names(region: _Region, made: dict[str, int], where: object) -> None:
         raise QdqError(where, f"the graph has an {'input' if '' in made else 'output'} without a name", _AGAIN)
 
 
-def _refuse_cycle(region: _Region, bodies: _Bodies, made: dict[str, int], where: object) -> None:
+def _refuse_cycle(region: _NameScope, bodies: _Bodies, made: dict[str, int], where: object) -> None:
     needs: dict[int, list[int]] = {}
     for position, node in enumerate(region.nodes):
         read = (*node.input, *bodies.get(position, ()))

@@ -75,7 +75,7 @@ class GraphView:
         self.outputs = [value.name for value in graph.output]
         self._given_out = frozenset(self.outputs)
         self.every = [Node(proto, index) for index, proto in enumerate(graph.node)]
-        self.producer: dict[str, Node] = {name: node for node in self.every for name in node.outputs if name}
+        self.producers: dict[str, Node] = {name: node for node in self.every for name in node.outputs if name}
         self.captured = {name for node in self.every if may_have_bodies(node) for name in captured_names(node)}
         self._constants: set[str] = {*self.initializers, *sparse}
         self._root: dict[str, str] = {}
@@ -92,7 +92,7 @@ class GraphView:
         """The tensor whose values `name` carries: the input of the QuantizeLinear behind a pair, else itself."""
         return self._root.get(name, name)
 
-    def readers(self, name: str) -> list[Use]:
+    def consumers(self, name: str) -> list[Use]:
         """Every place that reads the tensor, directly or through a Q/DQ pair; those nodes of the pairs are left out."""
         return self._readers.get(name, [])
 
@@ -104,13 +104,13 @@ class GraphView:
         """Whether the graph gives this tensor out."""
         return name in self._given_out
 
-    def maker(self, name: str) -> Node | None:
+    def producer(self, name: str) -> Node | None:
         """The node that makes the values of a tensor, Q/DQ pairs seen through; None for inputs and initialisers."""
-        return self.producer.get(self._root.get(name, name))
+        return self.producers.get(self._root.get(name, name))
 
     def level_of(self, name: str) -> int:
         """Longest way from the graph's inputs to the node that makes the tensor; 0 for inputs."""
-        node = self.maker(name)
+        node = self.producer(name)
         return 0 if node is None else node.level
 
     def array(self, name: str) -> npt.NDArray[np.generic] | None:
@@ -118,7 +118,7 @@ class GraphView:
         name = self.root(name)
         if name in self.initializers:
             return array_of(self.initializers[name], self.folder)
-        node = self.producer.get(name)
+        node = self.producers.get(name)
         if node is None or name not in self._constants:
             return None
         if node.op == "Constant":
@@ -136,7 +136,7 @@ class GraphView:
             name = self.root(name)
             if name in self.initializers:
                 return self.initializers[name]
-            node = self.producer.get(name)
+            node = self.producers.get(name)
             if node is None or name not in self._constants:
                 return None
             if node.op != "Identity":
@@ -165,7 +165,7 @@ class GraphView:
         missing: dict[int, int] = {}
         ready: list[Node] = []
         for node in self.every:
-            needs = {name for name in (*node.inputs, *captured_names(node)) if name in self.producer}
+            needs = {name for name in (*node.inputs, *captured_names(node)) if name in self.producers}
             missing[id(node)] = len(needs)
             for name in needs:
                 waiting.setdefault(name, []).append(node)
@@ -187,9 +187,9 @@ class GraphView:
 
     def _ready(self, node: Node, made: set[str]) -> bool:
         for name in node.inputs:
-            if name in self.producer and name not in made:
+            if name in self.producers and name not in made:
                 return False
-        if may_have_bodies(node) and any(n in self.producer and n not in made for n in captured_names(node)):
+        if may_have_bodies(node) and any(n in self.producers and n not in made for n in captured_names(node)):
             return False
         made.update(node.outputs)
         return True
@@ -234,7 +234,7 @@ class GraphView:
         """The size of a constant; None where it is not known without its value, or it is none."""
         if name in self.initializers:
             return Extent(tuple(self.initializers[name].dims))
-        node = self.producer.get(name)
+        node = self.producers.get(name)
         if node is None or node.op != "Constant":
             return self._extents.get(name)
         tensor = constant_tensor(node)
@@ -251,7 +251,7 @@ class GraphView:
         """Where the integers of a DequantizeLinear come from: a tensor, its Q if it has one, and what lies between."""
         between: list[Node] = []
         name = dequantize.inputs[0]
-        while (node := self.producer.get(name)) is not None and node.op in _BETWEEN and not self.is_output(name):
+        while (node := self.producers.get(name)) is not None and node.op in _BETWEEN and not self.is_output(name):
             if not node.inputs or len(between) == MAX_STEPS:
                 return dequantize.inputs[0], None, ()
             between.append(node)
@@ -316,7 +316,7 @@ class GraphView:
 
     def integers(self, name: str) -> npt.NDArray[np.generic] | None:
         """The value of an integer constant that a DequantizeLinear reads, Clip and Cast on its way carried out."""
-        node = self.producer.get(name)
+        node = self.producers.get(name)
         if node is None or node.op not in ("Clip", "Cast"):
             return self.array(name)
         value = self.integers(node.inputs[0])

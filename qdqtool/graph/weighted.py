@@ -47,12 +47,12 @@ def _is_unfit(view: GraphView, node: Node, index: int) -> bool:
 
 def pair_behind(view: GraphView, name: str) -> Pair | None:
     """The Q/DQ pair that a constant comes out of; what moves it on its way, such as Transpose, is seen through."""
-    node = view.producer.get(name)
+    node = view.producers.get(name)
     while node is not None and view.is_constant(node.key):
         if node.op == DEQUANTIZE:
             pairs = view.pairs.get(view.root(node.key), ())
             return next((pair for pair in pairs if pair.dequantize is node), None)
-        node = view.producer.get(node.inputs[0]) if node.inputs else None
+        node = view.producers.get(node.inputs[0]) if node.inputs else None
     return None
 
 
@@ -81,7 +81,7 @@ def weight_rank(view: GraphView, name: str) -> int | None:
 def weight_type(view: GraphView, name: str) -> int:
     """Element type of a weight, as in onnx.TensorProto; UNDEFINED where unknown, FLOAT behind a DequantizeLinear."""
     if any(pair.quantize is None for pair in view.pairs.get(name, ())):
-        scale = view.array(view.producer[name].inputs[1])
+        scale = view.array(view.producers[name].inputs[1])
         return int(onnx.TensorProto.FLOAT if scale is None else onnx.helper.np_dtype_to_tensor_dtype(scale.dtype))
     tensor = view.constant_tensor(name)
     if tensor is not None:

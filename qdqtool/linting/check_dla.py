@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qdqtool.dla.assignment import DlaReport, Verdict
-from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.lint_context import Subject
+from qdqtool.dla.assignment import DlaReport, DlaAssignment
+from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.propagate_scales import nodes_of
 
 _NAMED = 4  # nodes of one place that a message names
@@ -16,7 +16,7 @@ _IN_FP16 = "compute it in FP16: qdqtool peel --target dla --emit trtexec tells T
 
 
 @check("Q030", "dla-fallback", "warning", targets=("dla",))
-def fallbacks(subject: Subject) -> Iterable[Fault]:
+def fallbacks(subject: LintContext) -> Iterable[CheckFault]:
     """A node that the DLA cannot run, so that it falls back to the GPU.
 
     The limits of each layer (kernels, strides, padding, groups, the convolution buffer, the axis of a Concat, shapes)
@@ -27,11 +27,11 @@ def fallbacks(subject: Subject) -> Iterable[Fault]:
     for verdict in report.fallbacks if report is not None else ():
         reasons = "; ".join(f"{one.text} (rule {one.rule})" for one in verdict.reasons)
         instead = next((one.instead for one in verdict.reasons if one.instead), "")
-        yield Fault(verdict.name, f"{verdict.op} falls back to the GPU because {reasons}", instead)
+        yield CheckFault(verdict.name, f"{verdict.op} falls back to the GPU because {reasons}", instead)
 
 
 @check("Q031", "dla-cut", "note", targets=("dla",))
-def cuts(subject: Subject) -> Iterable[Fault]:
+def cuts(subject: LintContext) -> Iterable[CheckFault]:
     """Nodes on the GPU that cut the DLA's part of the graph in two.
 
     Each contiguous part is a loadable of its own, and at each cut tensors travel between the DLA and the GPU and change
@@ -47,11 +47,11 @@ def cuts(subject: Subject) -> Iterable[Fault]:
         more = len(saving.nodes) - _NAMED
         beside = f" with {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
         text = f"cuts the DLA's part{beside}: run by the DLA they would leave {saving.left} of {parts} subgraphs"
-        yield Fault(name[saving.nodes[0]], text, _instead(report, saving.nodes))
+        yield CheckFault(name[saving.nodes[0]], text, _instead(report, saving.nodes))
 
 
 @check("Q032", "dla-loadables", "warning", targets=("dla",))
-def loadables(subject: Subject) -> Iterable[Fault]:
+def loadables(subject: LintContext) -> Iterable[CheckFault]:
     """More DLA subgraphs than a core can hold at a time.
 
     Each subgraph is a loadable. Beyond the number that the guide of the version tells the build stops, or leaves the
@@ -61,11 +61,11 @@ def loadables(subject: Subject) -> Iterable[Fault]:
     if report is not None and report.too_many and report.most is not None:
         parts = len(report.subgraphs.members)
         text = f"{parts} DLA subgraphs, where a core holds {report.most.most} at a time (rule {report.most.name})"
-        yield Fault("graph", text, "see the cuts of Q031")
+        yield CheckFault("graph", text, "see the cuts of Q031")
 
 
 @check("Q034", "dla-two-ranges", "warning", targets=("dla",))
-def two_ranges(subject: Subject) -> Iterable[Fault]:
+def two_ranges(subject: LintContext) -> Iterable[CheckFault]:
     """A product or quotient of two computed tensors on the DLA, whose ranges differ or are not known yet.
 
     NvInfer.h wants one range for both inputs of an elementwise layer. Those of an Add are given one (Q020); a gate such
@@ -84,10 +84,10 @@ def two_ranges(subject: Subject) -> Iterable[Fault]:
             continue
         text = f"{node.op} of two tensors, for which the DLA wants one range (rule {rule.name})"
         text += f"; their scales are {' and '.join(told)}" if known else ""
-        yield Fault(node.name, text, todo, severity=None if known else "note")
+        yield CheckFault(node.name, text, todo, severity=None if known else "note")
 
 
 def _instead(report: DlaReport, nodes: tuple[str, ...]) -> str:
     here = frozenset(nodes)
-    found: list[Verdict] = [one for one in report.verdicts if one.node in here]
+    found: list[DlaAssignment] = [one for one in report.verdicts if one.node in here]
     return next((reason.instead for one in found for reason in one.reasons if reason.instead), "")

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.graph.view import Node
-from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.lint_context import Subject, number_of
+from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.lint_context import LintContext, number_of
 
 # Elements that fill a vector of each format: CHW32 (INT8), 16 bytes of INT8, CHW4 (INT8), 16 bytes of FP16.
 _WIDE, _VECTOR, _LEAST, _HALF = 32, 16, 4, 8
 
 
 @check("Q016", "odd-sizes", "note", targets=("gpu",))
-def odd_sizes(subject: Subject) -> Iterator[Fault]:
+def odd_sizes(subject: LintContext) -> Iterator[CheckFault]:
     """Channels of a convolution, or M, N, K of a matrix product, that leave tensor cores part idle.
 
     INT8 kernels on tensor cores work on 32 channels at a time (CHW32), smaller ones on 16 or 4; FP16 kernels on 8.
@@ -31,7 +31,7 @@ def odd_sizes(subject: Subject) -> Iterator[Fault]:
             f"{label} {size} {_verdict(size, int8=int8)}" for label, size in sizes if size % (_WIDE if int8 else _HALF)
         ]
         if odd:
-            yield Fault(node.name, f"{node.op} in {'INT8' if int8 else 'float'}: {', '.join(odd)}", _todo(int8=int8))
+            yield CheckFault(node.name, f"{node.op} in {'INT8' if int8 else 'float'}: {', '.join(odd)}", _todo(int8=int8))
 
 
 def _todo(*, int8: bool) -> str:
@@ -46,7 +46,7 @@ def _verdict(size: int, *, int8: bool) -> str:
     return f"is no multiple of {wanted} ({100 * (padded - size) // padded} % padding to {padded})"
 
 
-def _sizes(subject: Subject, node: Node, index: int) -> list[tuple[str, int]]:
+def _sizes(subject: LintContext, node: Node, index: int) -> list[tuple[str, int]]:
     """Label and size of what is multiplied; empty for depthwise convolutions and weights of unknown shape."""
     tensor = subject.view.constant_tensor(node.inputs[index])
     dims = list(tensor.dims) if tensor is not None else list(_shape(subject, node.inputs[index]))
@@ -65,12 +65,12 @@ def _sizes(subject: Subject, node: Node, index: int) -> list[tuple[str, int]]:
     return [*([("M", rows)] if rows and rows > 1 else []), ("N", wide), ("K", deep)]
 
 
-def _shape(subject: Subject, name: str) -> tuple[int, ...]:
+def _shape(subject: LintContext, name: str) -> tuple[int, ...]:
     value = subject.constant(name)
     return () if value is None else value.shape
 
 
-def _rows(subject: Subject, name: str) -> int | None:
+def _rows(subject: LintContext, name: str) -> int | None:
     """Rows of a product's activation over all samples, None where a size is open."""
     kind = subject.types.get(subject.view.root(name))
     if kind is None or not kind.tensor_type.HasField("shape"):

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 from qdqtool.graph.importable import foreign_operators
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
-from qdqtool.linting.checks import Fault, check
+from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
-from qdqtool.linting.lint_context import Subject
+from qdqtool.linting.lint_context import LintContext
 
 _OPSET_QDQ, _OPSET_AXIS = 10, 13
 
 
 @check("Q014", "opset", "error")
-def opset(subject: Subject) -> Iterator[Fault]:
+def opset(subject: LintContext) -> Iterator[CheckFault]:
     """The model's opset is higher than the parser of the TensorRT version reads.
 
     JetPack 4.4 to 4.5.1 (TensorRT 7.1.3) reads up to opset 11, 8.0 and 8.2 up to 13, 8.5 and 8.6 up to 17. Only the
@@ -25,11 +25,11 @@ def opset(subject: Subject) -> Iterator[Fault]:
     highest = subject.version.max_opset
     if highest is not None and subject.opset > highest:
         text = f"opset {subject.opset}, TensorRT {subject.version.text} reads up to {highest}"
-        yield Fault(_name_of(subject), text, f"export with opset {highest}, or qdqtool peel --source the original file")
+        yield CheckFault(_name_of(subject), text, f"export with opset {highest}, or qdqtool peel --source the original file")
 
 
 @check("Q015", "explicit-too-early", "error", trt="<8.0")
-def explicit_too_early(subject: Subject) -> Iterator[Fault]:
+def explicit_too_early(subject: LintContext) -> Iterator[CheckFault]:
     """A Q/DQ model for TensorRT 7 or earlier, which has no explicit quantisation.
 
     Such versions take a clean model and a calibration cache: `peel` makes both.
@@ -38,11 +38,11 @@ def explicit_too_early(subject: Subject) -> Iterator[Fault]:
     if number:
         text = f"{number} Q/DQ nodes, TensorRT {subject.version.text} has no explicit quantisation"
         command = f"qdqtool peel --target {subject.target} --trt-version {subject.version.header_number}"
-        yield Fault(_name_of(subject), text, command)
+        yield CheckFault(_name_of(subject), text, command)
 
 
 @check("Q017", "colon", "warning")
-def colon(subject: Subject) -> Iterator[Fault]:
+def colon(subject: LintContext) -> Iterator[CheckFault]:
     """A name of an activation that holds a ':'.
 
     TensorRT keeps such names whole, but onnxruntime's and MIGraphX's readers of calibration caches end a name at its
@@ -55,11 +55,11 @@ def colon(subject: Subject) -> Iterator[Fault]:
     if names:
         text = f"{len(names)} names of activations have a ':', at which some readers of caches cut them off"
         todo = "qdqtool lint --fix Q017 renames them; with a cache: qdqtool cache convert --sanitize-names --model"
-        yield Fault(names[0], text, todo, fixable="scales" not in _metadata(subject))
+        yield CheckFault(names[0], text, todo, fixable="scales" not in _metadata(subject))
 
 
 @check("Q018", "node-names", "note")
-def node_names(subject: Subject) -> Iterator[Fault]:
+def node_names(subject: LintContext) -> Iterator[CheckFault]:
     """Nodes without a name, or with one that others have too.
 
     Names of nodes are what `--layerPrecisions` and engine reports go by: an unnamed node cannot be kept in float by
@@ -69,15 +69,15 @@ def node_names(subject: Subject) -> Iterator[Fault]:
     unnamed = [node for node in nodes if not node.proto.name]
     if unnamed:
         text = f"{len(unnamed)} of {len(nodes)} nodes have no name, the first makes {unnamed[0].key}"
-        yield Fault(_name_of(subject), text, "qdqtool lint --fix names them after their first outputs", fixable=True)
+        yield CheckFault(_name_of(subject), text, "qdqtool lint --fix names them after their first outputs", fixable=True)
     for name, number in Counter(node.proto.name for node in nodes if node.proto.name).items():
         if number > 1:
             text = f"{number} nodes have this name: --layerPrecisions means all of them"
-            yield Fault(name, text, "export with names that differ", severity="warning")
+            yield CheckFault(name, text, "export with names that differ", severity="warning")
 
 
 @check("Q027", "qdq-form", "error")
-def qdq_form(subject: Subject) -> Iterator[Fault]:
+def qdq_form(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ of another domain, or in a form that the model's opset does not have.
 
     TensorRT imports QuantizeLinear and DequantizeLinear of the default domain only, not com.microsoft's. They exist
@@ -89,16 +89,16 @@ def qdq_form(subject: Subject) -> Iterator[Fault]:
             continue
         if domain not in ("", "ai.onnx"):
             text = f"{op} of the domain {domain}, which TensorRT does not import"
-            yield Fault(node.name, text, "quantise again without contrib operators (UseQDQContribOps)")
+            yield CheckFault(node.name, text, "quantise again without contrib operators (UseQDQContribOps)")
         elif subject.opset < _OPSET_QDQ:
-            yield Fault(node.name, f"{op} in opset {subject.opset}, it exists from {_OPSET_QDQ} on", "export again")
+            yield CheckFault(node.name, f"{op} in opset {subject.opset}, it exists from {_OPSET_QDQ} on", "export again")
         elif subject.opset < _OPSET_AXIS and any(item.name == "axis" for item in node.proto.attribute):
             text = f"{op} has an axis in opset {subject.opset}, it may have one from {_OPSET_AXIS} on: not valid ONNX"
-            yield Fault(node.name, text, "convert the FP32 model to opset 13 before quantising: qdqtool insert does")
+            yield CheckFault(node.name, text, "convert the FP32 model to opset 13 before quantising: qdqtool insert does")
 
 
 @check("Q033", "foreign-operator", "error")
-def foreign_operator(subject: Subject) -> Iterator[Fault]:
+def foreign_operator(subject: LintContext) -> Iterator[CheckFault]:
     """An operator that TensorRT's ONNX parser does not import, such as onnxruntime's FusedConv or Brevitas' Quant.
 
     The parser goes by the operator's name alone and ignores the domain. What it does not import it takes for a plugin:
@@ -108,12 +108,12 @@ def foreign_operator(subject: Subject) -> Iterator[Fault]:
     for one in foreign_operators(subject.proto, subject.asked):
         if one.op.rpartition("::")[2] not in subject.words.integer:
             severity: Severity = "error" if one.verdict == "refused" else "warning"
-            yield Fault(one.nodes[0], f"{one.counted}: {one.reason}", one.todo, severity=severity)
+            yield CheckFault(one.nodes[0], f"{one.counted}: {one.reason}", one.todo, severity=severity)
 
 
-def _name_of(subject: Subject) -> str:
+def _name_of(subject: LintContext) -> str:
     return subject.proto.graph.name or "the model"
 
 
-def _metadata(subject: Subject) -> set[str]:
+def _metadata(subject: LintContext) -> set[str]:
     return {entry.key.rpartition(".")[2] for entry in subject.proto.metadata_props}

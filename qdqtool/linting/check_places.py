@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from qdqtool.graph.heads import Head
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
-from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.lint_context import Subject
+from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.groups import Group
 
 _REMOVE = "qdqtool lint --fix takes the pair away"
@@ -17,7 +17,7 @@ _AGAIN = "qdqtool insert --requantize places what is missing"
 
 
 @check("Q001", "split-fusion", "warning", targets=("gpu",))
-def split_fusion(subject: Subject) -> Iterator[Fault]:
+def split_fusion(subject: LintContext) -> Iterator[CheckFault]:
     """A pair inside what TensorRT fuses: between a convolution and its BatchNormalization, bias Add or activation.
 
     The fusion is split: the convolution writes INT8, the rest runs as a layer of its own in float, and the value is
@@ -26,10 +26,10 @@ def split_fusion(subject: Subject) -> Iterator[Fault]:
     """
     for group, use, pair in split_reads(subject):
         text = f"a pair between {group.start.op} {group.start.name} and the {use.node.op} that fuses with it"
-        yield Fault(pair.tensor, text, _REMOVE, fixable=not subject.view.is_output(pair.dequantize.outputs[0]))
+        yield CheckFault(pair.tensor, text, _REMOVE, fixable=not subject.view.is_output(pair.dequantize.outputs[0]))
 
 
-def split_reads(subject: Subject) -> Iterator[tuple[Group, Use, Pair]]:
+def split_reads(subject: LintContext) -> Iterator[tuple[Group, Use, Pair]]:
     """Group, read inside of it and pair by which that read goes; the residual Add's inputs are left to Q002."""
     for group in subject.groups:
         inside = {name for node in group.nodes for name in node.outputs} - {group.output}
@@ -42,7 +42,7 @@ def split_reads(subject: Subject) -> Iterator[tuple[Group, Use, Pair]]:
 
 
 @check("Q002", "residual-add", "warning", targets=("gpu",))
-def residual_add(subject: Subject) -> Iterator[Fault]:
+def residual_add(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ on both inputs of a residual Add that fuses with an INT8 convolution, or on neither.
 
     The precision of the other branch decides the type of the output: it must come in through Q/DQ. The branch that
@@ -54,13 +54,13 @@ def residual_add(subject: Subject) -> Iterator[Fault]:
         node = group.residual.node if group.residual else group.start
         if fused is not None and other:
             text = f"{node.op} has Q/DQ on both inputs: it does not fuse with {group.start.op} {group.start.name}"
-            yield Fault(node.name, text, "qdqtool lint --fix takes the pair of the fused branch away", fixable=True)
+            yield CheckFault(node.name, text, "qdqtool lint --fix takes the pair of the fused branch away", fixable=True)
         elif fused is None and not other and group.start.key in subject.int8_nodes and group.output in points:
             text = f"{node.op} has Q/DQ on neither input: {group.start.op} {group.start.name} writes float"
-            yield Fault(node.name, text, _AGAIN)
+            yield CheckFault(node.name, text, _AGAIN)
 
 
-def residual_reads(subject: Subject) -> Iterator[tuple[Group, Use | None, bool]]:
+def residual_reads(subject: LintContext) -> Iterator[tuple[Group, Use | None, bool]]:
     """Group with a residual Add, the read of its fused branch if that goes through a pair, whether the other's does.
 
     A group of a convolution that stays in float is left out.
@@ -75,7 +75,7 @@ def residual_reads(subject: Subject) -> Iterator[tuple[Group, Use | None, bool]]
 
 
 @check("Q007", "shape-path", "error")
-def shape_path(subject: Subject) -> Iterator[Fault]:
+def shape_path(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ on what holds sizes, places or counts, or in front of Shape.
 
     Rounded sizes and indices are wrong ones, and TensorRT refuses INT8 on shape tensors. In front of Shape a pair
@@ -84,13 +84,13 @@ def shape_path(subject: Subject) -> Iterator[Fault]:
     for pair, use in shape_reads(subject):
         if use.node.op in subject.words.sizes:
             text = f"a pair in front of {use.node.op} {use.node.name}"
-            yield Fault(pair.tensor, text, _REMOVE, fixable=True, severity="warning")
+            yield CheckFault(pair.tensor, text, _REMOVE, fixable=True, severity="warning")
         else:
             text = f"a pair on sizes or places, which {use.node.op} {use.node.name} reads"
-            yield Fault(pair.tensor, text, _REMOVE, fixable=True)
+            yield CheckFault(pair.tensor, text, _REMOVE, fixable=True)
 
 
-def shape_reads(subject: Subject) -> Iterator[tuple[Pair, Use]]:
+def shape_reads(subject: LintContext) -> Iterator[tuple[Pair, Use]]:
     """Every read of sizes, places or counts through a pair."""
     sizes, places = _made_of_sizes(subject), _places(subject)
     for node in subject.view.nodes:
@@ -102,7 +102,7 @@ def shape_reads(subject: Subject) -> Iterator[tuple[Pair, Use]]:
                 yield pair, Use(node, index)
 
 
-def _made_of_sizes(subject: Subject) -> set[str]:
+def _made_of_sizes(subject: LintContext) -> set[str]:
     """Tensors that are sizes: what Shape gives, moved, cast or computed on, with nothing but sizes and constants."""
     view = subject.view
     handles = subject.rules.heads.arithmetic | subject.words.roundings
@@ -117,7 +117,7 @@ def _made_of_sizes(subject: Subject) -> set[str]:
     return made - {""}
 
 
-def _places(subject: Subject) -> set[tuple[int, int]]:
+def _places(subject: LintContext) -> set[tuple[int, int]]:
     """Reads whose value ends up as a place or size: (id of node, index), back across casts from float."""
     view = subject.view
     found: set[tuple[int, int]] = set()
@@ -132,14 +132,14 @@ def _places(subject: Subject) -> set[tuple[int, int]]:
         if (id(node), index) in found:
             continue
         found.add((id(node), index))
-        maker = view.maker(node.inputs[index])
+        maker = view.producer(node.inputs[index])
         if maker is not None and (maker.op in subject.words.roundings or id(maker) in subject.commuting):
             stack.append((maker, 0))
     return found
 
 
 @check("Q008", "quantised-decode", "error")
-def quantised_decode(subject: Subject) -> Iterator[Fault]:
+def quantised_decode(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ behind a regression head: box coordinates rounded to 255 steps.
 
     The accuracy of boxes breaks, and the SQNR of the output hides it: on a face detector, pairs in the decode left
@@ -148,10 +148,10 @@ def quantised_decode(subject: Subject) -> Iterator[Fault]:
     for head, use, pair in decode_reads(subject):
         moved = id(use.node) in subject.commuting or use.node.op in subject.rules.heads.moves
         text = f"a pair on box values behind {head.name} ({head.label} head), which {use.node.op} {use.node.name} reads"
-        yield Fault(pair.tensor, text, _REMOVE, fixable=True, severity="warning" if moved else None)
+        yield CheckFault(pair.tensor, text, _REMOVE, fixable=True, severity="warning" if moved else None)
 
 
-def decode_reads(subject: Subject) -> Iterator[tuple[Head, Use, Pair]]:
+def decode_reads(subject: LintContext) -> Iterator[tuple[Head, Use, Pair]]:
     """Every read through a pair behind a regression or mixed head, where no weighted operator comes any more."""
     view = subject.view
     feeding = _feeding_weights(subject)
@@ -159,7 +159,7 @@ def decode_reads(subject: Subject) -> Iterator[tuple[Head, Use, Pair]]:
     for head in subject.heads:
         if head.label == "score":
             continue
-        stack = list(view.readers(head.key))
+        stack = list(view.consumers(head.key))
         while stack:
             node = stack.pop().node
             if id(node) in seen or id(node) in feeding or node.op in subject.words.sizes:
@@ -169,10 +169,10 @@ def decode_reads(subject: Subject) -> Iterator[tuple[Head, Use, Pair]]:
                 pair = subject.pair_of.get(name)
                 if pair is not None:
                     yield head, Use(node, index), pair
-            stack += [use for name in node.outputs if name for use in view.readers(name)]
+            stack += [use for name in node.outputs if name for use in view.consumers(name)]
 
 
-def _feeding_weights(subject: Subject) -> set[int]:
+def _feeding_weights(subject: LintContext) -> set[int]:
     """`id` of every node from which some way leads to a weighted operator, those among them."""
     view = subject.view
     found: set[int] = set()
@@ -181,12 +181,12 @@ def _feeding_weights(subject: Subject) -> set[int]:
         node = stack.pop()
         if node is not None and id(node) not in found:
             found.add(id(node))
-            stack += [view.maker(name) for name in node.inputs if name]
+            stack += [view.producer(name) for name in node.inputs if name]
     return found
 
 
 @check("Q009", "quantised-head", "warning")
-def quantised_head(subject: Subject) -> Iterator[Fault]:
+def quantised_head(subject: LintContext) -> Iterator[CheckFault]:
     """The last convolution before boxes runs in INT8.
 
     Regression heads cost little time and lose much in INT8, so TAO, Ultralytics and `insert` leave them in float.
@@ -197,7 +197,7 @@ def quantised_head(subject: Subject) -> Iterator[Fault]:
         node, index = known.get(head.key, (None, 0))
         if node is not None and head.label != "score" and subject.has_int8_weight(node, index):
             pair = subject.pair_of.get(node.inputs[index])
-            yield Fault(
+            yield CheckFault(
                 head.name,
                 f"a {head.label} head in INT8 ({head.evidence})",
                 "qdqtool lint --fix leaves it in float; qdqtool insert does so by itself",
@@ -206,7 +206,7 @@ def quantised_head(subject: Subject) -> Iterator[Fault]:
 
 
 @check("Q013", "one-sided", "warning")
-def one_sided(subject: Subject) -> Iterator[Fault]:
+def one_sided(subject: LintContext) -> Iterator[CheckFault]:
     """A weighted operator with Q/DQ on its weight only, or on its activation only.
 
     INT8 needs both. The operator runs in float, and the pair that is there only rounds.
@@ -216,13 +216,13 @@ def one_sided(subject: Subject) -> Iterator[Fault]:
         weight = subject.has_int8_weight(node, index)
         activation = subject.carriers(node.inputs[1 - index]) is not None
         if weight and not activation:
-            yield Fault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", _AGAIN)
+            yield CheckFault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", _AGAIN)
         elif activation and not weight and node.key in subject.planned and node.key not in heads:
-            yield Fault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", _AGAIN)
+            yield CheckFault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", _AGAIN)
 
 
 @check("Q019", "depthwise-silu", "error", trt=">=8.5,<9")
-def depthwise_silu(subject: Subject) -> Iterator[Fault]:
+def depthwise_silu(subject: LintContext) -> Iterator[CheckFault]:
     """A depthwise convolution with SiLU and a pair behind it that nothing reads, on TensorRT 8.5 and 8.6.
 
     The build ends with "Could not find any implementation" (NVIDIA/TensorRT issue 3385: 8.5.2, and 8.6.2 by one more
@@ -236,13 +236,13 @@ def depthwise_silu(subject: Subject) -> Iterator[Fault]:
         if "Sigmoid" not in ops or "Mul" not in ops or not is_depthwise(subject.view, group.start):
             continue
         pairs = subject.view.pairs.get(group.output)
-        if group.start.key in subject.int8_nodes and pairs and not subject.view.readers(group.output):
+        if group.start.key in subject.int8_nodes and pairs and not subject.view.consumers(group.output):
             text = "depthwise, SiLU and a pair behind it that nothing reads: TensorRT finds no implementation"
-            yield Fault(group.start.name, text, f"take the pair on {group.output} away, or put an Identity behind it")
+            yield CheckFault(group.start.name, text, f"take the pair on {group.output} away, or put an Identity behind it")
 
 
 @check("Q026", "idle-pair", "warning", targets=("gpu",))
-def idle_pair(subject: Subject) -> Iterator[Fault]:
+def idle_pair(subject: LintContext) -> Iterator[CheckFault]:
     """A pair that no INT8 operator reads.
 
     It costs two kernels and a rounding and gains nothing: in front of Softmax, Sigmoid or another float operator, or
@@ -256,10 +256,10 @@ def idle_pair(subject: Subject) -> Iterator[Fault]:
         if given or not direct or any((id(use.node), use.index) not in told for use in direct):
             who = ", ".join(dict.fromkeys(f"{use.node.op} {use.node.name}" for use in readers[:3]))
             text = f"no INT8 operator reads its pair{f', only {who}' if who else ''}"
-            yield Fault(name, text, _REMOVE, fixable=not given)
+            yield CheckFault(name, text, _REMOVE, fixable=not given)
 
 
-def idle_pairs(subject: Subject) -> Iterator[tuple[str, Pair, list[Use]]]:
+def idle_pairs(subject: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:
     """Tensor, pair and final readers of the pairs on activations that no INT8 operator reads.
 
     One that lacks only its weight's pair counts as INT8: Q013 tells of it.
@@ -275,7 +275,7 @@ def idle_pairs(subject: Subject) -> Iterator[tuple[str, Pair, list[Use]]]:
 
 
 @check("Q028", "missing-scale", "note", targets=("gpu",))
-def missing_scale(subject: Subject) -> Iterator[Fault]:
+def missing_scale(subject: LintContext) -> Iterator[CheckFault]:
     """A place where TensorRT takes INT8 and the model, which has Q/DQ elsewhere, has none.
 
     What reads it runs in float. It may be meant so; `insert` would quantise it.
@@ -285,13 +285,13 @@ def missing_scale(subject: Subject) -> Iterator[Fault]:
     residual = {(g.residual.node.key, g.residual.index) for g in subject.groups if g.residual is not None}
     for point in subject.plan.activations:
         for read in point.reads:
-            use = Use(subject.view.producer[read.node], read.index)
+            use = Use(subject.view.producers[read.node], read.index)
             lacking = None if (read.node, read.index) in residual else _lacking(subject, use)
             if lacking is not None:
-                yield Fault(point.tensor, f"no Q/DQ where {lacking.op} {lacking.name} takes INT8", _AGAIN)
+                yield CheckFault(point.tensor, f"no Q/DQ where {lacking.op} {lacking.name} takes INT8", _AGAIN)
 
 
-def _lacking(subject: Subject, use: Use) -> Node | None:
+def _lacking(subject: LintContext, use: Use) -> Node | None:
     """The operator that a read leads to, across what commutes, and that should have INT8 and has not; None if none.
 
     One whose own weight or output is in float counts where `insert` would quantise it, not where it found that another
@@ -313,5 +313,5 @@ def _lacking(subject: Subject, use: Use) -> Node | None:
     return None
 
 
-def _ends_in_int8(subject: Subject, node: Node) -> bool:
+def _ends_in_int8(subject: LintContext, node: Node) -> bool:
     return id(node) in subject.readers and any(name in subject.view.pairs for name in node.outputs)

@@ -11,8 +11,8 @@ import numpy as np
 from qdqtool.graph.edit import TRACE
 from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_rank
-from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.lint_context import Subject, number_of, sources
+from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.lint_context import LintContext, number_of, sources
 from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.passes.insert import ESTIMATED
 
@@ -21,7 +21,7 @@ _CALIBRATE = "qdqtool insert --requantize --data calibrates it"
 
 
 @check("Q010", "scale-value", "error")
-def scale_value(subject: Subject) -> Iterator[Fault]:
+def scale_value(subject: LintContext) -> Iterator[CheckFault]:
     """A scale that is zero, negative, NaN, infinite, or so small that it is denormal.
 
     TensorRT's importer asks for positive scales ("Scale coefficients must all be positive"). A denormal one is taken
@@ -33,18 +33,18 @@ def scale_value(subject: Subject) -> Iterator[Fault]:
             continue
         value = scale.astype(np.float32)
         if not np.isfinite(value).all():
-            yield Fault(pair.tensor, "its scale is not finite", _CALIBRATE)
+            yield CheckFault(pair.tensor, "its scale is not finite", _CALIBRATE)
         elif (value <= 0).any():
             kind = "negative" if (value < 0).any() else "zero"
-            yield Fault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", _CALIBRATE)
+            yield CheckFault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", _CALIBRATE)
         elif scale.dtype == np.float32 and (value < _TINY).any():
-            yield Fault(
+            yield CheckFault(
                 pair.tensor, "its scale is denormal: zero on a device that flushes", _CALIBRATE, severity="warning"
             )
 
 
 @check("Q029", "pair-computes", "error")
-def pair_computes(subject: Subject) -> Iterator[Fault]:
+def pair_computes(subject: LintContext) -> Iterator[CheckFault]:
     """A Q and its DQ with different scales: the pair multiplies what goes through it.
 
     No cache can say that, and TensorRT's rewrites take a pair for a rounding only.
@@ -55,11 +55,11 @@ def pair_computes(subject: Subject) -> Iterator[Fault]:
         into, back = (subject.constant(node.inputs[1]) for node in (pair.quantize, pair.dequantize))
         if into is not None and back is not None and into.tobytes() != back.tobytes():
             text = f"its Q has the scale {_number(into)}, its DQ {_number(back)}: the pair computes"
-            yield Fault(pair.tensor, text, "multiply outside of the pair")
+            yield CheckFault(pair.tensor, text, "multiply outside of the pair")
 
 
 @check("Q011", "scale-computed", "error")
-def scale_computed(subject: Subject) -> Iterator[Fault]:
+def scale_computed(subject: LintContext) -> Iterator[CheckFault]:
     """A scale that is no constant of the graph.
 
     TensorRT needs it when it builds: an initialiser, a Constant, or a Constant behind a Cast.
@@ -67,11 +67,11 @@ def scale_computed(subject: Subject) -> Iterator[Fault]:
     for pair in _pairs(subject):
         node = pair.quantize or pair.dequantize
         if not subject.view.is_constant(node.inputs[1]):
-            yield Fault(pair.tensor, f"its scale {node.inputs[1]} is computed", "fold constants, or export the scale")
+            yield CheckFault(pair.tensor, f"its scale {node.inputs[1]} is computed", "fold constants, or export the scale")
 
 
 @check("Q012", "axis", "error")
-def axis(subject: Subject) -> Iterator[Fault]:
+def axis(subject: LintContext) -> Iterator[CheckFault]:
     """Scales per channel where TensorRT takes one, along another axis than it takes, or not one for each channel.
 
     Activations have one scale. Weights have one per output channel: axis 0 of a convolution and of a Gemm with
@@ -82,7 +82,7 @@ def axis(subject: Subject) -> Iterator[Fault]:
         for pair in pairs:
             scale = subject.scale_of(pair)
             if scale is not None and scale.size > 1:
-                yield Fault(name, f"{scale.size} scales on an activation, TensorRT takes one", _CALIBRATE)
+                yield CheckFault(name, f"{scale.size} scales on an activation, TensorRT takes one", _CALIBRATE)
     taken = {id(node): rule.axis for node, rule in nodes_of(subject.view, subject.rules, subject.rules.weights)}  # type: ignore[type-var]
     for node, index in subject.weighted:
         behind = subject.pair_of.get(node.inputs[index])
@@ -92,12 +92,12 @@ def axis(subject: Subject) -> Iterator[Fault]:
 
 
 def _weight_axis(
-    subject: Subject,
+    subject: LintContext,
     node: Node,
     pair: Pair,
     scale: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
     takes: int | None,
-) -> Iterator[Fault]:
+) -> Iterator[CheckFault]:
     todo = "qdqtool insert on the FP32 model scales weights along the right axis"
     half = pair.quantize or pair.dequantize
     given = number_of(half, "axis", 1)
@@ -105,24 +105,24 @@ def _weight_axis(
     if rank is None or scale.ndim != 1:
         return
     if not -rank <= given < rank:
-        yield Fault(pair.tensor, f"its scales lie along axis {given}, but it has {rank} axes", todo)
+        yield CheckFault(pair.tensor, f"its scales lie along axis {given}, but it has {rank} axes", todo)
         return
     tensor = subject.view.constant_tensor(half.inputs[0])
     if tensor is not None and tensor.dims[given] != scale.size:
-        yield Fault(pair.tensor, f"{scale.size} scales along an axis of {tensor.dims[given]}", todo)
+        yield CheckFault(pair.tensor, f"{scale.size} scales along an axis of {tensor.dims[given]}", todo)
     if takes is None:
         text = (
             f"scales along axis {given} of the weight of {node.op} {node.name}: sources differ on what TensorRT takes"
         )
-        yield Fault(pair.tensor, text, "one scale for the whole tensor is right under all", severity="warning")
+        yield CheckFault(pair.tensor, text, "one scale for the whole tensor is right under all", severity="warning")
     elif given % rank != takes % rank:
         text = f"scales along axis {given % rank} of the weight of {node.op} {node.name}"
         text += f", TensorRT takes axis {takes % rank}"
-        yield Fault(pair.tensor, text, todo)
+        yield CheckFault(pair.tensor, text, todo)
 
 
 @check("Q020", "unequal-scales", "warning")
-def unequal_scales(subject: Subject) -> Iterator[Fault]:
+def unequal_scales(subject: LintContext) -> Iterator[CheckFault]:
     """Scales that differ where values only move: around Concat, MaxPool, Reshape and kin, or twice on one tensor.
 
     With one scale for all, such an operator runs on the integers and costs nothing, and parallel convolutions of one
@@ -132,10 +132,10 @@ def unequal_scales(subject: Subject) -> Iterator[Fault]:
     for where, what, members in unequal_classes(subject):
         values = sorted({_shown(subject, pair) for pair in members})
         text = f"{what} with the scales {', '.join(values[:4])}" + (", ..." if len(values) > 4 else "")
-        yield Fault(where, text, "qdqtool lint --fix gives all of them the largest scale", fixable=True)
+        yield CheckFault(where, text, "qdqtool lint --fix gives all of them the largest scale", fixable=True)
 
 
-def unequal_classes(subject: Subject) -> Iterator[tuple[str, str, list[Pair]]]:
+def unequal_classes(subject: LintContext) -> Iterator[tuple[str, str, list[Pair]]]:
     """Place, what meets there, and the pairs that should have one scale and have not."""
     for name, pairs in subject.activation_pairs.items():
         if name not in subject.cuts and _differ(subject, pairs):
@@ -154,7 +154,7 @@ def unequal_classes(subject: Subject) -> Iterator[tuple[str, str, list[Pair]]]:
                 yield node.name, node.op, members
 
 
-def _around(subject: Subject, node: Node, inputs: list[str], *, outputs: bool = True) -> list[Pair]:
+def _around(subject: LintContext, node: Node, inputs: list[str], *, outputs: bool = True) -> list[Pair]:
     """The pairs that bring INT8 to the inputs of a node, and those on its outputs."""
     found = [pair for name in inputs for pair in subject.carriers(name) or ()]
     for name in node.outputs if outputs else ():
@@ -163,19 +163,19 @@ def _around(subject: Subject, node: Node, inputs: list[str], *, outputs: bool = 
     return found
 
 
-def _same_before(subject: Subject, node: Node) -> bool:
+def _same_before(subject: LintContext, node: Node) -> bool:
     """Whether the difference was there before the node: only one input, whose own pairs differ already."""
     inside = [pair for name in sources(node) for pair in subject.carriers(name) or ()]
     outside = [pair for name in node.outputs for pair in subject.activation_pairs.get(name, [])]
     return len(sources(node)) == 1 and _differ(subject, inside) and not outside
 
 
-def _differ(subject: Subject, pairs: list[Pair]) -> bool:
+def _differ(subject: LintContext, pairs: list[Pair]) -> bool:
     scales = (subject.scale_of(pair) for pair in pairs)
     return len({scale.tobytes() for scale in scales if scale is not None and scale.size == 1}) > 1
 
 
-def _shown(subject: Subject, pair: Pair) -> str:
+def _shown(subject: LintContext, pair: Pair) -> str:
     scale = subject.scale_of(pair)
     return "?" if scale is None else _number(scale)
 
@@ -185,7 +185,7 @@ def _number(scale: np.ndarray[Any, Any]) -> str:
 
 
 @check("Q021", "half-scale", "note")
-def half_scale(subject: Subject) -> Iterator[Fault]:
+def half_scale(subject: LintContext) -> Iterator[CheckFault]:
     """A scale in FP16 or BF16.
 
     TensorRT reads such scales from 9 on; before, they must be FP32. A calibration cache holds FP32 in any case.
@@ -195,11 +195,11 @@ def half_scale(subject: Subject) -> Iterator[Fault]:
         scale = subject.scale_of(pair)
         if scale is not None and (scale.dtype == np.float16 or scale.dtype.name == "bfloat16"):
             text = f"its scale is {scale.dtype.name}, which TensorRT reads from 9 on"
-            yield Fault(pair.tensor, text, "export scales in FP32", severity="error" if old else None)
+            yield CheckFault(pair.tensor, text, "export scales in FP32", severity="error" if old else None)
 
 
 @check("Q023", "estimated-scale", "warning")
-def estimated_scale(subject: Subject) -> Iterator[Fault]:
+def estimated_scale(subject: LintContext) -> Iterator[CheckFault]:
     """A scale that `insert` estimated from the model itself: no data was seen for it.
 
     It is a beginning for fine-tuning, not for use: `peel` refuses it without `--allow-estimated`.
@@ -209,9 +209,9 @@ def estimated_scale(subject: Subject) -> Iterator[Fault]:
             node = pair.quantize or pair.dequantize
             trace = {entry.key: entry.value for entry in node.proto.metadata_props}
             if trace.get(TRACE + "origin") == "estimated" or node.inputs[1].startswith(name + ESTIMATED):
-                yield Fault(name, "its scale was estimated without data", _CALIBRATE)
+                yield CheckFault(name, "its scale was estimated without data", _CALIBRATE)
 
 
-def _pairs(subject: Subject) -> Iterator[Pair]:
+def _pairs(subject: LintContext) -> Iterator[Pair]:
     for pairs in subject.view.pairs.values():
         yield from pairs

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Pair
-from qdqtool.linting.checks import Fault, check
-from qdqtool.linting.lint_context import Subject
+from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.lint_context import LintContext
 
 _AGAIN = "qdqtool insert on the FP32 model with --data quantises to symmetric int8"
 # Types that pass through untouched: none of INT8's rules holds for them.
@@ -18,7 +18,7 @@ _OTHER_WORLDS = ("float8", "int4", "uint4", "float4", "int2", "uint2")
 
 
 @check("Q003", "loose-end", "error")
-def loose_end(subject: Subject) -> Iterator[Fault]:
+def loose_end(subject: LintContext) -> Iterator[CheckFault]:
     """A QuantizeLinear without a DequantizeLinear behind it, or a DequantizeLinear whose integers no Q made.
 
     TensorRT takes Q and DQ as pairs, or a DQ on stored integers; it refuses a graph in which an operator reads the
@@ -28,23 +28,23 @@ def loose_end(subject: Subject) -> Iterator[Fault]:
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     for node in view.every:
         if node.op == QUANTIZE and id(node) not in paired:
-            unread = not view.readers(node.outputs[0]) and not view.is_output(node.outputs[0])
+            unread = not view.consumers(node.outputs[0]) and not view.is_output(node.outputs[0])
             what = "nobody reads" if unread else "no DQ reads"
             message = f"its Q {node.name} makes integers that {what}, which TensorRT refuses"
-            yield Fault(node.inputs[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", unread)
+            yield CheckFault(node.inputs[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", unread)
         if node.op == DEQUANTIZE and id(node) not in paired and node.inputs[0] not in view.inputs:
-            maker = view.producer.get(node.inputs[0])
+            maker = view.producers.get(node.inputs[0])
             made = "a body around this graph" if maker is None else f"{maker.op} {maker.name}"
-            yield Fault(node.outputs[0], f"DQ {node.name} reads integers that {made} makes, not a Q", _AGAIN)
+            yield CheckFault(node.outputs[0], f"DQ {node.name} reads integers that {made} makes, not a Q", _AGAIN)
     for pairs in view.pairs.values():
         for pair in pairs:
-            if pair.quantize is not None and (uses := view.readers(pair.quantize.outputs[0])):
+            if pair.quantize is not None and (uses := view.consumers(pair.quantize.outputs[0])):
                 reader = uses[0].node
-                yield Fault(pair.tensor, f"{reader.op} {reader.name} reads the integers of its Q itself", _AGAIN)
+                yield CheckFault(pair.tensor, f"{reader.op} {reader.name} reads the integers of its Q itself", _AGAIN)
 
 
 @check("Q004", "asymmetric", "error")
-def asymmetric(subject: Subject) -> Iterator[Fault]:
+def asymmetric(subject: LintContext) -> Iterator[CheckFault]:
     """A zero point that is not zero: asymmetric quantisation.
 
     TensorRT's INT8 is symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is symmetric in
@@ -59,11 +59,11 @@ def asymmetric(subject: Subject) -> Iterator[Fault]:
             shown = (
                 f"{int(zero.reshape(-1)[0])}" if zero.size == 1 else f"up to {int(np.abs(zero.astype(np.int64)).max())}"
             )
-            yield Fault(pair.tensor, f"asymmetric: its zero point is {shown}, TensorRT takes 0 only", _AGAIN)
+            yield CheckFault(pair.tensor, f"asymmetric: its zero point is {shown}, TensorRT takes 0 only", _AGAIN)
 
 
 @check("Q005", "not-int8", "error")
-def not_int8(subject: Subject) -> Iterator[Fault]:
+def not_int8(subject: LintContext) -> Iterator[CheckFault]:
     """Quantised to uint8 or 16 bits, or by a Q without a zero point, which ONNX takes for uint8.
 
     TensorRT reads int8 only. With the zero point 128 throughout, uint8 holds the same numbers as int8 with 0:
@@ -74,7 +74,7 @@ def not_int8(subject: Subject) -> Iterator[Fault]:
         zero = _zero_point(subject, pair)
         if zero is None:
             if pair.quantize is not None and _without_zero_point(pair.quantize):
-                yield Fault(
+                yield CheckFault(
                     pair.tensor,
                     "its Q has no zero point: uint8 in ONNX, int8 in TensorRT",
                     "give the Q and its DQ an int8 zero point of 0",
@@ -85,11 +85,11 @@ def not_int8(subject: Subject) -> Iterator[Fault]:
             continue
         shifted = zero.dtype == np.uint8 and bool(np.all(zero == 128)) and _may_be_shifted(pair)
         todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _AGAIN
-        yield Fault(pair.tensor, f"quantised to {zero.dtype}, TensorRT takes int8", todo, shifted)
+        yield CheckFault(pair.tensor, f"quantised to {zero.dtype}, TensorRT takes int8", todo, shifted)
 
 
 @check("Q006", "int32-bias", "error")
-def integer_bias(subject: Subject) -> Iterator[Fault]:
+def integer_bias(subject: LintContext) -> Iterator[CheckFault]:
     """A bias behind Q/DQ: stored as int32 with a DQ, or rounded by a pair.
 
     TensorRT wants the bias in float and quantises it inside, with scale = scale of the input * scale of the weight;
@@ -103,11 +103,11 @@ def integer_bias(subject: Subject) -> Iterator[Fault]:
         if pair is not None and subject.view.is_constant(pair.tensor):
             stored = "int32 behind a DQ" if pair.quantize is None else "rounded by a pair"
             todo = "qdqtool lint --fix stores it in float"
-            yield Fault(pair.tensor, f"the bias of {node.op} {node.name} is {stored}", todo, fixable=True)
+            yield CheckFault(pair.tensor, f"the bias of {node.op} {node.name} is {stored}", todo, fixable=True)
 
 
 @check("Q022", "dq-only-input", "warning")
-def dequantised_input(subject: Subject) -> Iterator[Fault]:
+def dequantised_input(subject: LintContext) -> Iterator[CheckFault]:
     """A DequantizeLinear on an input of the network: an activation without a Q.
 
     The network is fed integers. TensorRT runs that with an INT8 input binding; no calibration cache can say it, and
@@ -116,11 +116,11 @@ def dequantised_input(subject: Subject) -> Iterator[Fault]:
     for node in subject.view.every:
         if node.op == DEQUANTIZE and node.inputs and node.inputs[0] in subject.view.inputs:
             message = f"an integer input that DQ {node.name} reads without a Q before it"
-            yield Fault(node.inputs[0], message, "export the model with a float input")
+            yield CheckFault(node.inputs[0], message, "export the model with a float input")
 
 
 @check("Q024", "pair-in-body", "error")
-def pair_in_body(subject: Subject) -> Iterator[Fault]:
+def pair_in_body(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ inside the body of If, Loop or Scan, or inside a local function.
 
     TensorRT runs such bodies in float. Functions are written out by the importer, but no tool can name a tensor in
@@ -129,31 +129,31 @@ def pair_in_body(subject: Subject) -> Iterator[Fault]:
     for body in subject.view.bodies():
         number = sum(node.op in (QUANTIZE, DEQUANTIZE) for node in body.every)
         if number:
-            yield Fault(body.scope, f"{number} Q/DQ nodes in a body of control flow", "export bodies in float")
+            yield CheckFault(body.scope, f"{number} Q/DQ nodes in a body of control flow", "export bodies in float")
     for function in subject.proto.functions:
         number = sum(proto.op_type in (QUANTIZE, DEQUANTIZE) for proto in function.node)
         if number:
             todo = "write functions out first: onnx.inliner.inline_local_functions"
-            yield Fault(function.name, f"{number} Q/DQ nodes in a local function", todo, severity="warning")
+            yield CheckFault(function.name, f"{number} Q/DQ nodes in a local function", todo, severity="warning")
 
 
 @check("Q025", "integer-operator", "error")
-def integer_operator(subject: Subject) -> Iterator[Fault]:
+def integer_operator(subject: LintContext) -> Iterator[CheckFault]:
     """An operator on integers, such as QLinearConv or DynamicQuantizeLinear.
 
     TensorRT imports none of them: INT8 is written with Q/DQ around float operators.
     """
     for node in subject.view.every:
         if node.op.rpartition("::")[2] in subject.words.integer:
-            yield Fault(node.name, f"TensorRT imports no {node.op}", "quantise with Q/DQ: qdqtool insert")
+            yield CheckFault(node.name, f"TensorRT imports no {node.op}", "quantise with Q/DQ: qdqtool insert")
 
 
-def _all_pairs(subject: Subject) -> Iterator[Pair]:
+def _all_pairs(subject: LintContext) -> Iterator[Pair]:
     for pairs in subject.view.pairs.values():
         yield from pairs
 
 
-def _zero_point(subject: Subject, pair: Pair) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None:
+def _zero_point(subject: LintContext, pair: Pair) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None:
     """The zero point of either half; for stored integers without one a zero of their type."""
     for node in (pair.quantize, pair.dequantize):
         if node is not None and len(node.inputs) > 2 and node.inputs[2]:

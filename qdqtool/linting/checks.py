@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from qdqtool.errors import QdqError
 from qdqtool.linting.finding import Finding, Severity
-from qdqtool.linting.lint_context import Subject
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.trtversion import in_range
 
 # The modules whose checks are known; each fills the register when it is imported.
@@ -22,7 +22,7 @@ _ROOMS = ("check_dla", "check_kernels", "check_model", "check_places", "check_sc
 
 
 @dataclass(frozen=True)
-class Fault:
+class CheckFault:
     """What a check says of one place; the rest of the finding is the check's own.
 
     Attributes:
@@ -40,7 +40,7 @@ class Fault:
     severity: Severity | None = None
 
 
-Look = Callable[[Subject], Iterable[Fault]]
+Look = Callable[[LintContext], Iterable[CheckFault]]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Check:
         """The first sentence of it."""
         return " ".join(self.explanation.partition("\n\n")[0].split())
 
-    def findings(self, subject: Subject) -> list[Finding]:
+    def findings(self, subject: LintContext) -> list[Finding]:
         """What it finds, each place once; nothing where it does not hold for the target or version."""
         if subject.target not in self.targets or (self.trt and not in_range(subject.version, self.trt)):
             return []
@@ -135,6 +135,6 @@ def check_named(code: str) -> Check:
     raise QdqError(code or "''", f"no check has this code{hint}", f"codes are {min(known)} to {max(known)}")
 
 
-def run_checks(subject: Subject, checks: Iterable[Check]) -> list[Finding]:
+def run_checks(subject: LintContext, checks: Iterable[Check]) -> list[Finding]:
     """What the checks find in a model, by code and then in the order of the graph."""
     return [finding for one in checks for finding in one.findings(subject)]

@@ -19,11 +19,11 @@ from qdqtool.linting.check_places import decode_reads, idle_pairs, residual_read
 from qdqtool.linting.check_scales import unequal_classes
 from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
-from qdqtool.linting.lint_context import Subject
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.passes.rename import rename_tensors, tensor_names
 
 # A repair edits the graph of a subject and says what it did; what it is given can be repaired.
-Repair = Callable[[Subject, Sequence[Finding]], str]
+Repair = Callable[[LintContext, Sequence[Finding]], str]
 # These change names that callers use, so `--fix` does them only where their code is given.
 BY_CODE_ONLY = frozenset({"Q017"})
 _ROUNDS = 8  # one repair may bring another's turn: a pair behind a pair
@@ -37,7 +37,7 @@ class Repaired:
     renamed: Mapping[str, str]
 
 
-def repair(subject: Subject, checks: Iterable[Check], codes: Sequence[str]) -> Repaired:
+def repair(subject: LintContext, checks: Iterable[Check], codes: Sequence[str]) -> Repaired:
     """Repair a model in place.
 
     Args:
@@ -78,7 +78,7 @@ def _wanted(checks: Iterable[Check], codes: Sequence[str]) -> list[Check]:
     return [check_named(code) for code in dict.fromkeys(codes)]
 
 
-def _repair_one(subject: Subject, check: Check) -> str:
+def _repair_one(subject: LintContext, check: Check) -> str:
     """What was done about the findings of one check; "" where nothing was, and the subject still holds."""
     found = [finding for finding in check.findings(subject) if finding.fixable]
     said = REPAIRS[check.code](subject, found) if found else ""
@@ -88,7 +88,7 @@ def _repair_one(subject: Subject, check: Check) -> str:
 # ---------------------------------------------------------------------- pairs that go
 
 
-def _unpair(subject: Subject, uses: Iterable[Use]) -> str:
+def _unpair(subject: LintContext, uses: Iterable[Use]) -> str:
     """Let reads have the float tensor; pairs that nobody reads any more go, and their constants with them."""
     view, editor = subject.view, Editor(subject.view)
     number = 0
@@ -124,7 +124,7 @@ def _drop_unread(view: GraphView, editor: Editor) -> list[Node]:
     return list(gone.values())
 
 
-def _drop_constants(subject: Subject, names: Collection[str]) -> None:
+def _drop_constants(subject: LintContext, names: Collection[str]) -> None:
     """Those of the given scales, zero points and stored integers that nobody reads any more."""
     view = GraphView(subject.proto.graph, subject.folder)
     read = {name for node in view.every for name in (*node.inputs, *captured_names(node))}
@@ -133,29 +133,29 @@ def _drop_constants(subject: Subject, names: Collection[str]) -> None:
     editor = Editor(view)
     editor.drop_initializers(name for name in lost if name in view.initializers)
     for name in sorted(lost):
-        node = view.producer.get(name)
+        node = view.producers.get(name)
         if node is not None and node.op == "Constant":
             editor.remove_node(node)
     editor.commit()
 
 
-def _join_fusion(subject: Subject, found: Sequence[Finding]) -> str:
+def _join_fusion(subject: LintContext, found: Sequence[Finding]) -> str:
     return _unpair(subject, [use for _, use, _ in split_reads(subject)])
 
 
-def _free_residual(subject: Subject, found: Sequence[Finding]) -> str:
+def _free_residual(subject: LintContext, found: Sequence[Finding]) -> str:
     return _unpair(subject, [fused for _, fused, other in residual_reads(subject) if fused is not None and other])
 
 
-def _free_sizes(subject: Subject, found: Sequence[Finding]) -> str:
+def _free_sizes(subject: LintContext, found: Sequence[Finding]) -> str:
     return _unpair(subject, [use for _, use in shape_reads(subject)])
 
 
-def _free_decode(subject: Subject, found: Sequence[Finding]) -> str:
+def _free_decode(subject: LintContext, found: Sequence[Finding]) -> str:
     return _unpair(subject, [use for _, use, _ in decode_reads(subject)])
 
 
-def _free_heads(subject: Subject, found: Sequence[Finding]) -> str:
+def _free_heads(subject: LintContext, found: Sequence[Finding]) -> str:
     """The float weight for heads, and the float tensor where no INT8 operator reads the pair beside them."""
     names = {finding.where for finding in found}
     keys = {head.key for head in subject.heads if head.name in names}
@@ -166,20 +166,20 @@ def _free_heads(subject: Subject, found: Sequence[Finding]) -> str:
     return said
 
 
-def _free_idle(subject: Subject, found: Sequence[Finding]) -> str:
+def _free_idle(subject: LintContext, found: Sequence[Finding]) -> str:
     names = {finding.where for finding in found}
     pairs = [pair for name, pair, _ in idle_pairs(subject) if name in names]
     return _unpair(subject, [use for pair in pairs for use in subject.through(pair)])
 
 
-def _drop_loose(subject: Subject, found: Sequence[Finding]) -> str:
+def _drop_loose(subject: LintContext, found: Sequence[Finding]) -> str:
     return _unpair(subject, [])
 
 
 # ---------------------------------------------------------------------- values
 
 
-def _float_bias(subject: Subject, found: Sequence[Finding]) -> str:
+def _float_bias(subject: LintContext, found: Sequence[Finding]) -> str:
     """Float initialisers in place of biases behind a DQ; pairs on float ones taken away."""
     view, names = subject.view, {finding.where for finding in found}
     pairs = [pair for name, pairs in view.pairs.items() if name in names for pair in pairs]
@@ -200,7 +200,7 @@ def _float_bias(subject: Subject, found: Sequence[Finding]) -> str:
     return f"{len(stored or names)} biases are stored in float"
 
 
-def _as_int8(subject: Subject, found: Sequence[Finding]) -> str:
+def _as_int8(subject: LintContext, found: Sequence[Finding]) -> str:
     """uint8 with the zero point 128 as int8 with 0: q - 128 is the same number."""
     view, names = subject.view, {finding.where for finding in found}
     editor, old, zeros = Editor(view), set[str](), dict[tuple[int, ...], str]()
@@ -228,7 +228,7 @@ def _as_int8(subject: Subject, found: Sequence[Finding]) -> str:
     return f"{len(names)} tensors are int8 in place of uint8, the same numbers"
 
 
-def _shift_stored(subject: Subject, editor: Editor, node: Node) -> None:
+def _shift_stored(subject: LintContext, editor: Editor, node: Node) -> None:
     stored = subject.constant(node.inputs[0])
     if stored is None:
         raise QdqError(node.inputs[0], "stored integers that cannot be read", "fold constants first")
@@ -237,7 +237,7 @@ def _shift_stored(subject: Subject, editor: Editor, node: Node) -> None:
     editor.reroute(Use(node, 0), editor.add_initializer(name, np.ascontiguousarray(value)))
 
 
-def _equalise(subject: Subject, found: Sequence[Finding]) -> str:
+def _equalise(subject: LintContext, found: Sequence[Finding]) -> str:
     """The largest scale for all pairs that must have one; classes that overlap are taken together."""
     classes = _merged(subject, [members for _, _, members in unequal_classes(subject)])
     editor, old = Editor(subject.view), set[str]()
@@ -247,7 +247,7 @@ def _equalise(subject: Subject, found: Sequence[Finding]) -> str:
     return f"{number} Q/DQ nodes have the largest scale of those around them"
 
 
-def _merged(subject: Subject, classes: Iterable[list[Pair]]) -> list[list[Pair]]:
+def _merged(subject: LintContext, classes: Iterable[list[Pair]]) -> list[list[Pair]]:
     """Classes without overlap, each with all pairs of the Qs that it has."""
     every = [pair for pairs in subject.activation_pairs.values() for pair in pairs]
     sets: list[dict[int, Pair]] = []
@@ -261,7 +261,7 @@ def _merged(subject: Subject, classes: Iterable[list[Pair]]) -> list[list[Pair]]
     return [list(one.values()) for one in sets]
 
 
-def _one_scale(subject: Subject, editor: Editor, members: list[Pair], old: set[str]) -> int:
+def _one_scale(subject: LintContext, editor: Editor, members: list[Pair], old: set[str]) -> int:
     """Give a class its largest scale; how many nodes have another one now. Names of scales left go to `old`."""
     scales = {id(pair): scale for pair in members if (scale := subject.scale_of(pair)) is not None and scale.size == 1}
     top = max((pair for pair in members if id(pair) in scales), key=lambda pair: float(scales[id(pair)].reshape(-1)[0]))
@@ -282,7 +282,7 @@ def _one_scale(subject: Subject, editor: Editor, members: list[Pair], old: set[s
 # ---------------------------------------------------------------------- names
 
 
-def _without_colons(subject: Subject, found: Sequence[Finding]) -> str:
+def _without_colons(subject: LintContext, found: Sequence[Finding]) -> str:
     names = rename_tensors(subject.proto, sanitised(tensor_names(subject.proto)))
     face = [value.name for value in (*subject.proto.graph.input, *subject.proto.graph.output)]
     changed = [f"{old} is now {new}" for old, new in names.items() if new in face]
@@ -290,7 +290,7 @@ def _without_colons(subject: Subject, found: Sequence[Finding]) -> str:
     return f"{len(names)} tensors have '_' for ':' in their names, so a cache must be renamed too{told}"
 
 
-def _name_nodes(subject: Subject, found: Sequence[Finding]) -> str:
+def _name_nodes(subject: LintContext, found: Sequence[Finding]) -> str:
     editor = Editor(subject.view)
     taken = {node.proto.name for node in subject.view.every}
     number = 0

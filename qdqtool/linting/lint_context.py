@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Target = Literal["gpu", "dla"]
 
 
-class Subject:
+class LintContext:
     """One model, target and version, and what follows from them.
 
     Attributes:
@@ -59,9 +59,9 @@ class Subject:
         self.version = version or max(release.version for release in RELEASES)
         self.view = GraphView(proto.graph, folder)
 
-    def again(self) -> Subject:
+    def again(self) -> LintContext:
         """The same model after an edit: only the rules are carried over."""
-        new = Subject(self.proto, self.folder, self.target, self.asked, self.platform)
+        new = LintContext(self.proto, self.folder, self.target, self.asked, self.platform)
         new.rules, new.words = self.rules, self.words
         return new
 
@@ -209,7 +209,7 @@ class Subject:
             if pair is not None:
                 found[id(pair)] = pair
                 continue
-            maker = self.view.producer.get(tensor)
+            maker = self.view.producers.get(tensor)
             if maker is None or id(maker) not in self.commuting or self.view.is_constant(tensor):
                 return None
             stack += sources(maker)
@@ -218,7 +218,7 @@ class Subject:
     def through(self, pair: Pair) -> list[Use]:
         """The reads that go through one pair directly."""
         output = pair.dequantize.outputs[0]
-        return [use for use in self.view.readers(self.view.root(output)) if use.node.inputs[use.index] == output]
+        return [use for use in self.view.consumers(self.view.root(output)) if use.node.inputs[use.index] == output]
 
     def onward(self, uses: list[Use]) -> Iterator[Use]:
         """Reads, and those behind the nodes that commute among them, until none is left."""
@@ -229,7 +229,7 @@ class Subject:
                 continue
             seen.add((id(use.node), use.index))
             if id(use.node) in self.commuting and use.node.inputs[use.index] in sources(use.node):
-                stack += [later for name in use.node.outputs if name for later in self.view.readers(name)]
+                stack += [later for name in use.node.outputs if name for later in self.view.consumers(name)]
             else:
                 yield use
 

@@ -73,7 +73,7 @@ def _compile(name: str, text: str) -> Pattern:
 
 def find_composite(view: GraphView, patterns: tuple[Pattern, ...], entry: str) -> Found | None:
     """The composite whose x is the tensor `entry`, where nothing outside of it reads x or what is inside; else None."""
-    ops = tuple(sorted(use.node.op for use in view.readers(entry)))
+    ops = tuple(sorted(use.node.op for use in view.consumers(entry)))
     if view.is_output(entry) or entry in view.captured:
         return None
     for pattern in patterns:
@@ -94,7 +94,7 @@ def _bindings(
         return
     op, inputs, output = pattern.nodes[at]
     anchor = next(name for name in inputs if name in names)
-    for use in view.readers(names[anchor]):
+    for use in view.consumers(names[anchor]):
         if use.node.op != op or use.node in nodes:
             continue
         for order in (inputs, inputs[::-1]) if op in _COMMUTATIVE else (inputs,):
@@ -125,6 +125,6 @@ def _agrees(view: GraphView, pattern: Pattern, node: Node, inputs: tuple[str, ..
 def _closed(view: GraphView, pattern: Pattern, names: dict[str, str], nodes: tuple[Node, ...]) -> Found | None:
     inside = [names[output] for _, _, output in pattern.nodes if output != pattern.output]
     for name in (names["x"], *inside):
-        if view.is_output(name) or name in view.captured or any(use.node not in nodes for use in view.readers(name)):
+        if view.is_output(name) or name in view.captured or any(use.node not in nodes for use in view.consumers(name)):
             return None
     return Found(nodes, names[pattern.output])

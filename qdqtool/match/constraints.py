@@ -11,10 +11,10 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import RuleBook, Step
 
-Constraint = Callable[[Site], bool]
+Constraint = Callable[[MatchSite], bool]
 _CONSTRAINTS: dict[str, Constraint] = {}
 
 
@@ -54,26 +54,26 @@ def reason_of(name: str) -> str:
 
 
 @constraint
-def weight(site: Site) -> bool:
+def weight(site: MatchSite) -> bool:
     """It has no constant float32 weight."""
     index = weight_index(site.view, site.node)
     return index is not None and weight_type(site.view, site.node.inputs[index]) == onnx.TensorProto.FLOAT
 
 
 @constraint
-def depthwise(site: Site) -> bool:
+def depthwise(site: MatchSite) -> bool:
     """It is no depthwise convolution with a constant float32 weight."""
     return weight(site) and is_depthwise(site.view, site.node)
 
 
 @constraint
-def bias(site: Site) -> bool:
+def bias(site: MatchSite) -> bool:
     """The other operand is no constant with one value per output channel."""
     return per_channel(site)
 
 
 @constraint
-def per_channel(site: Site) -> bool:
+def per_channel(site: MatchSite) -> bool:
     """The other operand is no constant with one value per channel."""
     others = site.others()
     if len(others) != 1 or not site.view.is_constant(others[0]):
@@ -85,7 +85,7 @@ def per_channel(site: Site) -> bool:
     return not wide or wide == [_channel_axis(site)]
 
 
-def _channel_axis(site: Site) -> int:
+def _channel_axis(site: MatchSite) -> int:
     """The axis of output channels, counted from the last, of what the chain's first operator makes."""
     start = site.start or site.node
     if start.op in ("Gemm", "MatMul"):
@@ -94,7 +94,7 @@ def _channel_axis(site: Site) -> int:
 
 
 @constraint
-def inference(site: Site) -> bool:
+def inference(site: MatchSite) -> bool:
     """Its statistics are computed, as in training."""
     constant = all(site.view.is_constant(name) for name in site.node.inputs[1:])
     training = attribute(site.node, "training_mode", 0) or len([name for name in site.node.outputs if name]) > 1
@@ -102,14 +102,14 @@ def inference(site: Site) -> bool:
 
 
 @constraint
-def computed(site: Site) -> bool:
+def computed(site: MatchSite) -> bool:
     """An operand is constant."""
     names = [name for name in site.node.inputs if name]
     return len(names) >= 2 and not any(site.view.is_constant(name) for name in names)
 
 
 @constraint
-def spatial(site: Site) -> bool:
+def spatial(site: MatchSite) -> bool:
     """It does not average over two or more axes behind the batch."""
     axes = attribute(site.node, "axes")
     if axes is None and len(site.node.inputs) > 1 and site.node.inputs[1]:
@@ -119,25 +119,25 @@ def spatial(site: Site) -> bool:
 
 
 @constraint
-def nearest(site: Site) -> bool:
+def nearest(site: MatchSite) -> bool:
     """It interpolates between values."""
     return attribute(site.node, "mode", "nearest") == "nearest"
 
 
 @constraint
-def interpolating(site: Site) -> bool:
+def interpolating(site: MatchSite) -> bool:
     """It copies the nearest value."""
     return not nearest(site)
 
 
 @constraint
-def selects(site: Site) -> bool:
+def selects(site: MatchSite) -> bool:
     """What it takes, or the places it takes it from, is not of the needed kind."""
     return not site.view.is_constant(site.node.inputs[0]) and site.view.is_constant(site.node.inputs[1])
 
 
 @constraint
-def zero_or_copy(site: Site) -> bool:
+def zero_or_copy(site: MatchSite) -> bool:
     """It pads with a value that is not zero."""
     if attribute(site.node, "mode", "constant") != "constant":
         return True
@@ -148,25 +148,25 @@ def zero_or_copy(site: Site) -> bool:
 
 
 @constraint
-def transposed_weight(site: Site) -> bool:
+def transposed_weight(site: MatchSite) -> bool:
     """Its weight is not transposed."""
     return bool(attribute(site.node, "transB", 0))
 
 
 @constraint
-def plain_weight(site: Site) -> bool:
+def plain_weight(site: MatchSite) -> bool:
     """Its weight is transposed."""
     return not transposed_weight(site)
 
 
 @constraint
-def right_matrix(site: Site) -> bool:
+def right_matrix(site: MatchSite) -> bool:
     """Its weight is no matrix on the right."""
     return weight_index(site.view, site.node) == 1 and weight_rank(site.view, site.node.inputs[1]) == 2
 
 
 @constraint
-def residual(site: Site) -> bool:
+def residual(site: MatchSite) -> bool:
     """The Add fuses with its other branch, or has none that is computed."""
     from qdqtool.match.residual import fused_branch
 

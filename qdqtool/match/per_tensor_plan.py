@@ -53,7 +53,7 @@ def every_tensor(
 
 def _reads(view: GraphView, name: str, halves: Collection[int]) -> list[Read]:
     """The places that read the rounded tensor; none where all of them compute in FP16."""
-    uses = [use for use in view.readers(name) if use.node.op not in _SIZES]
+    uses = [use for use in view.consumers(name) if use.node.op not in _SIZES]
     rounded = any(id(use.node) not in halves for use in uses)
     return [Read(use.node.key, use.index) for use in uses] if rounded else []
 
@@ -80,9 +80,9 @@ def _decoding(view: GraphView, plan: Plan, floats: Collection[str]) -> set[int]:
     stay = frozenset(plan.float_nodes)
     heads = [head.key for head in plan.heads if head.key in stay and head.label in ("regression", "mixed")]
     found: set[int] = set()
-    stack = [name for key in heads for name in view.producer[key].outputs if name]
+    stack = [name for key in heads for name in view.producers[key].outputs if name]
     while stack:
-        for use in view.readers(stack.pop()):
+        for use in view.consumers(stack.pop()):
             node = use.node
             if id(node) not in found and weight_index(view, node) is None and _makes(node, floats):
                 found.add(id(node))

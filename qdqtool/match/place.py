@@ -13,7 +13,7 @@ from qdqtool.graph.weighted import is_product, weight_index, weight_type
 from qdqtool.match.constraints import constraint_named, operators, reason_of
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import Commute, Reader, RuleBook, Step, WeightAxis
 
 _AnyRule = Reader | Commute | WeightAxis
@@ -112,7 +112,7 @@ class Placer:
         while stack:
             use = stack.pop()
             tensor = self.view.root(use.node.inputs[use.index])
-            maker = self.view.maker(tensor)
+            maker = self.view.producer(tensor)
             sources = self._through(tensor, maker)
             if not sources or maker is None:
                 self._stand(tensor, use, rule, reason)
@@ -162,7 +162,7 @@ class Placer:
                 if group.residual is not None and group.start.key not in self.floats:
                     self._read(group.residual, group.rule, f"the skip of {group.residual.node.name} comes in as INT8")
                 continue
-            maker = self.view.maker(tensor)
+            maker = self.view.producer(tensor)
             rule = None if maker is None else self._rule("reader", maker)
             if maker is None or not isinstance(rule, Reader) or rule.when != "quantized-output":
                 continue
@@ -182,7 +182,7 @@ class Placer:
             if tensor in seen or tensor in self.sites:
                 continue
             seen.add(tensor)
-            maker = self.view.maker(tensor)
+            maker = self.view.producer(tensor)
             if maker is None or self.view.is_constant(tensor):
                 return False
             if isinstance(self._rule("commute", maker), Commute):
@@ -198,11 +198,11 @@ class Placer:
     def _pools_behind_groups(self) -> None:
         """A pair behind a pool is not needed where the pool's input got one for other readers."""
         for tensor in sorted(self.sites, key=lambda name: (self.view.level_of(name), name)):
-            maker = self.view.maker(tensor)
+            maker = self.view.producer(tensor)
             rule = None if maker is None else self._rule("commute", maker)
             if maker is not None and isinstance(rule, Commute) and rule.side == "after":
                 source = self.view.root(maker.inputs[0])
-                before = self.view.maker(source)
+                before = self.view.producer(source)
                 if source in self.sites or (before is not None and id(before) in self.carried):
                     reads = self.sites.pop(tensor)
                     self.carried.add(id(maker))
@@ -270,7 +270,7 @@ class Placer:
             return None
         key = kind, id(node)
         if key not in self._found:
-            site = Site(self.view, node, start=node)
+            site = MatchSite(self.view, node, start=node)
             fits = (rule for rule, step in candidates if not step.constraint or constraint_named(step.constraint)(site))
             self._found[key] = next(fits, None)
         return self._found[key]

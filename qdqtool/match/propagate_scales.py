@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.constraints import constraint_named, operators
 from qdqtool.match.groups import Group
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import Bound, Commute, RuleBook, Tie
 from qdqtool.scales import Scale
 
@@ -115,7 +115,7 @@ def nodes_of(view: GraphView, rules: RuleBook, kinds: Sequence[AnyRule]) -> Iter
             for op in operators(step, rules):
                 table.setdefault(op, []).append((rule, step.constraint))
     for node in view.nodes:
-        site = Site(view, node, start=node) if node.op in table else None
+        site = MatchSite(view, node, start=node) if node.op in table else None
         for rule, guard in table.get(node.op, ()):
             if site is not None and (not guard or constraint_named(guard)(site)):
                 yield node, rule
@@ -137,7 +137,7 @@ def check_coverage(
         QdqError: an INT8 operator whose input has no scale, named.
     """
     for key in int8_nodes:
-        node = view.producer[key]
+        node = view.producers[key]
         index = weight_index(view, node)
         name = "" if index is None else view.root(node.inputs[1 - index])
         if name and name not in coverage.scales:

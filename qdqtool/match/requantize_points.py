@@ -25,7 +25,7 @@ def possible_cuts(view: GraphView, rules: RuleBook) -> list[str]:
         if id(node) not in movers or node.op == "Concat":
             continue
         for name in filter(None, node.outputs):
-            readers = view.readers(name)
+            readers = view.consumers(name)
             if readers and not view.is_output(name) and all(use.node.op == "Concat" for use in readers):
                 found.append(name)
     return sorted(found, key=lambda name: (view.level_of(name), name))

@@ -7,7 +7,7 @@ import heapq
 
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 
 # How many nodes are looked at on the way back to the common ancestor: more than any residual block has, few enough
 # that long
@@ -20,7 +20,7 @@ _ACTIVATIONS = frozenset(
 )
 
 
-def fused_branch(site: Site) -> str | None:
+def fused_branch(site: MatchSite) -> str | None:
     """The operand of an Add that comes straight out of a weighted operator and fuses with it; None where neither can.
 
     With two candidates the one with more weighted operators back to the branches' common ancestor fuses: the skip, or
@@ -34,7 +34,7 @@ def fused_branch(site: Site) -> str | None:
     return able[1] if second > first else able[0]
 
 
-def able_branches(site: Site) -> list[str]:
+def able_branches(site: MatchSite) -> list[str]:
     """The operands of an Add, in order, that come straight out of a weighted operator and could fuse with it."""
     names = [site.view.root(name) for name in site.node.inputs[:2]]
     if names[0] == names[1]:
@@ -42,16 +42,16 @@ def able_branches(site: Site) -> list[str]:
     return [name for name in names if _ends_chain(site, name)]
 
 
-def _ends_chain(site: Site, name: str) -> bool:
+def _ends_chain(site: MatchSite, name: str) -> bool:
     """Whether `name` is made by a weighted operator, with nothing but what fuses between, and read by the Add alone."""
     view, reader, behind_activation = site.view, site.node, site.behind_activation
     while True:
         if view.is_output(name) or name in view.captured:
             return False
-        shared = any(use.node is not reader for use in view.readers(name))
+        shared = any(use.node is not reader for use in view.consumers(name))
         if shared and not (behind_activation and _gate_of(view, name, reader)):
             return False
-        node = view.maker(name)
+        node = view.producer(name)
         if node is None:
             return False
         if weight_index(view, node) is not None:
@@ -69,7 +69,7 @@ def _gated(view: GraphView, names: list[str]) -> list[str]:
     """For x * f(x) the one tensor x, where nothing else reads what lies inside of f; else both operands."""
     for name, other in (names, names[::-1]):
         while _read_once(view, other):
-            gate = view.maker(other)
+            gate = view.producer(other)
             if gate is None or gate.op not in _GATES:
                 break
             other = view.root(gate.inputs[0])
@@ -79,13 +79,13 @@ def _gated(view: GraphView, names: list[str]) -> list[str]:
 
 
 def _read_once(view: GraphView, name: str) -> bool:
-    return len(view.readers(name)) == 1 and not view.is_output(name) and name not in view.captured
+    return len(view.consumers(name)) == 1 and not view.is_output(name) and name not in view.captured
 
 
 def _gate_of(view: GraphView, name: str, mul: Node) -> bool:
     """Whether every reader of `name` but the Mul is the gate of that same Mul."""
     operands = [view.root(n) for n in mul.inputs if n and not view.is_constant(n)]
-    return mul.op == "Mul" and len(operands) == 2 and _gated(view, operands) == [name] and len(view.readers(name)) == 2
+    return mul.op == "Mul" and len(operands) == 2 and _gated(view, operands) == [name] and len(view.consumers(name)) == 2
 
 
 def branch_weights(view: GraphView, first: str, second: str) -> tuple[int, int]:
@@ -112,7 +112,7 @@ def branch_weights(view: GraphView, first: str, second: str) -> tuple[int, int]:
         if not heap:
             break
         _, name = heapq.heappop(heap)
-        branch, node = marks[name], view.maker(name)
+        branch, node = marks[name], view.producer(name)
         if branch == 3 or node is None:
             break
         counts[branch - 1] += weight_index(view, node) is not None

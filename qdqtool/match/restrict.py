@@ -63,7 +63,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
     kept: list[Point] = []
     refusals = [Refusal(name, "no-scale", "is all zero on the data") for name in sorted(lost)]
     for point in plan.weights:
-        sites = {read: activation_sites(view, view.producer[read.node], points) & lost for read in point.reads}
+        sites = {read: activation_sites(view, view.producers[read.node], points) & lost for read in point.reads}
         reads = tuple(read for read in point.reads if not sites[read])
         if reads:
             kept.append(replace(point, reads=reads))
@@ -109,7 +109,7 @@ def sites_behind(view: GraphView, name: str, points: Container[str]) -> set[str]
     sites: set[str] = set()
     while stack:
         tensor = stack.pop()
-        maker = view.maker(tensor)
+        maker = view.producer(tensor)
         if tensor in points or maker is None:
             sites.add(tensor)
         else:
@@ -123,7 +123,7 @@ def add_points(view: GraphView, plan: Plan, tensors: Iterable[str]) -> Plan:
     there = {point.tensor for point in plan.points}
     more = []
     for tensor in tensors:
-        reads = tuple(sorted(Read(use.node.key, use.index) for use in view.readers(tensor) if use.node.op != "Shape"))
+        reads = tuple(sorted(Read(use.node.key, use.index) for use in view.consumers(tensor) if use.node.op != "Shape"))
         if tensor not in there and reads:
             more.append(Point(tensor, "activation", reads, None, "everywhere", "it has a scale", tensor, ""))
     return replace(plan, points=(*plan.points, *more))

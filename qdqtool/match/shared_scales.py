@@ -61,9 +61,9 @@ def tied_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> li
     return classes.members()
 
 
-def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _Classes:
+def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _ScaleClasses:
     """Tensors joined by the rules of ties alone."""
-    classes = _Classes()
+    classes = _ScaleClasses()
     for node, rule in nodes_of(view, rules, rules.ties):
         if rule.members == "none":
             continue
@@ -87,7 +87,7 @@ def unequal_inputs(view: GraphView, rules: RuleBook, scales: Mapping[str, np.flo
     return found
 
 
-class _Classes:
+class _ScaleClasses:
     """Disjoint sets of tensor names."""
 
     def __init__(self) -> None:

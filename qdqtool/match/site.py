@@ -9,7 +9,7 @@ from qdqtool.graph.view import GraphView, Node
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class MatchSite:
     """What a guard looks at.
 
     Attributes:

@@ -12,7 +12,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.composite import Pattern, compile_composite, find_composite
 from qdqtool.match.constraints import Constraint, constraint_named
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import Fusion, RuleBook, Step
 
 _RESIDUAL = frozenset({"residual", "residual_projection"})
@@ -127,11 +127,11 @@ class Trie:
 
     def _starts(self, view: GraphView, node: Node) -> Iterator[tuple[_Branch, Link]]:
         for guard, branch in self._root.ops.get(node.op, ()):
-            if not guard or self._guard(guard)(Site(view, node, start=node)):
+            if not guard or self._guard(guard)(MatchSite(view, node, start=node)):
                 yield branch, Link((node,), node.outputs[0], guard)
 
-    def _site(self, view: GraphView, node: Node, entry: str, start: Node) -> Site:
-        return Site(view, node, entry, start, self.behind_activation, self.adders)
+    def _site(self, view: GraphView, node: Node, entry: str, start: Node) -> MatchSite:
+        return MatchSite(view, node, entry, start, self.behind_activation, self.adders)
 
     def _follow(
         self, view: GraphView, branch: _Branch, links: tuple[Link, ...], start: Node
@@ -139,7 +139,7 @@ class Trie:
         if not branch.steps:
             return
         entry = links[-1].output
-        readers = view.readers(entry)
+        readers = view.consumers(entry)
         if not readers or view.is_output(entry) or entry in view.captured:
             return
         if len(readers) == 1:

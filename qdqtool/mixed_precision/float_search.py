@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from qdqtool.match.plan import Plan
 from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups
 from qdqtool.mixed_precision.roofline import Device
-from qdqtool.mixed_precision.sensitivity_runner import Finding, SensitivityRunner
+from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
 
 # Single operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
 _TENTH, _FEWEST, _MOST = 0.1, 8, 40
@@ -66,7 +66,7 @@ class SearchPolicy:
 class FloatStep:
     """Operators that stay in float together: one, or a group with its label; and the loss before and after."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[OperatorLoss, ...]
     before: float
     after: float
     label: str = ""
@@ -180,14 +180,14 @@ def search(runner: SensitivityRunner, policy: SearchPolicy) -> SearchResult:
     return _Search(runner, policy).result()
 
 
-def shortlist(findings: Sequence[Finding], plan: Plan, least_head: float = 0.0) -> list[Finding]:
+def shortlist(findings: Sequence[OperatorLoss], plan: Plan, least_head: float = 0.0) -> list[OperatorLoss]:
     """The tenth that loses most by itself, and the heads that lose enough: nobody behind can forgive what they lose."""
     count = min(max(math.ceil(_TENTH * len(findings)), _FEWEST), _MOST)
     heads = {head.key for head in plan.heads}
     return [one for n, one in enumerate(findings) if n < count or (one.node in heads and one.local >= least_head)]
 
 
-def measure_groups(runner: SensitivityRunner, findings: Sequence[Finding]) -> list[FloatStep]:
+def measure_groups(runner: SensitivityRunner, findings: Sequence[OperatorLoss]) -> list[FloatStep]:
     """The loss with each group in float and all else in INT8, the least first; the `_GROUPS` cheapest groups only.
 
     Args:

@@ -16,11 +16,11 @@ from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Feed
+    from qdqtool.data.loader import DataLoader
     from qdqtool.mixed_precision.float_search import SearchResult
-    from qdqtool.mixed_precision.output_loss import Yardstick
+    from qdqtool.mixed_precision.output_loss import OutputReference
     from qdqtool.observers.options import CalibrationOptions
-    from qdqtool.selection.choose import Source
+    from qdqtool.selection.choose import ChoiceSource
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Keeping:
         if self.max_output_loss is not None and not 0.0 <= self.max_output_loss < 1.0:
             raise QdqError(self.option, f"{self.max_output_loss} is no loss from 0 to 1", "write it like 0.05")
 
-    def check_data(self, feed: Feed) -> None:
+    def check_data(self, feed: DataLoader) -> None:
         """Refuse data that can be walked only once, before they are.
 
         Raises:
@@ -100,14 +100,14 @@ class OutputLoss:
 
 
 @dataclass(frozen=True)
-class OutputReference:
+class LossMeter:
     """What the float model gives for a few samples; without them, why not."""
 
-    yardstick: Yardstick | None
+    yardstick: OutputReference | None
     reason: str = ""
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto, folder: Path | None, source: Source | None) -> OutputReference:
+    def of(cls, proto: onnx.ModelProto, folder: Path | None, source: ChoiceSource | None) -> LossMeter:
         """Run the float model on the samples that a search would run.
 
         Args:
@@ -115,7 +115,7 @@ class OutputReference:
             folder: where its external data lie.
             source: the samples; None where the data can be walked only once.
         """
-        from qdqtool.mixed_precision.output_loss import Yardstick
+        from qdqtool.mixed_precision.output_loss import OutputReference
         from qdqtool.mixed_precision.sensitivity_runner import OUTPUT_SAMPLES
 
         if source is None:
@@ -124,7 +124,7 @@ class OutputReference:
             return cls(None, "no float32 output is made by what onnxruntime can run")
         try:
             few = source.samples[:OUTPUT_SAMPLES]
-            return cls(Yardstick.of(proto, folder, few, source.provider, source.where))
+            return cls(OutputReference.of(proto, folder, few, source.provider, source.where))
         except QdqError as error:  # the model is written all the same, and this is said
             return cls(None, error.reason)
 
@@ -150,7 +150,7 @@ def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None
     return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder))
 
 
-def samples_of(plain: onnx.ModelProto, folder: Path | None, feed: Feed, how: CalibrationOptions) -> Source | None:
+def samples_of(plain: onnx.ModelProto, folder: Path | None, feed: DataLoader, how: CalibrationOptions) -> ChoiceSource | None:
     """The plain model with a few samples, the same ones for a search and for the loss of what is written.
 
     Walks the feed once; None where it can be walked only once altogether.
@@ -160,7 +160,7 @@ def samples_of(plain: onnx.ModelProto, folder: Path | None, feed: Feed, how: Cal
     return None if feed.once else source_of(plain, folder, feed, {}, how)
 
 
-def choose_kept(keeping: Keeping, source: Source, table: ScaleTable, plan: PlanOptions) -> SearchResult:
+def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan: PlanOptions) -> SearchResult:
     """The operators that stay in float.
 
     Args:

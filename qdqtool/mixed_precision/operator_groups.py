@@ -92,7 +92,7 @@ def blocks_of(view: GraphView, operators: Collection[str]) -> Blocks:
     blocks: dict[int, list[str]] = {}
     for key in ordered:
         blocks.setdefault(bisect_left(sums, view.level_of(key)), []).append(key)
-    names = {key: view.producer[key].name for key in ordered}
+    names = {key: view.producers[key].name for key in ordered}
     if len(sums) < 2 or len(blocks) < 2:
         return Blocks(tuple((key,) for key in ordered), "operators", names)
     return Blocks(tuple(tuple(blocks[index]) for index in sorted(blocks)), "residual blocks", names)
@@ -107,7 +107,7 @@ def _joins(view: GraphView, node: Node) -> bool:
     if node.op not in ("Add", "Sum"):
         return False
     return (
-        len({view.root(name) for name in node.inputs if name and view.maker(name) and not view.is_constant(name)}) > 1
+        len({view.root(name) for name in node.inputs if name and view.producer(name) and not view.is_constant(name)}) > 1
     )
 
 
@@ -138,7 +138,7 @@ def _leads_to(view: GraphView, heads: Mapping[str, Grid]) -> dict[str, set[Grid]
     for node in sorted(view.nodes, key=lambda one: -one.level):
         reached = {heads[node.key]} if node.key in heads else set()
         for name in node.outputs:
-            for use in view.readers(name):
+            for use in view.consumers(name):
                 reached |= found.get(use.node.key, set())
         found[node.key] = reached
     return found

@@ -26,7 +26,7 @@ LARGE_LOSS = 0.2
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class OutputReference:
     """Samples, and what the float model gives for them.
 
     Attributes:
@@ -46,7 +46,7 @@ class Yardstick:
     @classmethod
     def of(
         cls, proto: onnx.ModelProto, folder: Path | None, samples: Sequence[Batch], provider: str, where: object
-    ) -> Yardstick:
+    ) -> OutputReference:
         """Run the float model.
 
         Raises:

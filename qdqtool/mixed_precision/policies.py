@@ -19,14 +19,14 @@ from qdqtool.mixed_precision.float_search import (
 )
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.roofline import Device, load_device
-from qdqtool.mixed_precision.sensitivity_runner import Finding, Quantised, SensitivityRunner
+from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantised, SensitivityRunner
 
 __all__ = [
-    "Finding",
+    "OperatorLoss",
     "FloatStep",
     "Quantised",
     "SearchResult",
-    "Survey",
+    "SensitivityRanking",
     "keep_most_harmful",
     "keep_where_concentrated",
     "keep_within_loss",
@@ -52,7 +52,7 @@ _SILENT = 0.001
 
 
 @dataclass(frozen=True)
-class Survey:
+class SensitivityRanking:
     """What a model loses in INT8, and by what.
 
     Attributes:
@@ -61,12 +61,12 @@ class Survey:
         groups: where that is large, groups of operators, `after` with all but the group in INT8, the least first.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[OperatorLoss, ...]
     loss: float
     groups: tuple[FloatStep, ...] = ()
 
 
-def survey(quantised: Quantised, *, ends: bool = True) -> Survey:
+def survey(quantised: Quantised, *, ends: bool = True) -> SensitivityRanking:
     """Rank the operators of a model.
 
     Args:
@@ -83,7 +83,7 @@ def survey(quantised: Quantised, *, ends: bool = True) -> Survey:
         findings = [runner.ends(one) if one.node in chosen else one for one in findings]
     loss = runner.base_loss()
     groups = measure_groups(runner, findings) if ends and loss >= LARGE_LOSS else []
-    return Survey(tuple(findings), loss, tuple(groups))
+    return SensitivityRanking(tuple(findings), loss, tuple(groups))
 
 
 def keep_most_harmful(quantised: Quantised, count: int) -> SearchResult:

@@ -40,7 +40,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Work:
+class OperatorWork:
     """What one weighted operator does for one batch.
 
     Attributes:
@@ -86,7 +86,7 @@ def work_of(
     operators: Collection[str],
     provider: str = "cpu",
     where: object = "model",
-) -> dict[str, Work]:
+) -> dict[str, OperatorWork]:
     """What weighted operators do for one batch, their shapes taken from a run.
 
     Args:
@@ -98,7 +98,7 @@ def work_of(
         where: what messages call the model.
     """
     view = GraphView(proto.graph, folder)
-    nodes = [view.producer[key] for key in operators]
+    nodes = [view.producers[key] for key in operators]
     wanted = {name for node in nodes for name in (node.outputs[0], _input(view, node)) if name}
     run = OrtActivations(proto, folder, sorted(wanted), provider, where).run(sample)
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in run}
@@ -110,7 +110,7 @@ def _input(view: GraphView, node: Node) -> str:
     return "" if index is None else view.root(node.inputs[1 - index])
 
 
-def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> Work:
+def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> OperatorWork:
     index = weight_index(view, node)
     dims = _weight_dims(view, node.inputs[index if index is not None else 1])
     weights = math.prod(dims)
@@ -123,7 +123,7 @@ def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> Wo
     else:
         macs = written * _summed_over(node, index, dims)
     grid = output[2:] if node.op in ("Conv", "ConvTranspose") else output[1:-1]
-    return Work(macs, read, written, weights, grid)
+    return OperatorWork(macs, read, written, weights, grid)
 
 
 def _summed_over(node: Node, index: int | None, dims: list[int]) -> int:

@@ -18,12 +18,12 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict import activation_sites, share_scales
-from qdqtool.mixed_precision.output_loss import Yardstick
-from qdqtool.mixed_precision.roofline import Work, work_of
+from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
-from qdqtool.selection.choose import Source
+from qdqtool.selection.choose import ChoiceSource
 from qdqtool.selection.shadow import Trial, shadow_pass
 
 # Samples of an end to end run: enough to rank by, since each one holds thousands of outputs.
@@ -42,7 +42,7 @@ class Quantised:
         all_zero: tensors that held nothing but zeros and have no scale; see `make_plan`.
     """
 
-    source: Source
+    source: ChoiceSource
     options: PlanOptions
     cuts: tuple[str, ...]
     scales: Mapping[str, Scale]
@@ -50,7 +50,7 @@ class Quantised:
 
 
 @dataclass(frozen=True)
-class Finding:
+class OperatorLoss:
     """One weighted operator.
 
     Attributes:
@@ -68,7 +68,7 @@ class Finding:
     name: str
     op: str
     local: float
-    work: Work
+    work: OperatorWork
     share: float
     without: float | None = None
     only: float | None = None
@@ -98,12 +98,12 @@ class SensitivityRunner:
         self._scales = share_scales(self.plan, quantised.scales, quantised.all_zero)
         self._float = set(self.plan.float_nodes)
         few = source.samples[:OUTPUT_SAMPLES]
-        self._yardstick = Yardstick.of(source.proto, source.folder, few, source.provider, source.where)
+        self._yardstick = OutputReference.of(source.proto, source.folder, few, source.provider, source.where)
         self.operators = sorted({read.node for point in self.plan.weights for read in point.reads})
         self.runs = 0
         self._losses: dict[frozenset[str], float | None] = {}
 
-    def local(self) -> list[Finding]:
+    def local(self) -> list[OperatorLoss]:
         """Every INT8 operator, those that lose most first."""
         source = self._quantised.source
         felt = shadow_pass(source.proto, source.folder, source.samples, self._trials(), source.provider, source.where)
@@ -111,17 +111,17 @@ class SensitivityRunner:
         total = sum(one.macs for one in work.values()) or 1
         findings = []
         for key in self.operators:
-            node, one = self.view.producer[key], felt.get(key)
+            node, one = self.view.producers[key], felt.get(key)
             lost = float(one.error[0] / one.signal) if one is not None and one.heard else 0.0
-            findings.append(Finding(key, node.name, node.op, lost, work[key], work[key].macs / total))
+            findings.append(OperatorLoss(key, node.name, node.op, lost, work[key], work[key].macs / total))
         return sorted(findings, key=lambda one: (-one.local, self.view.level_of(one.node), one.node))
 
     def grids(self) -> dict[str, tuple[int, ...]]:
-        """Of each INT8 operator, and of each head, the sizes of its output: `Work.grid`."""
+        """Of each INT8 operator, and of each head, the sizes of its output: `OperatorWork.grid`."""
         keys = {*self.operators, *(head.key for head in self.plan.heads)}
         return {key: work.grid for key, work in self._work(sorted(keys)).items()}
 
-    def ends(self, finding: Finding) -> Finding:
+    def ends(self, finding: OperatorLoss) -> OperatorLoss:
         """The finding with both runs end to end."""
         others = set(self.operators) - {finding.node}
         return replace(finding, without=self.loss({finding.node}), only=self.loss(others))
@@ -160,7 +160,7 @@ class SensitivityRunner:
         self.runs += 1
         return self._yardstick.loss(proto, self._folder)
 
-    def _work(self, keys: list[str]) -> dict[str, Work]:
+    def _work(self, keys: list[str]) -> dict[str, OperatorWork]:
         source = self._quantised.source
         return work_of(source.proto, source.folder, source.samples[0], keys, source.provider, source.where)
 
@@ -169,7 +169,7 @@ class SensitivityRunner:
         axes = {read.node: point.axis for point in self.plan.weights for read in point.reads}
         trials = []
         for key in self.operators:
-            sites = activation_sites(self.view, self.view.producer[key], points)
+            sites = activation_sites(self.view, self.view.producers[key], points)
             bits = [self._scales[name].bits for name in sorted(sites) if name in self._scales]
             if bits:
                 trials.append(Trial(key, (np.float32(max(bits)),), axes[key]))

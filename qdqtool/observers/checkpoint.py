@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qdqtool.errors import QdqError
-from qdqtool.observers.observer_state import Observation
+from qdqtool.observers.observer_state import ObserverState
 from qdqtool.observers.state_file import State, read_state, write_state
 
 SECONDS = 2.0
@@ -21,7 +21,7 @@ class Checkpoint:
     Where writing takes long (thousands of tensors), it is done less often: never more than a twentieth of the time.
     """
 
-    def __init__(self, path: Path, state_of: Callable[[Observation], State]) -> None:
+    def __init__(self, path: Path, state_of: Callable[[ObserverState], State]) -> None:
         """Make it.
 
         Args:
@@ -36,7 +36,7 @@ class Checkpoint:
         """Whether it is time to write."""
         return time.monotonic() >= self._next
 
-    def keep(self, observation: Observation) -> None:
+    def keep(self, observation: ObserverState) -> None:
         """Write the file, whole or not at all.
 
         Raises:
@@ -48,7 +48,7 @@ class Checkpoint:
         self._next = end + max(SECONDS, _SHARE * (end - start))
 
 
-def open_checkpoint(path: Path, expected: State, *, resume: bool) -> Observation:
+def open_checkpoint(path: Path, expected: State, *, resume: bool) -> ObserverState:
     """The observation to start from: the checkpoint's, or the empty one of `expected`.
 
     Args:

@@ -16,16 +16,16 @@ import onnx
 
 from qdqtool.amax import kernel
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
-from qdqtool.data.loader import Batch, Feed, Task
+from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.errors import QdqError
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import bytes_of, split_passes
-from qdqtool.observers.observation_plan import Survey
+from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.observe import Run, observe
-from qdqtool.observers.observer_state import Done, Observation
+from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
-from qdqtool.observers.processes import Work, observe_in_processes
-from qdqtool.observers.state_file import Identity, State
+from qdqtool.observers.processes import SharedWork, observe_in_processes
+from qdqtool.observers.state_file import StateIdentity, State
 from qdqtool.progress import is_shown
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
@@ -64,20 +64,20 @@ def count_batches(
     method = parse_method(options.method)
     own = points if options.inner else names
     cut = method.name != "max"  # the largest value of a tensor is told as it is, also of what an activation cuts off
-    survey = Survey.of(model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut)
+    survey = ObservationPlan.of(model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut)
     survey, passes = _settled(model, survey, feed, options)
     state = State(
         identity=_identity(proto, model, feed, options, passes, kept=options.checkpoint is not None or shard != WHOLE),
         survey=survey,
-        observation=Observation(survey),
+        observation=ObserverState(survey),
         shard=shard,
         complete=False,
-        facts={"data": feed.description} if isinstance(feed, Feed) else {},
+        facts={"data": feed.description} if isinstance(feed, DataLoader) else {},
     )
     if options.checkpoint is not None:
         state = replace(state, observation=open_checkpoint(options.checkpoint, state, resume=options.resume))
     with _bar(feed, state, options) as tick:
-        observation = _walked(_Walk(proto, folder, feed, options, tick), passes, state)
+        observation = _walked(_PassContext(proto, folder, feed, options, tick), passes, state)
     done = replace(state, complete=True, observation=observation)
     if options.checkpoint is not None:
         _checkpoint(options.checkpoint, done).keep(done.observation)
@@ -91,8 +91,8 @@ def _kinds(options: CalibrationOptions) -> list[str]:
 
 
 def _settled(
-    model: ObservableModel, survey: Survey, feed: Iterable[Batch], options: CalibrationOptions
-) -> tuple[Survey, list[_Pass]]:
+    model: ObservableModel, survey: ObservationPlan, feed: Iterable[Batch], options: CalibrationOptions
+) -> tuple[ObservationPlan, list[_Pass]]:
     """The survey without what proves to hold no float32, and the walks over the data that fetch it."""
     if options.max_memory is None:
         activations = OrtActivations.of(model, survey.fetched)
@@ -126,16 +126,16 @@ def _identity(
     passes: Sequence[_Pass],
     *,
     kept: bool,
-) -> Identity:
+) -> StateIdentity:
     """What a state file is held against; digests are made only where one is written."""
     digest = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest() if kept else ""
-    data = feed.fingerprint if kept and isinstance(feed, Feed) else ""
+    data = feed.fingerprint if kept and isinstance(feed, DataLoader) else ""
     provider = f"{options.provider}, onnxruntime {model.runtime.__version__}"
-    return Identity(digest, data, provider, tuple(len(one.names) for one in passes))
+    return StateIdentity(digest, data, provider, tuple(len(one.names) for one in passes))
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _PassContext:
     """What every pass over the data needs."""
 
     proto: onnx.ModelProto
@@ -145,7 +145,7 @@ class _Walk:
     tick: Callable[[], object]
 
 
-def _walked(walk: _Walk, passes: Sequence[_Pass], state: State) -> Observation:
+def _walked(walk: _PassContext, passes: Sequence[_Pass], state: State) -> ObserverState:
     """The observation with what was not counted yet."""
     observation, options = state.observation, walk.options
     keeper = None if options.checkpoint is None else _checkpoint(options.checkpoint, state)
@@ -153,39 +153,39 @@ def _walked(walk: _Walk, passes: Sequence[_Pass], state: State) -> Observation:
         if number < observation.passed:
             continue
         if number > observation.passed:
-            observation.passed, observation.done = number, Done()
+            observation.passed, observation.done = number, BatchSet()
         if _by_processes(walk, state.survey):
             work = _work(walk, one.names, state)
             observation = observe_in_processes(work, observation, options.workers, keeper, walk.tick)
         else:
-            tasks = pending(walk.feed, state.shard, Done(observation.done.to_bytes()))
+            tasks = pending(walk.feed, state.shard, BatchSet(observation.done.to_bytes()))
             observe(Run(one.open(), tasks, state.survey, options.workers, keeper, walk.tick), observation)
     return observation
 
 
-def _by_processes(walk: _Walk, survey: Survey) -> bool:
+def _by_processes(walk: _PassContext, survey: ObservationPlan) -> bool:
     """Whether the work is for several processes: NumPy counts, and it lets one thread count at a time."""
     if walk.options.workers == 1 or survey.ordered or kernel.in_use() == "c":
         return False
-    if isinstance(walk.feed, Feed) and walk.feed.origin is not None:
+    if isinstance(walk.feed, DataLoader) and walk.feed.origin is not None:
         return True
     if walk.options.progress is not False:
         sys.stderr.write("qdqtool: one worker counts: the C kernel is missing, and other processes lack this data\n")
     return False
 
 
-def _work(walk: _Walk, names: Sequence[str], state: State) -> Work:
-    if not isinstance(walk.feed, Feed):
+def _work(walk: _PassContext, names: Sequence[str], state: State) -> SharedWork:
+    if not isinstance(walk.feed, DataLoader):
         raise TypeError("only a Feed can be opened by other processes")
     options = walk.options
-    return Work(walk.proto, walk.folder, walk.feed, names, state.survey, state.shard, options.provider, options.where)
+    return SharedWork(walk.proto, walk.folder, walk.feed, names, state.survey, state.shard, options.provider, options.where)
 
 
 def _checkpoint(path: Path, state: State) -> Checkpoint:
     return Checkpoint(path, lambda observation: replace(state, observation=observation))
 
 
-def pending(feed: Iterable[Batch], shard: tuple[int, int], done: Done) -> Iterator[Task]:
+def pending(feed: Iterable[Batch], shard: tuple[int, int], done: BatchSet) -> Iterator[Task]:
     """The batches of a shard that are still to be counted, in file order."""
     number, total = shard
     return (task for task in tasks_of(feed) if task.index % total == number and task.index not in done)
@@ -193,7 +193,7 @@ def pending(feed: Iterable[Batch], shard: tuple[int, int], done: Done) -> Iterat
 
 def tasks_of(feed: Iterable[Batch]) -> Iterator[Task]:
     """The batches of a feed, or of any iterable of dictionaries, as tasks."""
-    if isinstance(feed, Feed):
+    if isinstance(feed, DataLoader):
         yield from feed.tasks()
         return
     first = 0
@@ -213,7 +213,7 @@ def _bar(feed: Iterable[Batch], state: State, options: CalibrationOptions) -> It
     from tqdm import tqdm
 
     passes = len(state.identity.passes)
-    batches = feed.batches if isinstance(feed, Feed) else None
+    batches = feed.batches if isinstance(feed, DataLoader) else None
     total = None if batches is None else passes * (-(-(batches - state.shard[0]) // state.shard[1]))
     before = len(state.observation.done) + (0 if total is None else state.observation.passed * total // passes)
     with tqdm(desc="calibrate", total=total, initial=before, unit="batch", file=sys.stderr, leave=False) as bar:

@@ -100,7 +100,7 @@ def derive_all(derivation: Derivation, observed: Mapping[str, AnyHistogram]) -> 
 def _origin(view: GraphView, name: str) -> str:
     """The first tensor upwards with the same values, wanted or not."""
     while True:
-        node = view.producer.get(name)
+        node = view.producers.get(name)
         if node is None or not _rearranges(view, node) or name != node.outputs[0]:
             return name
         name = node.inputs[0]
@@ -120,7 +120,7 @@ def _inert(view: GraphView, node: Node) -> bool:
 
 def _recipe(view: GraphView, origin: str, chosen: Mapping[str, str]) -> Recipe | None:
     """How a tensor follows from the wanted ones before it; None where it must be observed."""
-    node = view.producer.get(origin)
+    node = view.producers.get(origin)
     if node is None or node.op not in ("Relu", "Concat"):
         return None
     sources = [chosen.get(_origin(view, name)) for name in node.inputs]

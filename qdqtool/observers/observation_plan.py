@@ -21,7 +21,7 @@ KINDS: Mapping[str, type[AnyHistogram]] = {"mergeable": Histogram, "entropy": En
 
 
 @dataclass(frozen=True)
-class Survey:
+class ObservationPlan:
     """Tensors to count, by kind of histogram.
 
     Attributes:
@@ -50,7 +50,7 @@ class Survey:
         derive: bool,
         kept: Collection[str] = (),
         activated: bool = True,
-    ) -> Survey:
+    ) -> ObservationPlan:
         """The survey of tensors of a graph.
 
         Args:
@@ -84,7 +84,7 @@ class Survey:
         needed = {name for one in self.derivations.values() for name in one.observed}
         return tuple(name for name in self.names if name in needed)
 
-    def without(self, dropped: Iterable[str]) -> Survey:
+    def without(self, dropped: Iterable[str]) -> ObservationPlan:
         """The survey without some fetched tensors and all that follows from them: they prove to hold no float32."""
         gone = set(dropped)
         if not gone:
@@ -93,7 +93,7 @@ class Survey:
         affine = {name: one for name, one in self.affine.items() if one.source not in gone}
         follows = {name: after for name, after in self.follows.items() if after not in gone}
         kept = {*affine, *follows, *(name for one in left.values() for name in one.names)}
-        return Survey(tuple(name for name in self.names if name in kept), left, affine, follows, self.behind)
+        return ObservationPlan(tuple(name for name in self.names if name in kept), left, affine, follows, self.behind)
 
     def derive(self, kind: str, observed: Mapping[str, AnyHistogram]) -> dict[str, AnyHistogram]:
         """The histograms of one kind of all tensors, in graph order."""
@@ -110,7 +110,7 @@ class Survey:
         return {"names": list(self.names), "kinds": kinds, **follows, "behind": dict(self.behind)}
 
     @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Survey:
+    def from_json(cls, facts: Mapping[str, Any]) -> ObservationPlan:
         """The survey that `to_json` told.
 
         Raises:

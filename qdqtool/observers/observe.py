@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from qdqtool.data.loader import Task
 from qdqtool.observers.interruption import Interruption
-from qdqtool.observers.observation_plan import Survey
-from qdqtool.observers.observer_state import Counter, Observation
+from qdqtool.observers.observation_plan import ObservationPlan
+from qdqtool.observers.observer_state import Counter, ObserverState
 from qdqtool.runtime.activations import OrtActivations
 
 Float32 = npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ class Keeper(Protocol):
     def due(self) -> bool:
         """Whether it is time to keep it."""
 
-    def keep(self, observation: Observation) -> None:
+    def keep(self, observation: ObserverState) -> None:
         """Keep it: no batch is half counted."""
 
 
@@ -52,13 +52,13 @@ class Run:
 
     activations: OrtActivations
     tasks: Iterator[Task]
-    survey: Survey
+    survey: ObservationPlan
     workers: int
     keeper: Keeper | None
     tick: Callable[[], object]
 
 
-def observe(run: Run, observation: Observation) -> None:
+def observe(run: Run, observation: ObserverState) -> None:
     """Count every batch of a run into an observation.
 
     Raises:
@@ -75,9 +75,9 @@ def observe(run: Run, observation: Observation) -> None:
             raise KeyboardInterrupt("the work is in the checkpoint: continue with --resume")
 
 
-def _walk(run: Run, observation: Observation, stop: Interruption | None) -> None:
+def _walk(run: Run, observation: ObserverState, stop: Interruption | None) -> None:
     if run.workers > 1:
-        _Crew(run, observation).work(stop)
+        _WorkerPool(run, observation).work(stop)
         return
     counter = observation.counter(run.activations.names)
     for task in run.tasks:
@@ -97,15 +97,15 @@ def _arrays(activations: OrtActivations, task: Task) -> list[Float32]:
     return [array for _, array in activations.run(task.load())]
 
 
-class _Crew:
+class _WorkerPool:
     """Threads that share one session and one walk over the batches."""
 
-    def __init__(self, run: Run, observation: Observation) -> None:
+    def __init__(self, run: Run, observation: ObserverState) -> None:
         self._run = run
         self._total = observation
         self._supply = _Supply(run.tasks)
-        self._turn = _Turn()
-        self._hall: queue.SimpleQueue[Observation | None] = queue.SimpleQueue()  # a part counted; None: one thread less
+        self._turn = _OrderedGate()
+        self._hall: queue.SimpleQueue[ObserverState | None] = queue.SimpleQueue()  # a part counted; None: one thread less
         self._calls = 1  # how often the threads were asked for what they have; first for the first batch
         self._ticks: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -170,8 +170,8 @@ class _Crew:
                     counter = part.counter(self._run.activations.names)
         self._hall.put(part)
 
-    def _fresh(self) -> Observation:
-        part = Observation(self._run.survey)
+    def _fresh(self) -> ObserverState:
+        part = ObserverState(self._run.survey)
         part.passed = self._total.passed
         return part
 
@@ -240,7 +240,7 @@ class _Supply:
             raise min(self._faults, key=lambda fault: fault[0])[1]
 
 
-class _Turn:
+class _OrderedGate:
     """Lets threads pass one after the other, in the order of the places they hold."""
 
     def __init__(self) -> None:

@@ -13,13 +13,13 @@ from qdqtool.amax import kernel
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import Task
 from qdqtool.errors import QdqError
-from qdqtool.observers.observation_plan import KINDS, AnyHistogram, Survey
+from qdqtool.observers.observation_plan import KINDS, AnyHistogram, ObservationPlan
 from qdqtool.observers.pre_batchnorm_range import AffineRange
 
 Float32 = npt.NDArray[np.float32]
 
 
-class Done:
+class BatchSet:
     """A set of batch numbers, one bit each: a million batches take 125 kB."""
 
     def __init__(self, bits: bytes = b"") -> None:
@@ -39,7 +39,7 @@ class Done:
     def __len__(self) -> int:
         return int.from_bytes(self._bits, "little").bit_count()
 
-    def merge(self, other: Done) -> None:
+    def merge(self, other: BatchSet) -> None:
         """Take in all numbers of another set."""
         if len(other._bits) > len(self._bits):
             self._bits.extend(bytes(len(other._bits) - len(self._bits)))
@@ -51,7 +51,7 @@ class Done:
         return bytes(self._bits).rstrip(b"\0")
 
 
-class Observation:
+class ObserverState:
     """The histograms of the fetched tensors, and what is in them.
 
     Attributes:
@@ -63,21 +63,21 @@ class Observation:
         passed: how many passes are complete.
     """
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: ObservationPlan) -> None:
         self.histograms: dict[str, dict[str, AnyHistogram]] = {
             kind: {name: KINDS[kind]() for name in one.observed} for kind, one in survey.derivations.items()
         }
         self.ranges = {name: AffineRange(affine) for name, affine in survey.affine.items()}
         self.sources = {name: affine.source for name, affine in survey.affine.items()}
         self.samples = 0
-        self.done = Done()
+        self.done = BatchSet()
         self.passed = 0
 
     def counter(self, names: Sequence[str]) -> Counter:
         """What counts arrays that come in the order of `names` into this observation."""
         return Counter(self, names)
 
-    def merge(self, other: Observation) -> None:
+    def merge(self, other: ObserverState) -> None:
         """Take in another observation of the same survey, of other batches; for mergeable histograms only."""
         for name, theirs in other.histograms["mergeable"].items():
             mine = self.histograms["mergeable"][name]
@@ -88,7 +88,7 @@ class Observation:
         self.samples += other.samples
         self.done.merge(other.done)
 
-    def of_all(self, survey: Survey) -> dict[str, dict[str, AnyHistogram]]:
+    def of_all(self, survey: ObservationPlan) -> dict[str, dict[str, AnyHistogram]]:
         """Kind -> histograms of every tensor of the survey, fetched or derived, in graph order."""
         return {kind: survey.derive(kind, found) for kind, found in self.histograms.items()}
 
@@ -104,7 +104,7 @@ class _Batch(NamedTuple):
 class Counter:
     """Counts the arrays of one batch after the other; made once per session, for what is fetched has one order."""
 
-    def __init__(self, observation: Observation, names: Sequence[str]) -> None:
+    def __init__(self, observation: ObserverState, names: Sequence[str]) -> None:
         self._observation = observation
         self._names = tuple(names)
         place = {name: position for position, name in enumerate(names)}

@@ -30,8 +30,8 @@ def before_activations(view: GraphView, names: Sequence[str], kept: Collection[s
         if node.op not in ("Relu", "Clip") or node.inputs[0] not in wanted or node.outputs[0] not in wanted:
             continue
         before = node.inputs[0]
-        maker = view.producer.get(before)
-        alone = len(view.readers(before)) == 1 and not view.is_output(before) and before not in view.captured
+        maker = view.producers.get(before)
+        alone = len(view.consumers(before)) == 1 and not view.is_output(before) and before not in view.captured
         if maker is not None and maker.op in _MAKERS and alone and before not in kept and _around_zero(view, node):
             found[before] = node.outputs[0]
     return found

@@ -84,7 +84,7 @@ def before_norms(
     for node in view.nodes:
         if node.op != "BatchNormalization" or node.inputs[0] not in wanted or node.outputs[0] not in wanted:
             continue
-        made = view.producer.get(node.inputs[0])
+        made = view.producers.get(node.inputs[0])
         factors = folding_factors(view, node) if made is not None and made.op in _FOLDED else None
         if factors is not None and node.inputs[0] not in kept and _gentle(*factors):
             factor, shift = (tuple(map(float, one)) for one in factors)

@@ -24,13 +24,13 @@ from typing import IO, Any
 import onnx
 
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.loader import Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
-from qdqtool.observers.observation_plan import Survey
+from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.observe import Keeper, Run, observe
-from qdqtool.observers.observer_state import Done, Observation
-from qdqtool.observers.state_file import Identity, State, state_from_bytes, state_to_bytes
+from qdqtool.observers.observer_state import BatchSet, ObserverState
+from qdqtool.observers.state_file import StateIdentity, State, state_from_bytes, state_to_bytes
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 _TICK, _STATE, _FAULT = b"t", b"s", b"f"
@@ -49,7 +49,7 @@ class Share:
         where: what messages call it.
         provider: what onnxruntime runs on.
         data: what `open_feed` opens; a list for Polygraphy's JSON inputs.
-        feed: the fields of `FeedOptions`.
+        feed: the fields of `DataOptions`.
         names: the tensors to fetch.
         survey: what is counted.
         shard: which batches belong to the calibration: (number from 0, of how many).
@@ -73,13 +73,13 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Work:
+class SharedWork:
     """What the processes share among them.
 
     Attributes:
         proto: the model, external data not loaded.
         folder: where its external data lie.
-        feed: data that another process can open (`Feed.origin`).
+        feed: data that another process can open (`DataLoader.origin`).
         names: the tensors to fetch.
         survey: what is counted.
         shard: which batches belong to the calibration.
@@ -89,17 +89,17 @@ class Work:
 
     proto: onnx.ModelProto
     folder: Path | None
-    feed: Feed
+    feed: DataLoader
     names: Sequence[str]
-    survey: Survey
+    survey: ObservationPlan
     shard: tuple[int, int]
     provider: str
     where: str
 
 
 def observe_in_processes(
-    work: Work, observation: Observation, workers: int, keeper: Keeper | None, tick: Callable[[], object]
-) -> Observation:
+    work: SharedWork, observation: ObserverState, workers: int, keeper: Keeper | None, tick: Callable[[], object]
+) -> ObserverState:
     """Count every batch that is not counted yet, by several processes.
 
     Args:
@@ -135,7 +135,7 @@ def observe_in_processes(
                 child.end()
 
 
-def _share(work: Work, observation: Observation, model: Path, part: tuple[int, int]) -> Share:
+def _share(work: SharedWork, observation: ObserverState, model: Path, part: tuple[int, int]) -> Share:
     options = asdict(work.feed.options)
     options["preprocess"] = None if work.feed.options.preprocess is None else str(work.feed.options.preprocess)
     origin = work.feed.origin
@@ -161,7 +161,7 @@ class _Child:
     def __init__(self, share: Share) -> None:
         command = [sys.executable, "-m", __name__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        self.counted: Observation | None = None
+        self.counted: ObserverState | None = None
         self.hall: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(share)).encode() + b"\n")
@@ -186,8 +186,8 @@ class _Child:
 
 def _gather(
     crew: Sequence[_Child],
-    base: Observation,
-    survey: Survey,
+    base: ObserverState,
+    survey: ObservationPlan,
     keeper: Keeper | None,
     tick: Callable[[], object],
     stop: Interruption | None,
@@ -218,8 +218,8 @@ def _check_ended(child: _Child) -> None:
         raise QdqError("--workers", f"a worker process ended with {code}", "use --workers 1 to see why")
 
 
-def _sum(base: Observation, crew: Sequence[_Child], survey: Survey) -> Observation:
-    total = Observation(survey)
+def _sum(base: ObserverState, crew: Sequence[_Child], survey: ObservationPlan) -> ObserverState:
+    total = ObserverState(survey)
     total.passed = base.passed
     for part in (base, *(child.counted for child in crew)):
         if part is not None:
@@ -230,7 +230,7 @@ def _sum(base: Observation, crew: Sequence[_Child], survey: Survey) -> Observati
 class _Teller:
     """Keeps a worker's observation by telling it to the parent."""
 
-    def __init__(self, survey: Survey, out: IO[bytes]) -> None:
+    def __init__(self, survey: ObservationPlan, out: IO[bytes]) -> None:
         self._survey, self._out = survey, out
         self._next = 0.0
 
@@ -238,9 +238,9 @@ class _Teller:
         """Whether it is time to tell."""
         return time.monotonic() >= self._next
 
-    def keep(self, observation: Observation) -> None:
+    def keep(self, observation: ObserverState) -> None:
         """Tell all that was counted."""
-        state = State(Identity("", "", ""), self._survey, observation, (0, 1), False, {})
+        state = State(StateIdentity("", "", ""), self._survey, observation, (0, 1), False, {})
         _frame(self._out, _STATE, state_to_bytes(state))
         self._next = time.monotonic() + _SECONDS
 
@@ -254,8 +254,8 @@ def main(line: str, out: IO[bytes]) -> int:
     """Do one share, told in a line of JSON, and tell what was counted in frames."""
     share = Share(**json.loads(line))
     try:
-        survey = Survey.from_json(share.survey)
-        observation = Observation(survey)
+        survey = ObservationPlan.from_json(share.survey)
+        observation = ObserverState(survey)
         observation.passed = share.passed
         teller = _Teller(survey, out)
         observe(_run_of(share, survey, teller, lambda: _frame(out, _TICK)), observation)
@@ -268,12 +268,12 @@ def main(line: str, out: IO[bytes]) -> int:
     return 0
 
 
-def _run_of(share: Share, survey: Survey, teller: _Teller, tick: Callable[[], object]) -> Run:
+def _run_of(share: Share, survey: ObservationPlan, teller: _Teller, tick: Callable[[], object]) -> Run:
     proto = onnx.ModelProto.FromString(Path(share.model).read_bytes())
     data = JsonInputs(tuple(map(Path, share.data))) if isinstance(share.data, list) else share.data
-    feed = open_feed(data, inputs_of(proto.graph), FeedOptions(**share.feed))
+    feed = open_feed(data, inputs_of(proto.graph), DataOptions(**share.feed))
     model = ObservableModel(proto, None if share.folder is None else Path(share.folder), share.provider, share.where)
-    done = Done(base64.b64decode(share.done))
+    done = BatchSet(base64.b64decode(share.done))
     (number, total), (part, parts) = share.shard, share.part
     tasks = (
         task

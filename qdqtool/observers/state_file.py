@@ -19,8 +19,8 @@ import numpy.typing as npt
 from qdqtool.data.arrays import FAULTS, open_npz
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
-from qdqtool.observers.observation_plan import KINDS, AnyHistogram, Survey
-from qdqtool.observers.observer_state import Done, Observation
+from qdqtool.observers.observation_plan import KINDS, AnyHistogram, ObservationPlan
+from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.pre_batchnorm_range import AffineRange
 from qdqtool.scales import checked_facts
 
@@ -34,7 +34,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Identity:
+class StateIdentity:
     """What a state was made from; two states go together only where model, data and provider are equal.
 
     Attributes:
@@ -49,7 +49,7 @@ class Identity:
     provider: str
     passes: tuple[int, ...] = ()
 
-    def differs(self, other: Identity) -> str:
+    def differs(self, other: StateIdentity) -> str:
         """What differs, in words; "" where nothing does."""
         words = {"model": "model", "data": "data", "provider": "onnxruntime or provider"}
         return next((told for name, told in words.items() if getattr(self, name) != getattr(other, name)), "")
@@ -68,9 +68,9 @@ class State:
         facts: what the scale table is to tell of the data.
     """
 
-    identity: Identity
-    survey: Survey
-    observation: Observation
+    identity: StateIdentity
+    survey: ObservationPlan
+    observation: ObserverState
     shard: tuple[int, int]
     complete: bool
     facts: Mapping[str, Any]
@@ -164,10 +164,10 @@ def _parsed(arrays: Arrays, where: object) -> State:
         if meta["schema"] != SCHEMA:
             raise QdqError(where, f"is a state of schema {meta['schema']}, this reads {SCHEMA}", _HINT)
         identity = _identity(meta["identity"])
-        survey = Survey.from_json(meta["survey"])
-        observation = Observation(survey)
+        survey = ObservationPlan.from_json(meta["survey"])
+        observation = ObserverState(survey)
         observation.samples, observation.passed = _count(meta["samples"]), _count(meta["passed"])
-        observation.done = Done(arrays["done"].tobytes())
+        observation.done = BatchSet(arrays["done"].tobytes())
         for kind, found in observation.histograms.items():
             observation.histograms[kind] = _unpacked(arrays, kind, list(found), where)
         _fill_ranges(list(observation.ranges.values()), arrays.get("ranges", np.zeros((2, 0), np.float32)))
@@ -180,11 +180,11 @@ def _parsed(arrays: Arrays, where: object) -> State:
         raise QdqError(where, f"is no calibration state ({_told(error)})", _HINT) from error
 
 
-def _identity(told: Mapping[str, Any]) -> Identity:
+def _identity(told: Mapping[str, Any]) -> StateIdentity:
     words = {name: told[name] for name in ("model", "data", "provider")}
     if not all(isinstance(word, str) for word in words.values()):
         raise TypeError("identity")
-    return Identity(**words, passes=tuple(map(_count, told["passes"])))
+    return StateIdentity(**words, passes=tuple(map(_count, told["passes"])))
 
 
 def _count(told: object) -> int:

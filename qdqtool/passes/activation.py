@@ -12,7 +12,7 @@ import numpy as np
 
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, Pair
-from qdqtool.passes.quant_params import Coding, coding_of, pair_scale
+from qdqtool.passes.quant_params import QuantParams, coding_of, pair_scale
 
 _SIX = 6.0
 _CLIP_INPUTS = 11  # from this opset on the bounds of Clip are inputs
@@ -40,15 +40,15 @@ def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
     Returns:
         The tensors, in the order of the data.
     """
-    found: dict[str, tuple[Pair, Coding]] = {}
+    found: dict[str, tuple[Pair, QuantParams]] = {}
     for tensor, pairs in view.pairs.items():
-        if view.is_constant(tensor) or view.maker(tensor) is None:
+        if view.is_constant(tensor) or view.producer(tensor) is None:
             continue
         codings = [coding_of(view, pair) for pair in pairs]
         if all(_from_zero(coding) for coding in codings):
             found[tensor] = pairs[0], codings[0]
     known: dict[str, bool] = {}
-    signed = [tensor for tensor in found if not _is_positive(view, view.maker(tensor), found.keys(), known)]
+    signed = [tensor for tensor in found if not _is_positive(view, view.producer(tensor), found.keys(), known)]
     editor = Editor(view)
     for tensor in signed:
         _add(view, editor, tensor, *found[tensor], opset)
@@ -56,7 +56,7 @@ def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
     return tuple(signed)
 
 
-def _from_zero(coding: Coding) -> bool:
+def _from_zero(coding: QuantParams) -> bool:
     return coding.kind != "int32" and bool((coding.zero == coding.low).all())
 
 
@@ -92,11 +92,11 @@ def _source_is_positive(view: GraphView, name: str, cut: Collection[str], known:
     if view.is_constant(name):
         value = view.array(name)
         return value is not None and bool((value.astype(np.float32) >= 0).all())
-    return _is_positive(view, view.producer.get(root), cut, known)
+    return _is_positive(view, view.producers.get(root), cut, known)
 
 
-def _add(view: GraphView, editor: Editor, tensor: str, pair: Pair, coding: Coding, opset: int | None) -> None:
-    maker = view.producer[tensor]
+def _add(view: GraphView, editor: Editor, tensor: str, pair: Pair, coding: QuantParams, opset: int | None) -> None:
+    maker = view.producers[tensor]
     output = editor.unique_name(f"{tensor}_Relu")
     step = float(pair_scale(view, pair).bits.max())
     highest = step * float(coding.high - coding.low)

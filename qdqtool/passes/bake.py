@@ -18,7 +18,7 @@ import numpy.typing as npt
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.match.plan import Point
-from qdqtool.passes.quant_params import Coding
+from qdqtool.passes.quant_params import QuantParams
 from qdqtool.scales import Scale
 
 Float32 = npt.NDArray[np.float32]
@@ -39,7 +39,7 @@ class WeightCode:
     """How a pair quantised a weight: `scale` of its integers, with their zero point and bounds."""
 
     scale: Scale
-    coding: Coding
+    coding: QuantParams
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Baked:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _BakedWeight:
     """One weight: its values as TensorRT should read them, where they are wanted and others than now; the counts."""
 
     value: npt.NDArray[Any] | None
@@ -104,7 +104,7 @@ def bake_weights(
         Counts, which are the same with and without `write`.
     """
     editor = Editor(view)
-    found: dict[str, _Found] = {}
+    found: dict[str, _BakedWeight] = {}
     unread: dict[str, str] = {}
     for point in points:
         name, axis = _origin(view, point, codes)
@@ -135,7 +135,7 @@ def _origin(view: GraphView, point: Point, codes: Collection[str]) -> tuple[str 
     """The tensor that the pair stood on, and TensorRT's channel axis in it, or `_LOST`."""
     name, axis = point.tensor, point.axis
     while name not in codes:
-        node = view.producer.get(name)
+        node = view.producers.get(name)
         if node is None or not node.inputs or not view.is_constant(name):
             return None, None
         axis = _axis_before(node, axis)
@@ -158,17 +158,17 @@ def _unreadable(view: GraphView, name: str, axis: int | None, point: Point) -> s
     value = view.array(name)
     if value is None or value.dtype not in (np.float32, np.float16):
         return "its values are no float32 or float16 constant"
-    node = view.producer.get(name)
+    node = view.producers.get(name)
     if name not in view.initializers and (node is None or node.op != "Constant"):
         return "it is computed from other constants"
     keys = {read.node for read in point.reads}
-    for use in view.readers(name):
+    for use in view.consumers(name):
         if use.node.key not in keys and use.node.op not in _MOVES:
             return f"{use.node.op} {use.node.name} reads it, too"
     return "the body of control flow reads it, too" if name in view.captured else ""
 
 
-def _compare(value: Any, code: WeightCode, axis: int | None, halves: Halves, *, write: bool) -> _Found:
+def _compare(value: Any, code: WeightCode, axis: int | None, halves: Halves, *, write: bool) -> _BakedWeight:
     """One weight, in blocks of channels, so that a large one is never in memory as a whole.
 
     q = clip(round(w / s) + z, low, high) - z under Q/DQ, half-way values to even; t = abs-max / 127 of the channel and
@@ -198,7 +198,7 @@ def _compare(value: Any, code: WeightCode, axis: int | None, halves: Halves, *, 
     same = sum(int(here.sum()) for here, _ in flags)
     agreeing = sum(int((~here & there).sum()) for here, there in flags)
     total = sum(here.size for here, _ in flags)
-    return _Found(result if change > 0 else None, same, agreeing, total - same - agreeing, change)
+    return _BakedWeight(result if change > 0 else None, same, agreeing, total - same - agreeing, change)
 
 
 def _blocks(value: Any, code: WeightCode, axis: int | None) -> Iterator[tuple[_Place, WeightCode]]:

@@ -71,7 +71,7 @@ def folding_factors(view: GraphView, norm: Node) -> tuple[Array, Array] | None:
 
     None where it does not normalise by constants, or where the tensor between the two is seen by others.
     """
-    operator = view.producer.get(norm.inputs[0]) if norm.op == "BatchNormalization" else None
+    operator = view.producers.get(norm.inputs[0]) if norm.op == "BatchNormalization" else None
     if operator is None or operator.op not in _FOLDS or _seen_by_others(view, norm, operator):
         return None
     factors = _factors(view, norm)
@@ -82,7 +82,7 @@ def _considered(view: GraphView, norm: Node) -> _Fold | str | None:
     """What folding a node would write, or why it stays; None where it is no BatchNormalization."""
     if norm.op != "BatchNormalization":
         return None
-    operator = view.producer.get(norm.inputs[0])
+    operator = view.producers.get(norm.inputs[0])
     if operator is None or operator.op not in _FOLDS:
         return "no Conv, ConvTranspose or Gemm makes its input"
     reason = _seen_by_others(view, norm, operator)
@@ -99,7 +99,7 @@ def _seen_by_others(view: GraphView, norm: Node, operator: Node) -> str:
     between = operator.outputs[0]
     if view.is_output(between):
         return f"{between} is an output of the graph"
-    if between in view.captured or len(view.readers(between)) != 1:
+    if between in view.captured or len(view.consumers(between)) != 1:
         return f"{between} is read by others, too"
     if between in view.pairs:
         return f"{between} is quantised"
@@ -223,6 +223,6 @@ def _write(editor: Editor, node: Node, index: int, value: npt.NDArray[np.float32
 def _release(editor: Editor, name: str, uses: Counter[str]) -> None:
     """One reader of a constant is gone; a Constant node that nobody reads goes with the last."""
     uses[name] -= 1
-    maker = editor.view.producer.get(name)
+    maker = editor.view.producers.get(name)
     if maker is not None and maker.op == "Constant" and not uses[name]:
         editor.remove_node(maker)

@@ -62,7 +62,7 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     }
     if given:
         _refuse_other_weights(view, plan, scales)
-    writer = _Writer(view)
+    writer = _PairWriter(view)
     added, kept, estimated = [], [], []
     for point in plan.points:
         here = _present(view, point)
@@ -95,7 +95,7 @@ def _present(view: GraphView, point: Point) -> list[Pair]:
         return [] if moved is None else [moved]
     if point.role == "activation":
         return pairs
-    read = {view.producer[read.node].inputs[read.index] for read in point.reads}
+    read = {view.producers[read.node].inputs[read.index] for read in point.reads}
     return [p for p in pairs if p.dequantize.outputs[0] in read] or [p for p in pairs if _same_axis(view, p, point)]
 
 
@@ -203,7 +203,7 @@ def _check_fits(view: GraphView, point: Point, scale: Scale) -> None:
         raise QdqError(point.tensor, reason, "calibrate this model again")
 
 
-class _Writer:
+class _PairWriter:
     """Writes pairs with an editor; holds the zero points that pairs share."""
 
     def __init__(self, view: GraphView) -> None:
@@ -255,7 +255,7 @@ class _Writer:
 
     def _place(self, point: Point) -> tuple[Node | None, bool]:
         """Next to the producer; for an initialiser in front of its first reader; for an input at the front."""
-        maker = self.view.producer.get(point.tensor)
+        maker = self.view.producers.get(point.tensor)
         if maker is not None:
             return maker, True
         if point.role == "weight":

@@ -172,7 +172,7 @@ class _Work:
         """An output that a Q makes; one behind a moving operator is float by now."""
         given = {value.name: value.type.tensor_type for value in self.view.graph.output}
         for name, kind in given.items():
-            maker = self.view.producer.get(name)
+            maker = self.view.producers.get(name)
             if maker is None or name in self.view.captured:
                 continue
             if maker.op == QUANTIZE:

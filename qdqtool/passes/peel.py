@@ -102,7 +102,7 @@ def peel_pairs(
     if restored:
         what = f"integers that began at 0 did the work of Relu: it stands behind {len(restored)} tensors again"
         told.append(f"{what}, such as {restored[0]}")
-    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, frozenset(view.producer))
+    peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, frozenset(view.producers))
     view.graph.CopyFrom(graph)
     return replace(peeled, view=GraphView(view.graph, view.folder), told=(*told, *peeled.told))
 
@@ -121,7 +121,7 @@ def _peel(
     view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric, known: Collection[str] | None = None
 ) -> Peeled:
     """Take the pairs out; `known` are the tensors that the user's model makes, where others were added to it."""
-    _refuse_loose_ends(view, view.producer.keys() if known is None else known)
+    _refuse_loose_ends(view, view.producers.keys() if known is None else known)
     carried = _collect(view, on_conflict, on_asymmetric)
     int8_nodes = tuple(node.key for node in view.nodes if _reads_weight_pair(view, node))
     values = {
@@ -166,7 +166,7 @@ def _refuse_loose_ends(view: GraphView, known: Collection[str]) -> None:
     for pairs in view.pairs.values():
         for pair in pairs:
             for name in (part.outputs[0] for part in pair.nodes[:-1]):
-                reader = next(iter(view.readers(name)), None)
+                reader = next(iter(view.consumers(name)), None)
                 if reader is not None or name in view.captured:
                     who = f"{reader.node.op} {reader.node.name}" if reader else "the body of control flow"
                     raise QdqError(pair.tensor, f"{who} reads the integers of its Q", "use Q/DQ, not integer operators")
@@ -181,7 +181,7 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
     """Why a Q or DQ is not one of a pair; a Q that stands for integers of the user's model is not named."""
     if node.op == QUANTIZE:
         name, other = node.outputs[0], "DQ"
-        use = next(iter(view.readers(name)), None)
+        use = next(iter(view.consumers(name)), None)
         reader = f"{use.node.op} {use.node.name} reads these integers" if use else ""
         if reader and name not in known:
             reason = f"{reader}, and no DQ makes floats of them, which TensorRT refuses"
@@ -189,7 +189,7 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
         where = ": the model gives out these integers" if view.is_output(name) else f": {reader}" if reader else ""
     else:
         name, other = node.inputs[0], "Q"
-        maker = view.producer.get(name)
+        maker = view.producers.get(name)
         made = "" if maker is None else f": {maker.op} {maker.name} makes these integers"
         where = ": the model takes these integers as an input" if name in view.inputs else made
     reason = f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses{where}"
@@ -271,7 +271,7 @@ def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]
     """Remove one pair and let its readers read what it was put on."""
     output = pair.dequantize.outputs[0]
     if pair.quantize is not None:
-        for use in view.readers(pair.tensor):
+        for use in view.consumers(pair.tensor):
             if use.node.inputs[use.index] == output:
                 editor.reroute(use, pair.tensor)
         names[output] = pair.tensor
@@ -290,7 +290,7 @@ def _drop_unused(view: GraphView, editor: Editor) -> None:
     lost = []
     while waiting:
         name = waiting.pop()
-        maker = view.producer.get(name)
+        maker = view.producers.get(name)
         if name in view.initializers:
             lost.append(name)
         elif maker is not None and id(maker) not in gone and _only_for_pairs(view, maker, used):

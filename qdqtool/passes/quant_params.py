@@ -31,7 +31,7 @@ _WIDEN = (
 
 
 @dataclass(frozen=True)
-class Coding:
+class QuantParams:
     """The integers that a pair makes.
 
     Attributes:
@@ -62,7 +62,7 @@ class Coding:
         return f"{self.kind} with {zero}"
 
 
-def coding_of(view: GraphView, pair: Pair) -> Coding:
+def coding_of(view: GraphView, pair: Pair) -> QuantParams:
     """What integers a pair makes.
 
     Raises:
@@ -75,10 +75,10 @@ def coding_of(view: GraphView, pair: Pair) -> Coding:
         if back is None or not np.array_equal(np.unique(back.astype(np.int64)), np.unique(zero)):
             raise QdqError(pair.tensor, "its Q and its DQ have different zero points", "repair the model")
     low, high = _levels(view, pair, kind)
-    return Coding(kind, zero, low, high)
+    return QuantParams(kind, zero, low, high)
 
 
-def scale_of(view: GraphView, pair: Pair, coding: Coding, on_asymmetric: OnAsymmetric = "error") -> Scale:
+def scale_of(view: GraphView, pair: Pair, coding: QuantParams, on_asymmetric: OnAsymmetric = "error") -> Scale:
     """The symmetric int8 scale of a pair: its own bits where it is symmetric, else that of the range around it.
 
     Widened: scale = max(|low - zero|, |high - zero|) * step / 127, in float64, rounded to float32 once.

@@ -118,7 +118,7 @@ def replay_cuts(source: onnx.ModelProto, folder: Path | None, told: onnx.ModelPr
     """
     edits = _cuts_of(told)
     view = GraphView(source.graph, folder)
-    done = {edit["site"] for edit in edits if (node := view.producer.get(edit["site"])) and node.op == "Clip"}
+    done = {edit["site"] for edit in edits if (node := view.producers.get(edit["site"])) and node.op == "Clip"}
     wanted = [edit for edit in edits if edit["site"] not in done]
     if not wanted:
         return []
@@ -137,7 +137,7 @@ def _cuts_of(told: onnx.ModelProto) -> list[dict[str, Any]]:
 
 
 def _relu(view: GraphView, name: str) -> Node:
-    node = view.producer.get(name)
+    node = view.producers.get(name)
     if node is None or node.op != "Relu":
         maker = "nothing" if node is None else node.op
         reason = f"is made by {maker}, not by the Relu that condition cut at six"
@@ -152,7 +152,7 @@ def _is_handed_out(view: GraphView, name: str) -> bool:
         tensor = stack.pop()
         if view.is_output(tensor):
             return True
-        for use in view.readers(tensor):
+        for use in view.consumers(tensor):
             carries = use.node.op in _MOVES and (use.index == 0 or use.node.op == "Concat")
             fresh = [one for one in use.node.outputs if one and one not in seen] if carries else []
             seen.update(fresh)

@@ -73,14 +73,14 @@ class _Replay:
     def multiply(self, edit: dict[str, Any]) -> None:
         """A Mul behind a tensor, read by those that read it in the other model."""
         site, made = edit["site"], edit["added"]
-        if made in self.view.producer:
+        if made in self.view.producers:
             return
-        mul = self.told.producer.get(made)
-        here = site in self.view.producer or site in self.view.inputs
+        mul = self.told.producers.get(made)
+        here = site in self.view.producers or site in self.view.inputs
         if not here or mul is None or mul.op != "Mul" or mul.inputs[0] != site or len(mul.inputs) != 2:
             what = "which the source lacks" if not here else "which the model does not hold"
             raise QdqError(str(site), f"got a Mul by condition, {what}", _TODO)
-        maker = self.view.producer.get(site)
+        maker = self.view.producers.get(site)
         self.editor.add_node("Mul", [site, mul.inputs[1]], made, beside=maker, after=True, trace=_TRACE)
         self.muls[made] = self.added[mul.inputs[1]] = None
         for node in self.told.every:
@@ -96,7 +96,7 @@ class _Replay:
 
     def constants(self, node: Node) -> None:
         """The constants that `condition` made for this node alone, under the names that it gives."""
-        told = self.told.producer.get(node.key)
+        told = self.told.producers.get(node.key)
         if told is None or told.op != node.op:
             return
         for index, name in enumerate(told.inputs):
@@ -112,7 +112,7 @@ class _Replay:
     def _release(self, name: str) -> None:
         """One reader of a constant is gone; what nobody reads any more goes with the last."""
         self.uses[name] -= 1
-        maker = self.view.producer.get(name)
+        maker = self.view.producers.get(name)
         if self.uses[name]:
             return
         if maker is None:
@@ -123,7 +123,7 @@ class _Replay:
 
     def check_bias(self, edit: dict[str, Any]) -> None:
         """Refuse a source whose operator has no bias where one was added."""
-        node, told = self.nodes.get(edit["site"]), self.told.producer.get(edit["site"])
+        node, told = self.nodes.get(edit["site"]), self.told.producers.get(edit["site"])
         if told is not None and (node is None or len(node.inputs) < len(told.inputs)):
             raise QdqError(str(edit["site"]), "got a bias by condition, which the source lacks", _TODO)
 

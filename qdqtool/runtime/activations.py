@@ -79,7 +79,7 @@ class ObservableModel:
             QdqError: a wanted tensor is not in the graph.
         """
         names = frozenset(wanted)
-        every = {*self.view.inputs, *self.view.producer, *self.view.initializers}
+        every = {*self.view.inputs, *self.view.producers, *self.view.initializers}
         for name in sorted(names - every):
             raise QdqError(name, "is no tensor of the model's main graph", "name one that is")
         return tuple(name for name in self.names if name in names)
@@ -215,7 +215,7 @@ def runtime_types(
     view = GraphView(proto.graph, folder)
     part = computable_part(proto, view, runtime)
     asked = list(dict.fromkeys(names))
-    made = [name for name in asked if name in view.producer and name not in part.behind]
+    made = [name for name in asked if name in view.producers and name not in part.behind]
     kinds: dict[str, str] = {}
     if made:
         parts = skeleton(proto, [node.proto for node in part.nodes], view, folder)

@@ -141,7 +141,7 @@ def _check_can_be_had(view: GraphView, name: str, behind: Mapping[str, str], whe
     if name in behind:
         reason = f"{name} lies behind {behind[name]}, which onnxruntime cannot run"
         raise QdqError(where, reason, "name tensors before it, or give the model without that operator")
-    if name not in view.producer and name not in view.initializers and name not in view.inputs:
+    if name not in view.producers and name not in view.initializers and name not in view.inputs:
         raise QdqError(where, f"has no tensor {name} in its main graph", "name one that is there")
 
 

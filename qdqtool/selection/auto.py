@@ -12,7 +12,7 @@ import onnx
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_sqnr, scale_from_amax
-from qdqtool.data.loader import Batch, Feed, inputs_of
+from qdqtool.data.loader import Batch, DataLoader, inputs_of
 from qdqtool.data.subset import pick_samples
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
@@ -21,7 +21,7 @@ from qdqtool.match.propagate_scales import spread_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.selection.choose import Choice, Source, choose
+from qdqtool.selection.choose import ScaleChoice, ChoiceSource, choose
 
 # Samples that the shadow pass runs. 16 choose no better than 8: the detectors agree with their float models alike,
 # within what other images change.
@@ -81,20 +81,20 @@ def source_of(
     histograms: Mapping[str, Histogram],
     options: CalibrationOptions,
     count: int = SHADOW_SAMPLES,
-) -> Source:
+) -> ChoiceSource:
     """What `choose` needs, its samples picked by what they hold.
 
     Raises:
         QdqError: the feed gives nothing.
     """
-    inputs = feed.inputs if isinstance(feed, Feed) else inputs_of(proto.graph)
+    inputs = feed.inputs if isinstance(feed, DataLoader) else inputs_of(proto.graph)
     samples = pick_samples(feed, inputs, count)
     if not samples:
         raise QdqError("data", "gives nothing when it is walked again", "--method auto walks it twice: give a list")
-    return Source(proto, folder, samples, histograms, options.provider, options.where)
+    return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where)
 
 
-def _points(choice: Choice, table: ScaleTable) -> dict[str, Scale]:
+def _points(choice: ScaleChoice, table: ScaleTable) -> dict[str, Scale]:
     return {
         name: replace(table[name], bits=Scale.of(scale_from_amax(taken.amax, name)).bits, method=f"auto:{taken.method}")
         for name, taken in choice.taken.items()

@@ -28,7 +28,7 @@ from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.match.requantize_points import possible_cuts
 from qdqtool.match.restrict import activation_sites, sites_behind
 from qdqtool.rulebook import load_rules
-from qdqtool.selection.shadow import Felt, Trial, shadow_pass
+from qdqtool.selection.shadow import LayerError, Trial, shadow_pass
 
 Float64 = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ _LOST = 1.0
 
 
 @dataclass(frozen=True)
-class Source:
+class ChoiceSource:
     """What is chosen for.
 
     Attributes:
@@ -60,7 +60,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ScaleChoice:
     """Which clipping value each point takes.
 
     Attributes:
@@ -76,7 +76,7 @@ class Choice:
     cuts: tuple[str, ...]
 
 
-def choose(source: Source, options: PlanOptions | None = None, *, cut: bool = True) -> Choice:
+def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: bool = True) -> ScaleChoice:
     """Choose for every point of a model.
 
     Args:
@@ -91,7 +91,7 @@ def choose(source: Source, options: PlanOptions | None = None, *, cut: bool = Tr
     view = GraphView(source.proto.graph, source.folder)
     rules = load_rules(options.target, options.trt_version, options.rules)
     cuts = [name for name in possible_cuts(view, rules) if name in source.histograms] if cut else []
-    classes = _Classes(view, source, options, cuts)
+    classes = _PointClasses(view, source, options, cuts)
     movers = frozenset(node.key for node, _ in nodes_of(view, rules, rules.commutes))
     costs = _costs(view, source, classes, movers)
     kept = classes.merge(costs.total)
@@ -106,7 +106,7 @@ class _Costs:
     operators: dict[str, tuple[str, Float64]]
 
 
-class _Classes:
+class _PointClasses:
     """Points that share a scale, with every possible cut made; and which of them the uncut plan ties.
 
     Attributes:
@@ -116,7 +116,7 @@ class _Classes:
             may have to serve.
     """
 
-    def __init__(self, view: GraphView, source: Source, options: PlanOptions, cuts: Sequence[str]) -> None:
+    def __init__(self, view: GraphView, source: ChoiceSource, options: PlanOptions, cuts: Sequence[str]) -> None:
         self._known = known = source.histograms
         while True:
             self.plan = make_plan(view, options, cuts=cuts)
@@ -137,7 +137,7 @@ class _Classes:
         points = {point.tensor for point in self.plan.activations}
         edges = []
         for name in cuts:
-            maker = view.maker(name)
+            maker = view.producer(name)
             sites = set() if maker is None else sites_behind(view, maker.inputs[0], points)
             before = {self.of.get(site) for site in sites}
             first = before.pop() if len(before) == 1 else None
@@ -146,7 +146,7 @@ class _Classes:
         return edges
 
     def _grids(self, known: Mapping[str, Histogram]) -> dict[str, tuple[Candidate, ...]]:
-        roots = _Sets(self.members)
+        roots = _NameSets(self.members)
         for _, before, after in self.edges:
             roots.join(before, after)
         grids: dict[str, tuple[Candidate, ...]] = {}
@@ -159,9 +159,9 @@ class _Classes:
             grids.update(dict.fromkeys(group, tuple(distinct(proposed))))
         return grids
 
-    def merge(self, total: Mapping[str, Float64]) -> _Sets:
+    def merge(self, total: Mapping[str, Float64]) -> _NameSets:
         """Undo the cuts that do not pay, the least useful first; what remains apart is cut."""
-        sets = _Sets(self.members)
+        sets = _NameSets(self.members)
         cost = {first: total[first] for first in self.members}
         while True:
             gains = []
@@ -191,7 +191,7 @@ class _Classes:
         return (together - apart) / together if together > 0 else 0.0
 
 
-def _costs(view: GraphView, source: Source, classes: _Classes, movers: frozenset[str]) -> _Costs:
+def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers: frozenset[str]) -> _Costs:
     """Ask every reader of every class."""
     trials, asked = _trials(view, classes)
     felt = shadow_pass(source.proto, source.folder, source.samples, trials, source.provider, source.where)
@@ -208,7 +208,7 @@ def _costs(view: GraphView, source: Source, classes: _Classes, movers: frozenset
         first = classes.of[point.tensor]
         for read in point.reads:
             if read.node not in movers and read.node not in operators:
-                node = view.producer[read.node]
+                node = view.producers[read.node]
                 total[first] += _rounding(source.histograms, point.tensor, node, classes.grid[first])
     for first, cost in total.items():
         if not cost.any():  # nobody was heard: the tensors themselves
@@ -217,7 +217,7 @@ def _costs(view: GraphView, source: Source, classes: _Classes, movers: frozenset
     return _Costs(total, operators)
 
 
-def _trials(view: GraphView, classes: _Classes) -> tuple[list[Trial], dict[str, str]]:
+def _trials(view: GraphView, classes: _PointClasses) -> tuple[list[Trial], dict[str, str]]:
     """One for each weighted operator that reads points, and the class it reads."""
     axes = {read.node: point.axis for point in classes.plan.weights for read in point.reads}
     points = {point.tensor for point in classes.plan.activations}
@@ -236,7 +236,7 @@ def _trials(view: GraphView, classes: _Classes) -> tuple[list[Trial], dict[str, 
     return trials, asked
 
 
-def _loss(felt: Felt) -> Float64 | None:
+def _loss(felt: LayerError) -> Float64 | None:
     """Error over signal at the operator's output; what is constant per channel counts twice, for it adds up."""
     if not felt.heard:
         return None
@@ -267,7 +267,7 @@ def _variance(hist: Histogram) -> float:
     return max(second / many - (first / many) ** 2, 0.0)
 
 
-def _chosen(classes: _Classes, costs: _Costs, kept: _Sets) -> Choice:
+def _chosen(classes: _PointClasses, costs: _Costs, kept: _NameSets) -> ScaleChoice:
     taken: dict[str, Candidate] = {}
     tried: dict[str, tuple[tuple[Candidate, float], ...]] = {}
     best: dict[str, int] = {}
@@ -281,7 +281,7 @@ def _chosen(classes: _Classes, costs: _Costs, kept: _Sets) -> Choice:
             tried.update(dict.fromkeys(classes.members[first], pairs))
     cuts = tuple(name for name, before, after in classes.edges if kept.root(before) != kept.root(after))
     losses = {key: float(loss[best[first]]) for key, (first, loss) in costs.operators.items()}
-    return Choice(taken, tried, losses, cuts)
+    return ScaleChoice(taken, tried, losses, cuts)
 
 
 def _merged(parts: Iterable[Histogram]) -> Histogram:
@@ -291,7 +291,7 @@ def _merged(parts: Iterable[Histogram]) -> Histogram:
     return whole
 
 
-class _Sets:
+class _NameSets:
     """Disjoint sets of names, each known by its first in the order they were given."""
 
     def __init__(self, names: Mapping[str, object]) -> None:

@@ -51,7 +51,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Felt:
+class LayerError:
     """What an operator felt, summed over all samples.
 
     Attributes:
@@ -77,7 +77,7 @@ def shadow_pass(
     trials: Iterable[Trial],
     provider: str = "cpu",
     where: object = "model",
-) -> dict[str, Felt]:
+) -> dict[str, LayerError]:
     """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
 
     Sums over samples run in their order, so give them in one that does not depend on where they come from.
@@ -97,7 +97,7 @@ def shadow_pass(
         QdqError: what `OrtActivations` refuses.
     """
     view = GraphView(proto.graph, folder)
-    felt: dict[str, Felt] = {}
+    felt: dict[str, LayerError] = {}
     for part in _parts(view, trials):
         builder = _Builder(proto, view)
         shadows = {trial.node: names for trial in part if (names := builder.add(trial)) is not None}
@@ -132,7 +132,7 @@ def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:
 
 
 def _weight_bytes(view: GraphView, trial: Trial) -> int:
-    node = view.producer[trial.node]
+    node = view.producers[trial.node]
     index = weight_index(view, node)
     tensor = None if index is None else view.constant_tensor(node.inputs[index])
     return 0 if tensor is None else 4 * int(np.prod(tensor.dims, dtype=np.int64))
@@ -156,7 +156,7 @@ def _run(
     shadows: Mapping[str, _Names],
     provider: str,
     where: object,
-) -> dict[str, Felt]:
+) -> dict[str, LayerError]:
     wanted = [name for names in shadows.values() for name in vars(names).values()]
     activations = OrtActivations(model, folder, wanted, provider, where)
     sums: dict[str, Float64] = {}
@@ -176,12 +176,12 @@ def _run(
     return {node: _felt(sums, names) for node, names in shadows.items()}
 
 
-def _felt(sums: Mapping[str, Float64], names: _Names) -> Felt:
+def _felt(sums: Mapping[str, Float64], names: _Names) -> LayerError:
     channel = sums[names.mean].reshape(-1)
     many = float(sums[names.size]) / channel.size
     signal = float(sums[names.square].sum()) - float((channel**2).sum()) / many
     shift = ((sums[names.means].reshape(-1, channel.size) - channel) ** 2).sum(axis=1) / many
-    return Felt(sums[names.error].reshape(-1), shift, max(signal, 0.0))
+    return LayerError(sums[names.error].reshape(-1), shift, max(signal, 0.0))
 
 
 class _Builder:
@@ -195,12 +195,12 @@ class _Builder:
         self._view = view
         opsets = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
         self._opset = max(opsets, default=1)
-        self._taken = {*view.producer, *view.initializers, *view.inputs}
+        self._taken = {*view.producers, *view.initializers, *view.inputs}
         self._shared: dict[tuple[object, ...], str] = {}
 
     def add(self, trial: Trial) -> _Names | None:
         """The shadow of one operator; None where its weight or its form does not allow one."""
-        node = self._view.producer[trial.node]
+        node = self._view.producers[trial.node]
         index = weight_index(self._view, node)
         weight = None if index is None else self._view.array(node.inputs[index])
         if index is None or weight is None or weight.dtype != np.float32 or attribute(node, "transA", 0):

@@ -38,13 +38,13 @@ def divided_tensors(view: GraphView, divisions: Iterable[tuple[str, str]]) -> se
 def _before(view: GraphView, name: str) -> list[str]:
     """A tensor and those before it, back to the one that weights divide: what lies between passes a factor on."""
     names = [name]
-    node = view.maker(name)
+    node = view.producer(name)
     while node is not None and node.op not in _TAKES_IN and weight_index(view, node) is None:
         name = next((view.root(one) for one in node.inputs if one and not view.is_constant(one)), "")
         if not name:
             break
         names.append(name)
-        node = view.maker(name)
+        node = view.producer(name)
     return names
 
 
@@ -52,7 +52,7 @@ def _behind(view: GraphView, start: str, found: set[str]) -> None:
     """What moves the values of a tensor to weighted operators, which multiply them again."""
     stack = [start]
     while stack:
-        for use in view.readers(stack.pop()):
+        for use in view.consumers(stack.pop()):
             if weight_index(view, use.node) is None:
                 fresh = [name for name in use.node.outputs if name and name not in found]
                 found.update(fresh)

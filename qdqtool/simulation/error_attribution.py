@@ -17,7 +17,7 @@ CALM = 1e-4
 
 
 @dataclass(frozen=True)
-class Site:
+class ErrorSite:
     """A fused group, or another operator, between tensors that both models have.
 
     Attributes:
@@ -34,7 +34,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Culprit:
+class ErrorSource:
     """What one site adds to the error.
 
     Attributes:
@@ -45,7 +45,7 @@ class Culprit:
         drop: from the one to the other, in dB, with both counted from `CALM` down.
     """
 
-    site: Site
+    site: ErrorSite
     sqnr_in: float
     sqnr_read: float
     sqnr_out: float
@@ -60,7 +60,7 @@ class Culprit:
         return {"operator": one.operator, "kind": one.kind, "inputs": list(one.inputs), "output": one.output, **told}
 
 
-def find_sites(view: GraphView, groups: Iterable[Group], known: Collection[str]) -> list[Site]:
+def find_sites(view: GraphView, groups: Iterable[Group], known: Collection[str]) -> list[ErrorSite]:
     """The sites between the known tensors, in graph order.
 
     Tensors inside a fused group are passed over where the group's output is known: nothing is rounded there.
@@ -84,7 +84,7 @@ def find_sites(view: GraphView, groups: Iterable[Group], known: Collection[str])
                 inputs, between = _back(view, node, ends)
                 first = start_of.get(output, between[-1] if len(between) > 1 else node)
                 kind = " ".join(one.op for one in reversed(between))
-                sites.append(Site(first.name, kind, tuple(inputs), output))
+                sites.append(ErrorSite(first.name, kind, tuple(inputs), output))
     return sites
 
 
@@ -97,7 +97,7 @@ def _back(view: GraphView, node: Node, ends: Collection[str]) -> tuple[list[str]
         one = stack.pop()
         for name in (*one.inputs, *sorted(captured_names(one))):
             name = view.root(name)
-            maker = view.producer.get(name)
+            maker = view.producers.get(name)
             if not name or view.is_constant(name):
                 continue
             if name in ends:
@@ -108,7 +108,7 @@ def _back(view: GraphView, node: Node, ends: Collection[str]) -> tuple[list[str]
     return list(inputs), sorted(between.values(), key=lambda one: (-one.level, one.key))
 
 
-def rank(sites: Iterable[Site], measures: Mapping[str, Measure], read: Mapping[str, Measure]) -> list[Culprit]:
+def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapping[str, Measure]) -> list[ErrorSource]:
     """The sites where SQNR drops, most first; equal ones in graph order.
 
     Args:
@@ -124,5 +124,5 @@ def rank(sites: Iterable[Site], measures: Mapping[str, Measure], read: Mapping[s
         after = measures[site.output].noise
         drop = 10 * math.log10((after + CALM) / (before + CALM)) if math.isfinite(after) else math.inf
         if after > before:
-            culprits.append(Culprit(site, decibel(before), decibel(behind), decibel(after), drop))
+            culprits.append(ErrorSource(site, decibel(before), decibel(behind), decibel(after), drop))
     return sorted(culprits, key=lambda one: -one.drop)

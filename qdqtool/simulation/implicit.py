@@ -82,7 +82,7 @@ def simulate_implicit(
     plan = make_plan(view, options, floats=floats.keys())
     plan = restrict(view, plan, entries) if target == "gpu" else plan
     weights = [(point, _rounded_weight(view, point, how_weights)) for point in plan.weights]
-    told = {view.producer[key].name: reason for key, reason in floats.items()}  # before outputs get other names
+    told = {view.producers[key].name: reason for key, reason in floats.items()}  # before outputs get other names
     editor = Editor(view)
     nodes = RoundingNodes(editor, how, _LOWEST_ACTIVATION)
     by_key = {node.key: node for node in view.every}
@@ -98,7 +98,7 @@ def simulate_implicit(
         _reroute(editor, by_key, point.reads, point.tensor, name)
     editor.commit()
     used = frozenset(tensors)
-    unused = tuple(name for name in entries if name not in used and (name in view.producer or name in view.inputs))
+    unused = tuple(name for name in entries if name not in used and (name in view.producers or name in view.inputs))
     return Implicit(tuple(tensors), tuple(point.tensor for point, _ in weights), told, unused)
 
 
@@ -151,7 +151,7 @@ def _at_points(
     """Round at the points of the plan: their readers see INT8, all others the float tensor."""
     for point in plan.activations:
         name = editor.unique_name(f"{point.tensor}_int8")
-        nodes.write(point.tensor, name, entries[point.tensor], beside=view.producer.get(point.tensor))
+        nodes.write(point.tensor, name, entries[point.tensor], beside=view.producers.get(point.tensor))
         _reroute(editor, by_key, point.reads, point.tensor, name)
     return [point.tensor for point in plan.activations]
 
@@ -162,7 +162,7 @@ def _everywhere(view: GraphView, editor: Editor, nodes: RoundingNodes, entries: 
     for name in (*view.inputs, *(name for node in view.nodes for name in node.outputs if name)):
         if name not in entries or view.is_constant(name):
             continue
-        maker = view.producer.get(name)
+        maker = view.producers.get(name)
         if maker is None:
             _round_input(view, editor, nodes, name, entries[name])
         else:
@@ -177,7 +177,7 @@ def _round_input(view: GraphView, editor: Editor, nodes: RoundingNodes, name: st
     """An input keeps its name, so its readers are given another tensor."""
     target = editor.unique_name(f"{name}_int8")
     nodes.write(name, target, scale, beside=None)
-    for use in view.readers(name):
+    for use in view.consumers(name):
         editor.reroute(use, target)
     for node in view.nodes:
         editor.reroute_bodies(node, {name: target})

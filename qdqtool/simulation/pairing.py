@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.data.loader import Batch, Feed
+from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
@@ -46,7 +46,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTensors:
     """How far tensors lie apart.
 
     Attributes:
@@ -190,7 +190,7 @@ def measure(
     names: Mapping[str, tuple[str, str]],
     batches: Iterable[tuple[int, Batch]],
     also: Callable[[dict[str, Array]], None] | None = None,
-) -> Measured:
+) -> MeasuredTensors:
     """Run both models batch by batch and measure each tensor that both give.
 
     Args:
@@ -215,7 +215,7 @@ def measure(
             also(theirs)
         samples += count
     found = {name: one.measure(name) for name, one in running.items() if name not in uncompared}
-    return Measured(found, {name: uncompared[name] for name in names if name in uncompared}, samples)
+    return MeasuredTensors(found, {name: uncompared[name] for name in names if name in uncompared}, samples)
 
 
 def _cannot_compare(one: object, other: object) -> str:
@@ -230,7 +230,7 @@ def _cannot_compare(one: object, other: object) -> str:
     return "" if one.size else "has no elements"
 
 
-def counted_batches(feed: Feed, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:
+def counted_batches(feed: DataLoader, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:
     """The batches with their number of samples, with a bar on stderr while they pass.
 
     Args:

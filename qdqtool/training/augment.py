@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.data.loader import Batch, Feed
+from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.errors import QdqError
 
@@ -52,7 +52,7 @@ class ImageAugment:
         return image
 
 
-def open_augment(steps: Steps, feed: Feed) -> ImageAugment | None:
+def open_augment(steps: Steps, feed: DataLoader) -> ImageAugment | None:
     """The changes that `--augment` asks for, fitted to the data; None for none.
 
     Args:
@@ -77,7 +77,7 @@ def open_augment(steps: Steps, feed: Feed) -> ImageAugment | None:
     return ImageAugment(feed.inputs[0].name, chosen, axis == 3, spec)
 
 
-def _channel_axis(feed: Feed) -> int | None:
+def _channel_axis(feed: DataLoader) -> int | None:
     """Where a picture's channels lie in the only input, 1 or 3; None where the data are no pictures."""
     if len(feed.inputs) != 1 or feed.inputs[0].dtype != np.float32:
         return None

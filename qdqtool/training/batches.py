@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shuffled batches for training, without end, and the samples held out of it. What a sample is, `Feed` says.
+"""Shuffled batches for training, without end, and the samples held out of it. What a sample is, `DataLoader` says.
 
 Every choice follows from the seed, the epoch and the sample's number, so that any place in the sequence can be taken up
 again. Data that fit in memory are held there; larger folders of images are read file by file in shuffled order; other
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qdqtool.data.loader import Batch, Feed, Task
+from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.errors import QdqError
 
 _ORDER, _CHANGE = 0, 1  # what a stream of random numbers is for
@@ -60,7 +60,7 @@ class Batches:
         notes: what is to be said of them, a sentence each.
     """
 
-    def __init__(self, feed: Feed, options: BatchOptions) -> None:
+    def __init__(self, feed: DataLoader, options: BatchOptions) -> None:
         """Walk the data once.
 
         Args:
@@ -183,7 +183,7 @@ def shuffled(samples: Iterator[Batch], draw: Draw, memory: int) -> Iterator[Batc
         yield buffer[place]
 
 
-def _read(feed: Feed, memory: int, *, lazily: bool) -> tuple[list[Batch] | None, int]:
+def _read(feed: DataLoader, memory: int, *, lazily: bool) -> tuple[list[Batch] | None, int]:
     """All samples where they fit, and how many there are."""
     held: list[Batch] = []
     size = total = 0
@@ -197,7 +197,7 @@ def _read(feed: Feed, memory: int, *, lazily: bool) -> tuple[list[Batch] | None,
     return (held if size <= memory else None), total
 
 
-def _samples(feed: Feed) -> Iterator[Batch]:
+def _samples(feed: DataLoader) -> Iterator[Batch]:
     """One sample after the other; what comes as several rows of a free first axis is taken apart."""
     split = all(one.batched for one in feed.inputs)
     for batch in feed:

@@ -14,13 +14,13 @@ import onnx
 from onnx import helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.differ import TOLERANCE, largest_difference
-from qdqtool.training.draft import Draft
-from qdqtool.training.training_graph import Form
+from qdqtool.training.draft import GraphDraft
+from qdqtool.training.training_graph import TrainingGraph
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -28,7 +28,7 @@ Float32 = npt.NDArray[np.float32]
 _TODO = "please report it with the model: nothing was trained"
 
 
-def check_same_forward(form: Form, batch: Mapping[str, Array]) -> float:
+def check_same_forward(form: TrainingGraph, batch: Mapping[str, Array]) -> float:
     """Refuse a form that computes something else than its file.
 
     Compared are the outputs. A difference in the last bits may tip one rounding of a pair, and that step is seen at the
@@ -45,7 +45,7 @@ def check_same_forward(form: Form, batch: Mapping[str, Array]) -> float:
         QdqError: a tensor differs by more than `TOLERANCE`.
     """
     file = GraphView(form.quantised.graph)
-    known = {*file.producer, *file.inputs}
+    known = {*file.producers, *file.inputs}
     outputs = [value.name for value in form.proto.graph.output if value.name in known]
     theirs = Executor(form.quantised, form.folder, outputs, "the Q/DQ model").run(batch)
     ours = Executor(form.proto, None, outputs, "the training form").run(batch)
@@ -60,7 +60,7 @@ def check_same_forward(form: Form, batch: Mapping[str, Array]) -> float:
 
 
 def _stretches(
-    form: Form, known: Collection[str], outputs: list[str], batch: Mapping[str, Array]
+    form: TrainingGraph, known: Collection[str], outputs: list[str], batch: Mapping[str, Array]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """What form and file make between pairs: every pair of the form is given what the file's pair reads."""
     cut = onnx.ModelProto()
@@ -68,7 +68,7 @@ def _stretches(
     fed = {value.name for value in cut.graph.input}
     computed = set(fed)
     given: dict[str, str] = {}
-    draft = Draft(cut)
+    draft = GraphDraft(cut)
     for node in cut.graph.node:
         if any(name in computed for name in node.input):
             computed.update(node.output)
@@ -260,7 +260,7 @@ def _rms(value: Array) -> float:
 
 def _scales(proto: onnx.ModelProto) -> set[str]:
     """What pairs read as their scale."""
-    return {node.input[1] for node in proto.graph.node if node.domain == PAIR_DOMAIN and Pair.parse(node.op_type)}
+    return {node.input[1] for node in proto.graph.node if node.domain == PAIR_DOMAIN and PairFunction.parse(node.op_type)}
 
 
 def with_inputs(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from qdqtool.graph.view import Node, captured_names, may_have_bodies
 
 
-class Draft:
+class GraphDraft:
     """One graph and the names that are taken in it. The proto is ours to change.
 
     Attributes:

@@ -17,10 +17,10 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.progress import is_shown
 from qdqtool.training.batches import Batches
-from qdqtool.training.finished_model import Samples, output_gains
-from qdqtool.training.training_graph import Form
+from qdqtool.training.finished_model import InputSamples, output_gains
+from qdqtool.training.training_graph import TrainingGraph
 
-MakeForm = Callable[[onnx.ModelProto], Form]
+MakeForm = Callable[[onnx.ModelProto], TrainingGraph]
 _MOST = 512  # samples that channels are measured on
 
 
@@ -35,8 +35,8 @@ class Start:
         notes: what was done about it, a sentence each.
     """
 
-    given: Form
-    form: Form
+    given: TrainingGraph
+    form: TrainingGraph
     evened: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -45,7 +45,7 @@ class _Few:
     """At most `_MOST` samples, at even distances along the data, a bar on stderr at each walk."""
 
     def __init__(self, opened: Opened, batches: Batches, progress: bool | None) -> None:
-        self._samples = Samples(batches, [one.name for one in inputs_of(opened.proto.graph)])
+        self._samples = InputSamples(batches, [one.name for one in inputs_of(opened.proto.graph)])
         self._total = batches.count + batches.held_samples
         self._shown = is_shown(progress)
 
@@ -60,7 +60,7 @@ class _Few:
         return iter(tqdm(few, desc="equalise", total=total, unit="sample", file=sys.stderr, leave=False))
 
 
-def evened_start(opened: Opened, make: MakeForm, form: Form, batches: Batches, progress: bool | None = None) -> Start:
+def evened_start(opened: Opened, make: MakeForm, form: TrainingGraph, batches: Batches, progress: bool | None = None) -> Start:
     """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
 
     Args:

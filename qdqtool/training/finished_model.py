@@ -27,7 +27,7 @@ from qdqtool.scales import Scale, ScaleTable
 from qdqtool.simulation import pairing
 from qdqtool.training.batches import Batches
 from qdqtool.training.losses.teacher import float_twin
-from qdqtool.training.training_graph import Form
+from qdqtool.training.training_graph import TrainingGraph
 
 Values = Mapping[str, npt.NDArray[np.float32]]
 
@@ -46,7 +46,7 @@ class OutputGain:
         return {"output": self.output, **{k: v if np.isfinite(v) else None for k, v in ends.items()}}
 
 
-def output_gains(form: Form, opened: Opened, tuned: onnx.ModelProto, batches: Batches) -> tuple[OutputGain, ...]:
+def output_gains(form: TrainingGraph, opened: Opened, tuned: onnx.ModelProto, batches: Batches) -> tuple[OutputGain, ...]:
     """How far each float output lies from the model in float, before and after, by the reference executor."""
     plain = float_twin(form.proto)
     lost = out_of_reach(plain, form.folder)
@@ -112,7 +112,7 @@ def _measured_again(
     method = str(table.facts.get("method", "mse"))
     names = [one.name for one in inputs_of(plain.graph)]
     how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
-    found = calibrate_scales(plain, folder, Samples(batches, names), how)
+    found = calibrate_scales(plain, folder, InputSamples(batches, names), how)
     scales: dict[str, Scale] = {}
     again = 0
     for name, scale in {**table.scales, **found.scales}.items():
@@ -127,7 +127,7 @@ def _measured_again(
     return ScaleTable(scales, {**table.unscaled, **found.unscaled}, table.facts), again
 
 
-class Samples:
+class InputSamples:
     """The inputs of all samples, walked as often as wanted; labels left out."""
 
     def __init__(self, batches: Batches, names: Sequence[str]) -> None:

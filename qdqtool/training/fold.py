@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.passes.fold_bn import fold_batch_norms, folding_factors, unfolded_batch_norms
-from qdqtool.training.draft import Draft
+from qdqtool.training.draft import GraphDraft
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def _bypass(view: GraphView) -> list[_Bypassed]:
     gone: set[int] = set()
     for norm in view.nodes:
         factors = folding_factors(view, norm) if norm.op == "BatchNormalization" else None
-        operator = view.producer.get(norm.inputs[0]) if norm.inputs else None
+        operator = view.producers.get(norm.inputs[0]) if norm.inputs else None
         if factors is None or operator is None:
             continue
         pair = _own_pair(view, operator, uses)
@@ -120,15 +120,15 @@ def _put_back(proto: onnx.ModelProto, view: GraphView, bypassed: list[_Bypassed]
     """The pairs again, with scales that follow their weights; names of weights whose one scale changed its steps."""
     if not bypassed:
         return []
-    draft = Draft(proto)
+    draft = GraphDraft(proto)
     uses = Counter(name for node in view.every for name in node.inputs)
     uses.update(name for one in bypassed for name in {one.quantize.input[1], one.dequantize.input[1]})
     before: dict[int, list[onnx.NodeProto]] = {}
     alike: list[str] = []
     for one in bypassed:
-        operator = next(view.producer[name] for name in reversed(one.outputs) if name in view.producer)
+        operator = next(view.producers[name] for name in reversed(one.outputs) if name in view.producers)
         if operator.op == "BatchNormalization":  # it stayed: the operator still makes the first
-            operator = view.producer[one.outputs[0]]
+            operator = view.producers[one.outputs[0]]
         weight = operator.inputs[1]
         one.quantize.input[0] = weight
         if operator.outputs[0] == one.outputs[1]:
@@ -143,7 +143,7 @@ def _put_back(proto: onnx.ModelProto, view: GraphView, bypassed: list[_Bypassed]
     return alike
 
 
-def _scale(draft: Draft, view: GraphView, one: _Bypassed, weight: str, uses: Counter[str]) -> str:
+def _scale(draft: GraphDraft, view: GraphView, one: _Bypassed, weight: str, uses: Counter[str]) -> str:
     if one.scale.size == 1:
         value = array_of(view.initializers[weight], view.folder)
         ratio = np.float64(np.abs(value).max(initial=0)) / one.amax if one.amax else np.float64(1)

@@ -12,14 +12,14 @@ import numpy as np
 
 from qdqtool.data.arrays import open_npz
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.loader import Data, FeedOptions
+from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 
 _Facts = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
-def label_inputs(data: Data, inputs: Sequence[Input], options: FeedOptions) -> tuple[Input, ...]:
+def label_inputs(data: Data, inputs: Sequence[Input], options: DataOptions) -> tuple[Input, ...]:
     """What the data hold beside the model's inputs, as further inputs of the feed, in their order.
 
     Looked at are the names in an archive, or the first sample of what is walked; folders of images and single arrays
@@ -42,7 +42,7 @@ def label_inputs(data: Data, inputs: Sequence[Input], options: FeedOptions) -> t
     )
 
 
-def _outside(data: Data, options: FeedOptions) -> _Facts:
+def _outside(data: Data, options: DataOptions) -> _Facts:
     """Name -> shape and type of the arrays, or of those of the first sample."""
     if isinstance(data, JsonInputs):
         return _first(read_json(data.files()[0], options.max_bytes))

@@ -21,7 +21,7 @@ from qdqtool.observers.interruption import Interruption
 from qdqtool.training.averages import WeightAverage
 from qdqtool.training.log import Listener
 from qdqtool.training.optimisers import clip_to_norm
-from qdqtool.training.task import Computed, Float32, LoopOptions, Subject, Values
+from qdqtool.training.task import Computed, Float32, LoopOptions, TrainingProblem, Values
 
 Arrays = dict[str, Float32]
 
@@ -67,7 +67,7 @@ class Loop:
         progress: how far it is.
     """
 
-    def __init__(self, subject: Subject, options: LoopOptions, listener: Listener, keep: Keep | None = None) -> None:
+    def __init__(self, subject: TrainingProblem, options: LoopOptions, listener: Listener, keep: Keep | None = None) -> None:
         """Prepare it.
 
         Args:

@@ -20,7 +20,7 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import label, subgraphs_of, tensors_of
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.integers import complete_pairs
-from qdqtool.training.draft import Draft
+from qdqtool.training.draft import GraphDraft
 
 HIGHEST_OPSET = 21
 IR_VERSION = 10
@@ -51,7 +51,7 @@ def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProt
     for place in range(len(copy.graph.input) - 1, -1, -1):
         if copy.graph.input[place].name in weights:
             del copy.graph.input[place]
-    draft = Draft(copy)
+    draft = GraphDraft(copy)
     draft.set_nodes(list(copy.graph.node))
     _constants(draft)
     _pass_through(draft)
@@ -115,7 +115,7 @@ def now_unknown(node: onnx.NodeProto) -> bool:
     return not onnx.defs.has(node.op_type)
 
 
-def _constants(draft: Draft) -> None:
+def _constants(draft: GraphDraft) -> None:
     """Constant nodes as initialisers of the same name; sparse and text values stay nodes, and so do outputs."""
     graph = draft.proto.graph
     outputs = {value.name for value in graph.output}
@@ -129,7 +129,7 @@ def _constants(draft: Draft) -> None:
     draft.set_nodes(kept)
 
 
-def _pass_through(draft: Draft) -> None:
+def _pass_through(draft: GraphDraft) -> None:
     """Readers of an Identity, or of a Dropout that lets everything through, read what it reads."""
     view = GraphView(draft.proto.graph)
     names: dict[str, str] = {}
@@ -152,7 +152,7 @@ def _pass_through(draft: Draft) -> None:
 
 
 def _lets_through(view: GraphView, inputs: list[str], outputs: list[str]) -> bool:
-    if len(outputs) > 1 and outputs[1] and (view.readers(outputs[1]) or view.is_output(outputs[1])):
+    if len(outputs) > 1 and outputs[1] and (view.consumers(outputs[1]) or view.is_output(outputs[1])):
         return False
     if len(inputs) < 3 or not inputs[2]:
         return True

@@ -79,10 +79,10 @@ class UpdateOptions:
             raise QdqError("--optimiser sgd", "has no rate that fits every network", "give --lr")
         for option, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
             _check_number(option, value, "more than 0", value > 0)
-        for option, value in (("--weight-decay", self.weight_decay), ("--l1", self.l1), ("--clip", self.clip)):
+        for option, value in (("--weight-decay", self.weight_decay), ("--l1", self.l1), ("--grad-clip", self.clip)):
             _check_number(option, value, "0 or more", value >= 0)
         parts = (*(("--betas", beta) for beta in self.betas), ("--momentum", self.momentum))
-        for option, value in (*parts, ("--average", self.average)):
+        for option, value in (*parts, ("--ema-decay", self.average)):
             _check_number(option, value, "from 0 to below 1", 0 <= value < 1)
 
     def make(self, size: int) -> Optimiser:
@@ -139,7 +139,7 @@ class RunOptions:
             QdqError: one of them, named.
         """
         self.schedule.check()
-        counts = (("--steps", self.steps), ("--accumulate", self.accumulate), ("--evaluate-every", self.every))
+        counts = (("--steps", self.steps), ("--grad-accum", self.accumulate), ("--evaluate-every", self.every))
         for option, value in (*counts, ("--checkpoint-every", self.keep_every), ("--threads", self.threads)):
             if value is not None and value < 1:
                 raise QdqError(option, f"{value} is no number to go by", "give 1 or more")

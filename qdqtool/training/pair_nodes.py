@@ -16,18 +16,18 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.pairs import Pair as Function
+from qdqtool.autodiff.pairs import PairFunction as Function
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import weight_rank
-from qdqtool.training.draft import Draft
+from qdqtool.training.draft import GraphDraft
 from qdqtool.training.integer_weights import limits
 
 _LOWEST_FOR = {"int8": 13, "uint8": 13, "int4": 21, "uint4": 21, "int16": 21, "uint16": 21}
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class TrainedPair:
     """A pair as it stands in a training copy.
 
     Attributes:
@@ -63,7 +63,7 @@ class Site:
         return any(node.op == "Clip" for node in self.pair.between)
 
 
-def find_sites(view: GraphView) -> list[Site]:
+def find_sites(view: GraphView) -> list[TrainedPair]:
     """Every pair with its Q, in graph order.
 
     Raises:
@@ -76,7 +76,7 @@ def find_sites(view: GraphView) -> list[Site]:
     ]
 
 
-def _site(view: GraphView, pair: Pair, quantize: Node) -> Site:
+def _site(view: GraphView, pair: Pair, quantize: Node) -> TrainedPair:
     scale, zero = _scale(view, pair, quantize), _zero(view, pair, quantize)
     axis = None
     if scale.size > 1:
@@ -92,7 +92,7 @@ def _site(view: GraphView, pair: Pair, quantize: Node) -> Site:
     source = quantize.inputs[0]
     constant = view.is_constant(source)
     rank = _rank(view, pair, source) if constant and axis is not None else 0
-    return Site(
+    return TrainedPair(
         pair, source, view.root(source), names[0], names, scale, axis, zero, low, high, constant=constant, rank=rank
     )
 
@@ -145,7 +145,7 @@ def _rank(view: GraphView, pair: Pair, name: str) -> int:
     return rank
 
 
-def own_scales(view: GraphView, sites: Sequence[Site]) -> set[str]:
+def own_scales(view: GraphView, sites: Sequence[TrainedPair]) -> set[str]:
     """The initialisers among the scales that these pairs alone read, so that another value changes nothing else."""
     parts = {id(node) for site in sites for node in site.pair.nodes}
     others = {
@@ -156,7 +156,7 @@ def own_scales(view: GraphView, sites: Sequence[Site]) -> set[str]:
 
 
 def pairs_to_functions(
-    draft: Draft, view: GraphView, sites: Sequence[Site], tied: Mapping[str, str], learned: Collection[str]
+    draft: GraphDraft, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str], learned: Collection[str]
 ) -> dict[str, str]:
     """Put a call of a function in place of each pair; its readers keep reading the name of its DequantizeLinear.
 
@@ -174,7 +174,7 @@ def pairs_to_functions(
     """
     outputs = frozenset(view.outputs)
     held = _hold_scales(draft, view, sites, tied)
-    writer = _Writer(draft)
+    writer = _CallWriter(draft)
     for site in sites:
         kind = Function(site.axis, tied.get(site.scale, site.scale) in learned)
         writer.write(site, held[site.scale], kind, given_out=site.pair.dequantize.outputs[0] in outputs)
@@ -182,10 +182,10 @@ def pairs_to_functions(
     return held
 
 
-class _Writer:
+class _CallWriter:
     """The calls, and what they share."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: GraphDraft) -> None:
         self.draft = draft
         self.made: dict[int, list[onnx.NodeProto]] = {}
         self.gone: set[int] = set()
@@ -193,7 +193,7 @@ class _Writer:
         self.same: dict[tuple[Any, ...], str] = {}
         self.renamed: dict[str, str] = {}
 
-    def write(self, site: Site, scale: str, kind: Function, *, given_out: bool) -> None:
+    def write(self, site: TrainedPair, scale: str, kind: Function, *, given_out: bool) -> None:
         """One call; a second pair that computes the same from the same is left out."""
         output = site.pair.dequantize.outputs[0]
         self.gone.update(id(node.proto) for node in site.pair.nodes)
@@ -208,7 +208,7 @@ class _Writer:
         call = helper.make_node(kind.op_type, [source, scale, zero], [output], name=output, domain=PAIR_DOMAIN)
         self.made[id(site.pair.dequantize.proto)] = [*nodes, call]
 
-    def _clipped(self, site: Site, scale: str) -> tuple[str, list[onnx.NodeProto]]:
+    def _clipped(self, site: TrainedPair, scale: str) -> tuple[str, list[onnx.NodeProto]]:
         """Max and Min at scale * (bound - zero point), in front of a pair whose integers are cut off."""
         draft, output, source = self.draft, site.pair.dequantize.outputs[0], site.source
         if site.axis is not None and not site.rank:
@@ -247,7 +247,7 @@ class _Writer:
         draft.proto.opset_import.append(helper.make_opsetid(PAIR_DOMAIN, 1))
 
 
-def _hold_scales(draft: Draft, view: GraphView, sites: Sequence[Site], tied: Mapping[str, str]) -> dict[str, str]:
+def _hold_scales(draft: GraphDraft, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str]) -> dict[str, str]:
     """Bring each scale into the shape that its function wants; its name stays unless others read it."""
     own = own_scales(view, sites)
     form: dict[str, str] = {}

@@ -19,7 +19,7 @@ from qdqtool.training.averages import MovingMaxima
 from qdqtool.training.batches import Batches
 from qdqtool.training.check import check_gradients, check_same_forward
 from qdqtool.training.losses.append import LossGraph, append_losses
-from qdqtool.training.losses.distill_targets import Kind, find_kinds
+from qdqtool.training.losses.distill_targets import TargetKind, find_kinds
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.losses.points import choose_points, rescaled
@@ -29,7 +29,7 @@ from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.parameters import Parameters, steps_of_weight
 from qdqtool.training.shapes import make_forward, run_once
 from qdqtool.training.student import GraphStudent, HeldOutLoss, Session, SessionOptions, watch_maxima, with_inputs
-from qdqtool.training.training_graph import Form, Ranges
+from qdqtool.training.training_graph import TrainingGraph, Ranges
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -104,7 +104,7 @@ class Prepared:
     checked: tuple[float, float]
 
 
-def prepare(form: Form, batches: Batches, backend: GradientBackend, wanted: Wanted, where: object) -> Prepared:
+def prepare(form: TrainingGraph, batches: Batches, backend: GradientBackend, wanted: Wanted, where: object) -> Prepared:
     """Build and check everything that the loop needs.
 
     Args:
@@ -210,7 +210,7 @@ def _input_names(proto: onnx.ModelProto) -> list[str]:
     return [value.name for value in proto.graph.input if value.name not in given]
 
 
-def _teacher(form: Form, inputs: Mapping[str, Array], wanted: Wanted) -> Teacher | None:
+def _teacher(form: TrainingGraph, inputs: Mapping[str, Array], wanted: Wanted) -> Teacher | None:
     """The teacher, where a term wants one; a script may."""
     if wanted.teacher is not None:
         proto, folder, name = wanted.teacher
@@ -220,7 +220,7 @@ def _teacher(form: Form, inputs: Mapping[str, Array], wanted: Wanted) -> Teacher
     return _own_teacher(form, inputs)
 
 
-def _own_teacher(form: Form, inputs: Mapping[str, Array]) -> Teacher:
+def _own_teacher(form: TrainingGraph, inputs: Mapping[str, Array]) -> Teacher:
     return Teacher(float_twin(form.proto), form.folder, inputs, "the model in float")
 
 
@@ -229,7 +229,7 @@ class _Matched:
     """What the label-free term holds against the teacher."""
 
     points: tuple[str, ...] = ()
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[TargetKind, ...] = ()
     outputs: frozenset[str] = frozenset()
 
     @property
@@ -237,7 +237,7 @@ class _Matched:
         return (*self.points, *(kind.name for kind in self.kinds))
 
 
-def _matched(form: Form, teacher: Teacher, shapes: Shapes, inputs: Mapping[str, Array], wanted: Wanted) -> _Matched:
+def _matched(form: TrainingGraph, teacher: Teacher, shapes: Shapes, inputs: Mapping[str, Array], wanted: Wanted) -> _Matched:
     """What the network ends in, and points inside; no tensor whose channels the teacher has on other scales."""
     made = {name for node in form.proto.graph.node for name in node.output} & teacher.names & shapes.keys()
     kinds, covered = find_kinds(form.quantised, form.folder, made, shapes)
@@ -256,7 +256,7 @@ def _values(teacher: Teacher, names: Sequence[str], inputs: Mapping[str, Array])
 
 
 def _balanced(
-    graph: LossGraph, form: Form, matched: _Matched, complete: _Completion, batches: Sequence[Batch]
+    graph: LossGraph, form: TrainingGraph, matched: _Matched, complete: _Completion, batches: Sequence[Batch]
 ) -> dict[str, float]:
     """How much each term counts: the inverse of its error at the start; the ends together as much as what lies inside.
 
@@ -274,7 +274,7 @@ def _balanced(
     return {name: float(part / error) for name, part, error in zip(names, shares, errors, strict=True)}
 
 
-def _watched(graph: LossGraph, form: Form, maxima: MovingMaxima | None) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def _watched(graph: LossGraph, form: TrainingGraph, maxima: MovingMaxima | None) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The loss graph, with what moving scales need: their maxima given out, themselves fed."""
     if maxima is None:
         return graph.proto, ()
@@ -282,13 +282,13 @@ def _watched(graph: LossGraph, form: Form, maxima: MovingMaxima | None) -> tuple
     return with_inputs(proto, maxima.scales), tuple(names)
 
 
-def _start_values(form: Form, graph: LossGraph, reached: Sequence[str]) -> dict[str, Float32]:
+def _start_values(form: TrainingGraph, graph: LossGraph, reached: Sequence[str]) -> dict[str, Float32]:
     own = form.initial()
     extra = {t.name: t for t in graph.proto.graph.initializer if t.name in frozenset(graph.extra_parameters)}
     return {name: own[name] if name in own else np.array(onnx.numpy_helper.to_array(extra[name])) for name in reached}
 
 
-def _moving(form: Form) -> MovingMaxima:
+def _moving(form: TrainingGraph) -> MovingMaxima:
     """The scales of activations as maxima, by what their pairs can hold."""
     levels: dict[str, int] = {}
     zeros = {tensor.name: tensor for tensor in form.proto.graph.initializer}
@@ -307,7 +307,7 @@ def _highest(zero: onnx.TensorProto) -> int:
     return int(most - np.max(onnx.numpy_helper.to_array(zero).astype(np.int64), initial=0))
 
 
-def _pace(form: Form, parameters: Parameters, values: Mapping[str, Float32], update: UpdateOptions) -> Float32:
+def _pace(form: TrainingGraph, parameters: Parameters, values: Mapping[str, Float32], update: UpdateOptions) -> Float32:
     """What the rate is multiplied by: the INT8 step of each weight, or 1; for scales what makes it theirs."""
     paces: dict[str, npt.ArrayLike] = {}
     for name, slot in parameters.slots.items():
@@ -318,7 +318,7 @@ def _pace(form: Form, parameters: Parameters, values: Mapping[str, Float32], upd
     return parameters.filled(paces, 1.0)
 
 
-def _bounds(form: Form, parameters: Parameters, values: Mapping[str, Float32]) -> Float32:
+def _bounds(form: TrainingGraph, parameters: Parameters, values: Mapping[str, Float32]) -> Float32:
     """How large each weight may become: what its pair holds, or what it was, so that the range stays that of its scale.
 
     TensorRT quantises the weights of a model with a calibration cache by their largest magnitude.
@@ -331,7 +331,7 @@ def _bounds(form: Form, parameters: Parameters, values: Mapping[str, Float32]) -
     return parameters.filled(limits, np.inf)
 
 
-def _step_size(form: Form, name: str, value: Float32) -> Float32:
+def _step_size(form: TrainingGraph, name: str, value: Float32) -> Float32:
     pair = form.weight_pairs.get(name)
     if pair is None:
         return steps_of_weight(value)

@@ -45,7 +45,7 @@ class Schedule:
             reason = f"{self.soft_start:g} and {self.annealing:g} do not follow one another between 0 and 1"
             raise QdqError("--soft-start and --annealing", reason, "such as 0.1 and 0.7")
         if not 0 < self.least <= 1:
-            raise QdqError("--least-lr", f"{self.least:g} is no factor of the rate", "give more than 0, 1 at most")
+            raise QdqError("--min-lr-ratio", f"{self.least:g} is no factor of the rate", "give more than 0, 1 at most")
 
     def factor(self, step: int, total: int) -> float:
         """The factor of the rate for step `step` (from 0) of `total`."""

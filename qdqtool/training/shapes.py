@@ -19,7 +19,7 @@ from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.session import session_options, skeleton, start_session
 from qdqtool.training.concrete import make_concrete
 from qdqtool.training.differ import TOLERANCE, largest_difference
-from qdqtool.training.draft import Draft, prune
+from qdqtool.training.draft import GraphDraft, prune
 from qdqtool.training.losses.reach import reached_parameters
 
 Array = npt.NDArray[Any]
@@ -27,14 +27,14 @@ _CPU = ["CPUExecutionProvider"]
 _WHERE = "the training graph"
 
 
-class Seen(NamedTuple):
+class SeenTensor(NamedTuple):
     """What a run showed of a tensor: its shape, and its ONNX element type."""
 
     shape: tuple[int, ...]
     elem_type: int
 
 
-def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Array]) -> dict[str, Seen]:
+def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Array]) -> dict[str, SeenTensor]:
     """Shape and type of every tensor of the main graph: inputs, initialisers, what nodes make.
 
     The graph runs once, with a Shape node behind every tensor, so that no more of it is in memory at a time than in any
@@ -53,13 +53,13 @@ def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Ar
     if lacking:
         raise QdqError(lacking[0], "is an input of the training graph that the data do not hold", "add it to the data")
     runtime = load_onnxruntime()
-    seen = {tensor.name: Seen(tuple(tensor.dims), tensor.data_type) for tensor in proto.graph.initializer}
+    seen = {tensor.name: SeenTensor(tuple(tensor.dims), tensor.data_type) for tensor in proto.graph.initializer}
     for name in view.inputs:
-        seen[name] = Seen(batch[name].shape, int(helper.np_dtype_to_tensor_dtype(batch[name].dtype)))
+        seen[name] = SeenTensor(batch[name].shape, int(helper.np_dtype_to_tensor_dtype(batch[name].dtype)))
     made = [name for node in proto.graph.node for name in node.output if name]
     types = _types(runtime, proto, view, folder, made)
     shapes = _shapes(runtime, proto, (view, folder), [name for name in made if name in types], batch)
-    seen.update((name, Seen(shapes[name], types[name])) for name in made if name in types)
+    seen.update((name, SeenTensor(shapes[name], types[name])) for name in made if name in types)
     return seen
 
 
@@ -90,7 +90,7 @@ def _shapes(
     if not names:
         return {}
     model, lent = skeleton(proto, proto.graph.node, *view)
-    draft = Draft(model)
+    draft = GraphDraft(model)
     asked = {name: draft.unique(f"{name}_shape") for name in names}
     model.graph.node.extend(helper.make_node("Shape", [name], [shape]) for name, shape in asked.items())
     options = session_options(runtime, "ORT_DISABLE_ALL")
@@ -126,7 +126,7 @@ def make_forward(
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    draft = Draft(copy)
+    draft = GraphDraft(copy)
     draft.set_nodes(list(copy.graph.node))
     seen = run_once(copy, None, batch)
     _set_outputs(copy, (loss, *dict.fromkeys(name for name in auxiliary if name != loss)), seen)
@@ -161,7 +161,7 @@ def _check_same(before: onnx.ModelProto, after: onnx.ModelProto, batch: Mapping[
         raise QdqError(name, reason, "please report it with the model: nothing was trained")
 
 
-def _set_outputs(proto: onnx.ModelProto, names: Sequence[str], seen: Mapping[str, Seen]) -> None:
+def _set_outputs(proto: onnx.ModelProto, names: Sequence[str], seen: Mapping[str, SeenTensor]) -> None:
     fresh = onnx.GraphProto()
     for name in names:
         if name not in seen:
@@ -171,7 +171,7 @@ def _set_outputs(proto: onnx.ModelProto, names: Sequence[str], seen: Mapping[str
     proto.graph.output.extend(fresh.output)
 
 
-def _fix_inputs(proto: onnx.ModelProto, seen: Mapping[str, Seen]) -> None:
+def _fix_inputs(proto: onnx.ModelProto, seen: Mapping[str, SeenTensor]) -> None:
     """Inputs of the shapes that are trained with."""
     fixed = [
         helper.make_tensor_value_info(v.name, seen[v.name].elem_type, list(seen[v.name].shape))

@@ -23,7 +23,7 @@ _WORDS = {"model": "model", "data": "data", "teacher": "teacher", "options": "se
 
 
 @dataclass(frozen=True)
-class Identity:
+class TrainingIdentity:
     """What a run is of; a checkpoint is continued only where all of it is equal.
 
     Attributes:
@@ -38,7 +38,7 @@ class Identity:
     teacher: str
     options: str
 
-    def differs(self, other: Identity) -> str:
+    def differs(self, other: TrainingIdentity) -> str:
         """What differs, in words; "" where nothing does."""
         return next((told for name, told in _WORDS.items() if getattr(self, name) != getattr(other, name)), "")
 
@@ -53,7 +53,7 @@ class Saved:
         arrays: weights, what the optimiser remembers, the best weights.
     """
 
-    identity: Identity
+    identity: TrainingIdentity
     facts: Mapping[str, Any]
     arrays: Mapping[str, npt.NDArray[np.float32]]
 
@@ -86,12 +86,12 @@ def read_state(path: Path) -> Saved:
         own = {name.removeprefix("array."): array for name, array in arrays.items()}
         if any(array.dtype != np.float32 for array in own.values()):
             raise ValueError("an array is not float32")
-        return Saved(Identity(**meta["identity"]), dict(meta["facts"]), own)
+        return Saved(TrainingIdentity(**meta["identity"]), dict(meta["facts"]), own)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise QdqError(path, f"is no checkpoint of a training ({type(error).__name__}: {error})", _HINT) from error
 
 
-def open_state(path: Path, identity: Identity, *, resume: bool) -> Saved | None:
+def open_state(path: Path, identity: TrainingIdentity, *, resume: bool) -> Saved | None:
     """The checkpoint to go on from, None where there is none yet.
 
     Raises:

@@ -61,7 +61,7 @@ class LoopOptions:
         steps: updates of the weights in all.
         batch: samples in one batch.
         accumulate: batches whose gradients are averaged for one update.
-        rate: what a direction is multiplied by, along with `Subject.pace` and the schedule.
+        rate: what a direction is multiplied by, along with `TrainingProblem.pace` and the schedule.
         schedule: course of the rate.
         clip: largest global norm of a gradient; 0 for any.
         l1: weight of sum |w| over what is decayed, its subgradient added to the gradient.
@@ -89,7 +89,7 @@ class LoopOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class TrainingProblem:
     """What is trained, on what, judged by what.
 
     Attributes:

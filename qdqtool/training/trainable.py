@@ -68,7 +68,7 @@ def _places(view: GraphView, node: Node) -> Iterator[tuple[int, Kind]]:
         yield 2, "norm"
     elif node.op == "Add":
         for index in (0, 1):
-            other = view.maker(node.inputs[1 - index])
+            other = view.producer(node.inputs[1 - index])
             if other is not None and weight_index(view, other) is not None and _is_vector(view, node.inputs[index]):
                 yield index, "bias"
 
@@ -83,7 +83,7 @@ def _source(view: GraphView, node: Node, index: int) -> tuple[str, Read] | None:
     """The float32 initialiser behind an input, pairs and moves seen through, and who reads it itself."""
     name, read = node.inputs[index], Read(node.key, index)
     while name not in view.initializers:
-        maker = view.producer.get(name)
+        maker = view.producers.get(name)
         if maker is None or not view.is_constant(name):
             return None
         if maker.op == DEQUANTIZE:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan
-from qdqtool.training.pair_nodes import Site, own_scales
+from qdqtool.training.pair_nodes import TrainedPair, own_scales
 from qdqtool.training.writing import Origin, in_file
 
 Ranges = Literal["fixed", "learn", "ema"]
@@ -27,7 +27,7 @@ class Moving:
         self,
         view: GraphView,
         file: GraphView,
-        sites: Sequence[Site],
+        sites: Sequence[TrainedPair],
         weights: Collection[str],
         ranges: Ranges,
         ties: Mapping[str, str],
@@ -69,7 +69,7 @@ def tied_tensors(plan: Plan) -> dict[str, str]:
     return {tensor: members[0] for members in plan.ties().values() for tensor in members}
 
 
-def _tied_scales(sites: Sequence[Site], ties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
+def _tied_scales(sites: Sequence[TrainedPair], ties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
     """Scale -> the first of its class, for activations that share one and whose scales are equal now."""
     first: dict[tuple[str, bytes], str] = {}
     tied: dict[str, str] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training form of a Q/DQ model: a flat forward graph, what of it is trained, and the way back into the file.
 
-Not the loss, not the gradient, not the loop. The file's own nodes are never changed by it: `Form.write` puts numbers
+Not the loss, not the gradient, not the loop. The file's own nodes are never changed by it: `TrainingGraph.write` puts numbers
 into the Q/DQ model that the form was made from, and nothing else.
 """
 
@@ -23,17 +23,17 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.training.batchnorm import lower_batch_norms
 from qdqtool.training.cut import Ends, cut_behind, reached
-from qdqtool.training.draft import Draft
+from qdqtool.training.draft import GraphDraft
 from qdqtool.training.fold import fold_behind_pairs
 from qdqtool.training.integer_weights import Code, decode_constants
 from qdqtool.training.normalize import training_copy
-from qdqtool.training.pair_nodes import Site, find_sites, pairs_to_functions
+from qdqtool.training.pair_nodes import TrainedPair, find_sites, pairs_to_functions
 from qdqtool.training.trainable import find_roles, without_frozen
 from qdqtool.training.trainable_scales import Moving, Ranges, tied_tensors
 from qdqtool.training.unshare import unshare
 from qdqtool.training.writing import Origin, write_values
 
-__all__ = ["BatchNorms", "Form", "Ranges", "WeightPair", "make_form"]
+__all__ = ["BatchNorms", "TrainingGraph", "Ranges", "WeightPair", "make_form"]
 
 BatchNorms = Literal["keep", "fold"]
 Float32 = npt.NDArray[np.float32]
@@ -60,7 +60,7 @@ class WeightPair:
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class TrainingGraph:
     """A Q/DQ model as it is trained.
 
     Attributes:
@@ -141,7 +141,7 @@ def make_form(
     freeze: Sequence[str] = (),
     plan: Plan | None = None,
     operators: Collection[str] | None = None,
-) -> Form:
+) -> TrainingGraph:
     """Make the training form of a Q/DQ model. One without Q/DQ is trained in float.
 
     Args:
@@ -161,7 +161,7 @@ def make_form(
     quantised.CopyFrom(proto)
     notes = fold_behind_pairs(quantised, folder) if bn == "fold" else []
     file = GraphView(quantised.graph, folder)
-    draft = Draft(training_copy(quantised, folder))
+    draft = GraphDraft(training_copy(quantised, folder))
     codes, left = decode_constants(draft)
     notes += [f"{name} is not trained: {why}" for name, why in left.items()]
     view = GraphView(draft.proto.graph)
@@ -180,14 +180,14 @@ def make_form(
     origins = _coded(weights, codes, sites, held, scales.moving) | scales.origins(held)
     notes += untrained + _told(ends, weights, draft.proto)
     return _assembled(
-        draft.proto, origins, _Found(sites, held, scales, weights, ranges), (quantised, folder), (ends.cut, notes)
+        draft.proto, origins, _Flattened(sites, held, scales, weights, ranges), (quantised, folder), (ends.cut, notes)
     )
 
 
 def _coded(
     weights: Mapping[str, Origin],
     codes: Mapping[str, Code],
-    sites: Sequence[Site],
+    sites: Sequence[TrainedPair],
     held: Mapping[str, str],
     moving: Collection[str],
 ) -> dict[str, Origin]:
@@ -216,10 +216,10 @@ def _told(ends: Ends, weights: Mapping[str, Origin], proto: onnx.ModelProto) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Flattened:
     """What was found on the way to a form."""
 
-    sites: Sequence[Site]
+    sites: Sequence[TrainedPair]
     held: Mapping[str, str]
     scales: Moving
     weights: Mapping[str, Origin]
@@ -229,10 +229,10 @@ class _Found:
 def _assembled(
     proto: onnx.ModelProto,
     origins: Mapping[str, Origin],
-    found: _Found,
+    found: _Flattened,
     source: tuple[onnx.ModelProto, Path | None],
     told: tuple[Mapping[str, str], Sequence[str]],
-) -> Form:
+) -> TrainingGraph:
     near = reached(proto, [value.name for value in proto.graph.output])
     weights = tuple(name for name in found.weights if name in near)
     pairs: dict[str, WeightPair] = {}
@@ -253,7 +253,7 @@ def _assembled(
             )
     moving = {found.held[name] for name in found.scales.moving}
     learned = dict.fromkeys(found.held[name] for name in found.scales.moving if found.scales.learned)
-    return Form(
+    return TrainingGraph(
         proto,
         weights,
         tuple(name for name in learned if name in near),

@@ -13,13 +13,13 @@ import onnx
 
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Read
-from qdqtool.training.draft import Draft
+from qdqtool.training.draft import GraphDraft
 from qdqtool.training.trainable import Role, by_accident
 from qdqtool.training.writing import Origin, in_file, stands_in
 
 
 def unshare(
-    draft: Draft, view: GraphView, file: GraphView, roles: Sequence[Role], coded: Collection[str]
+    draft: GraphDraft, view: GraphView, file: GraphView, roles: Sequence[Role], coded: Collection[str]
 ) -> tuple[dict[str, Origin], list[str]]:
     """Give readers without a tie an initialiser of their own in the training copy.
 
@@ -79,12 +79,12 @@ def _reads(view: GraphView, names: Collection[str]) -> dict[str, set[Read]]:
     return found
 
 
-def _own(draft: Draft, view: GraphView, name: str, read: Read) -> str:
+def _own(draft: GraphDraft, view: GraphView, name: str, read: Read) -> str:
     fresh = draft.unique(f"{name}_of_{read.node}")
     tensor = onnx.TensorProto()
     tensor.CopyFrom(view.initializers[name])
     tensor.name = fresh
     draft.proto.graph.initializer.append(tensor)
-    node = view.producer[read.node]
+    node = view.producers[read.node]
     node.proto.input[read.index] = node.inputs[read.index] = fresh
     return fresh

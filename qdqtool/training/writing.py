@@ -99,23 +99,23 @@ def _apart(editor: Editor, place: str, read: Read, value: Float32) -> None:
     """An initialiser of its own for one reader of a constant that others read, too."""
     name = editor.unique_name(f"{place}_of_{read.node}")
     editor.add_initializer(name, np.asarray(value, np.float32))
-    editor.reroute(Use(editor.view.producer[read.node], read.index), name)
+    editor.reroute(Use(editor.view.producers[read.node], read.index), name)
 
 
 def in_file(file: GraphView, name: str) -> bool:
     """Whether a model has an initialiser or a Constant node of this name in its main graph."""
-    maker = file.producer.get(name)
+    maker = file.producers.get(name)
     return name in file.initializers or (maker is not None and maker.op == "Constant")
 
 
 def stands_in(file: GraphView, read: Read, name: str) -> bool:
     """Whether a node of the file reads an initialiser there, Identity seen through."""
-    node = file.producer.get(read.node)
+    node = file.producers.get(read.node)
     if node is None or read.index >= len(node.inputs):
         return False
     source = node.inputs[read.index]
     while source != name:
-        maker = file.producer.get(source)
+        maker = file.producers.get(source)
         if maker is None or maker.op not in ("Identity", "Dropout"):
             return False
         source = maker.inputs[0]

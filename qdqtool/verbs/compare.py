@@ -12,11 +12,11 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.rulebook import load_rules
-from qdqtool.simulation.error_attribution import Culprit, find_sites, rank
+from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
 from qdqtool.simulation.measures import Measure
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; qdqtool evaluate measures them"
 
@@ -56,7 +56,7 @@ class Comparison:
 
     outputs: tuple[Measure, ...]
     tensors: tuple[Measure, ...]
-    culprits: tuple[Culprit, ...]
+    culprits: tuple[ErrorSource, ...]
     uncompared: dict[str, str]
     only: tuple[tuple[str, ...], tuple[str, ...]]
     samples: int
@@ -91,9 +91,9 @@ class Comparison:
 def compare(
     reference: ModelSource,
     other: ModelSource,
-    data: Data | Feed,
+    data: Data | DataLoader,
     options: CompareOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
 ) -> Comparison:
     """Run two models over the same data with the reference executor, and measure each tensor that both have.
 
@@ -111,7 +111,7 @@ def compare(
         QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, or the data does not fit.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.runtime.executor import Executor, out_of_reach
     from qdqtool.simulation import pairing
 
@@ -132,7 +132,7 @@ def compare(
         Executor(first.proto, first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
         Executor(second.proto, second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
-    feed = data if isinstance(data, Feed) else open_feed(data, pairing.stricter(inputs, others), feed_options)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, pairing.stricter(inputs, others), feed_options)
     found = pairing.measure(runs, wanted, pairing.counted_batches(feed, "compare", options.progress))
     measures = {name: one for name, one in found.measures.items() if name not in behind}
     read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name in behind}
@@ -163,7 +163,7 @@ def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[s
     return {f"{name}{_READ}": pair for name, pair in pairing.read_tensors(view, other, (*inputs, *names)).items()}
 
 
-def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Measure]) -> list[Culprit]:
+def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Measure]) -> list[ErrorSource]:
     groups = find_groups(view, load_rules("gpu"))
     return rank(find_sites(view, groups, measures), measures, read)
 

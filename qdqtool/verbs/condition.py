@@ -15,7 +15,7 @@ from qdqtool.match.plan import PlanOptions
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.conditioning.predict import Rounding
-    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ConditionOptions:
     provider: str = "cpu"
     factors: Rounding = "float"
     plan: PlanOptions = field(default_factory=PlanOptions)
-    feed: FeedOptions | None = None
+    feed: DataOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ConditionResult:
 
 def condition(
     model: ModelSource,
-    data: Data | Feed,
+    data: Data | DataLoader,
     options: ConditionOptions | None = None,
     output: str | Path | None = None,
 ) -> ConditionResult:
@@ -76,8 +76,8 @@ def condition(
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
     from qdqtool.amax.methods import parse_method
-    from qdqtool.conditioning.run import Settings, condition_model
-    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.conditioning.run import ConditionSettings, condition_model
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
 
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)
@@ -85,7 +85,7 @@ def condition(
     opened = open_model(model)
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
-    settings = Settings(steps, options.plan, options.method, options.provider, options.factors)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors)
     done = condition_model(opened.proto, opened.folder, feed, settings)
     return ConditionResult(give_back(opened.proto, opened, target), done)

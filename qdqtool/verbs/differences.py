@@ -15,9 +15,9 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.verbs.infer import InferOptions, class_names
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, FeedOptions
-    from qdqtool.evaluation.differences import Difference
-    from qdqtool.evaluation.samples import Samples
+    from qdqtool.data.loader import Data, DataOptions
+    from qdqtool.evaluation.differences import DetectionDifference
+    from qdqtool.evaluation.samples import LabeledSamples
     from qdqtool.runtime.executor import Executor
 
 FILE = "differences.json"
@@ -72,7 +72,7 @@ def draw_differences(
     data: Data,
     output: str | Path,
     options: DrawOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
 ) -> DrawnDifferences:
     """Draw the boxes of two detectors side by side, lost and spurious ones marked, the worst images first.
 
@@ -90,12 +90,12 @@ def draw_differences(
         QdqError: classifiers, data that does not fit, a folder that cannot be used; nothing is written.
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
-    from qdqtool.data.loader import FeedOptions, inputs_of
+    from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.evaluation.output_dir import check_folder, filling
     from qdqtool.evaluation.samples import open_samples
     from qdqtool.runtime.executor import Executor
 
-    options, feed_options = options or DrawOptions(), feed_options or FeedOptions()
+    options, feed_options = options or DrawOptions(), feed_options or DataOptions()
     opened = [open_model(model) for model in models]
     folder = Path(output)
     inputs = [*(one.path for one in opened if one.path), *files_of(data)]
@@ -114,35 +114,35 @@ def draw_differences(
 
 
 @dataclass(frozen=True)
-class _Found:
+class _RankedDifferences:
     """The difference in each image, in order, and the images' numbers, the worst first."""
 
-    each: Sequence[Difference]
+    each: Sequence[DetectionDifference]
     order: Sequence[int]
     told: str
     names: tuple[str, ...]
 
 
-def _compared(runs: Sequence[Executor], samples: Samples, infer: InferOptions) -> _Found:
+def _compared(runs: Sequence[Executor], samples: LabeledSamples, infer: InferOptions) -> _RankedDifferences:
     from qdqtool.evaluation.detections import Detections
     from qdqtool.evaluation.differences import differ, worst_first
-    from qdqtool.evaluation.inference import Reading, see
+    from qdqtool.evaluation.inference import DecodeOptions, see
 
-    found: list[Difference] = []
+    found: list[DetectionDifference] = []
     names: tuple[str, ...] = ()
     told = ""
-    for sight in see(runs, samples, infer.reading or Reading(), "draw", infer.progress):
+    for sight in see(runs, samples, infer.reading or DecodeOptions(), "draw", infer.progress):
         first, second = sight.found
         if not isinstance(first, Detections) or not isinstance(second, Detections):
             raise QdqError("--draw", f"draws boxes, this is a {sight.reader.told}", "qdqtool infer draws its classes")
         if not found:
             names, told = class_names(infer.names, sight), sight.reader.told
         found.append(differ(first, second))
-    return _Found(found, worst_first(found), told, names)
+    return _RankedDifferences(found, worst_first(found), told, names)
 
 
 def _draw(
-    place: Path, data: tuple[Samples, FeedOptions], found: _Found, most: int, titles: tuple[str, str]
+    place: Path, data: tuple[LabeledSamples, DataOptions], found: _RankedDifferences, most: int, titles: tuple[str, str]
 ) -> list[str]:
     """Draw the worst images in a second walk over the samples; their file names, the worst first."""
     from qdqtool.evaluation.draw import draw_pair
@@ -156,7 +156,7 @@ def _draw(
     return list(names.values())
 
 
-def _document(samples: Samples, found: _Found, titles: tuple[str, str]) -> str:
+def _document(samples: LabeledSamples, found: _RankedDifferences, titles: tuple[str, str]) -> str:
     from qdqtool.evaluation.pictures import file_of
 
     def told(index: int) -> dict[str, Any]:

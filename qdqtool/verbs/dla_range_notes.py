@@ -26,7 +26,7 @@ def notes_of_two_ranges(view: GraphView, rules: RuleBook, scales: Mapping[str, n
     found = unequal_inputs(view, rules, scales)
     if not found:
         return []
-    first = view.producer[found[0]]
+    first = view.producers[found[0]]
     many = f"1 operator reads two, {first.name} ({first.op})"
     if len(found) > 1:
         many = f"{len(found)} operators read two, such as {first.name} ({first.op})"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from qdqtool.data.loader import Data, FeedOptions, inputs_of
+from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
@@ -22,11 +22,11 @@ from qdqtool.evaluation.detections import Array, Decoder, Detections
 from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.labels import are_boxes, box_labels, class_labels, tell_classes
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
-from qdqtool.evaluation.metrics import Figure, Measured, judge
+from qdqtool.evaluation.metrics import Figure, MeasuredModel, judge
 from qdqtool.evaluation.names import Names, parse_names
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
-from qdqtool.evaluation.samples import Chunk, Samples, open_samples
+from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.progress import is_shown
 from qdqtool.runtime.executor import Executor
@@ -152,7 +152,7 @@ def evaluate(
     data: Data,
     labels: str | Path | None = None,
     options: EvaluateOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
 ) -> Evaluation:
     """Judge a model by its task: top-1 and top-5, average precision, or agreement with its FP32 original.
 
@@ -178,12 +178,12 @@ def evaluate(
         opened.append(open_model(options.baseline))
     inputs = inputs_of(opened[0].proto.graph)
     _check_alike(opened, inputs)
-    samples = open_samples(data, inputs, feed_options or FeedOptions())
+    samples = open_samples(data, inputs, feed_options or DataOptions())
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
     metric = options.metric or _metric_of(opened[0].name, labels, samples, options)
     runs = [Executor(one.proto, one.folder, None, one.name, options.provider) for one in opened]
-    job = _Job(opened, runs, samples, names, options)
+    job = _EvaluationJob(opened, runs, samples, names, options)
     return _classify(job, labels) if metric == "top1" else _detect(job, metric, labels)
 
 
@@ -196,12 +196,12 @@ def _names(text: str | None) -> Names | None:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _EvaluationJob:
     """What every task needs: the models (the baseline last), the samples, the names."""
 
     opened: Sequence[Opened]
     runs: Sequence[Executor]
-    samples: Samples
+    samples: LabeledSamples
     names: Names | None
     options: EvaluateOptions
 
@@ -224,7 +224,7 @@ def _check_alike(opened: Sequence[Opened], inputs: Sequence[Input]) -> None:
             raise QdqError(other.name, reason, "give the FP32 original of the same model")
 
 
-def _metric_of(model: str, labels: str | Path | None, samples: Samples, options: EvaluateOptions) -> Metric:
+def _metric_of(model: str, labels: str | Path | None, samples: LabeledSamples, options: EvaluateOptions) -> Metric:
     """What the labels are for; without any, agreement."""
     if labels is not None:
         return "coco" if are_boxes(labels) else "top1"
@@ -236,7 +236,7 @@ def _metric_of(model: str, labels: str | Path | None, samples: Samples, options:
     raise QdqError(model, reason, _COMPARE)
 
 
-def _shown(samples: Samples, progress: bool | None) -> Iterator[Chunk]:
+def _shown(samples: LabeledSamples, progress: bool | None) -> Iterator[Chunk]:
     """The runs, with a bar on stderr while they pass."""
     if not is_shown(progress):
         yield from samples.chunks()
@@ -252,7 +252,7 @@ def _shown(samples: Samples, progress: bool | None) -> Iterator[Chunk]:
 # --------------------------------------------------------------------------------------------------- classification
 
 
-def _classify(job: _Job, labels: str | Path | None) -> Evaluation:
+def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
     truth = class_labels(labels, job.samples, job.names)
     found: list[list[Int64]] = [[] for _ in job.runs]
     seen = 0
@@ -268,7 +268,7 @@ def _classify(job: _Job, labels: str | Path | None) -> Evaluation:
     return _evaluation(job, "top1", measured, shown=truth.shown, labels=_told_classes(job, truth))
 
 
-def _told_classes(job: _Job, truth: ClassLabels) -> str:
+def _told_classes(job: _EvaluationJob, truth: ClassLabels) -> str:
     offset = job.options.label_offset
     return truth.form + (f", {offset:+d}" if offset else "")
 
@@ -287,7 +287,7 @@ def _scores(where: str, outputs: Mapping[str, Array], count: int) -> Array:
 # -------------------------------------------------------------------------------------------------------- detection
 
 
-def _detect(job: _Job, metric: Metric, labels: str | Path | None) -> Evaluation:
+def _detect(job: _EvaluationJob, metric: Metric, labels: str | Path | None) -> Evaluation:
     if metric == "agreement":
         return _agree(job)
     form = box_labels(labels, job.samples, job.names)
@@ -302,7 +302,7 @@ def _truths(form: Any, chunk: Chunk, first: int) -> list[Truth]:
     return [form.truth(first + index, g.width, g.height) for index, g in enumerate(chunk.geometries)]
 
 
-def _agree(job: _Job) -> Evaluation:
+def _agree(job: _EvaluationJob) -> Evaluation:
     if not job.paired:
         raise QdqError(job.opened[0].name, "agrees with nothing: there is no --baseline", "give its FP32 original")
     found, means = _boxes(job, lambda chunk: None)
@@ -310,7 +310,7 @@ def _agree(job: _Job) -> Evaluation:
     return _evaluation(job, "agreement", [measured], job.names.shown if job.names else (), means)
 
 
-def _boxes(job: _Job, also: Callable[[Chunk], None]) -> tuple[list[list[Detections]], str]:
+def _boxes(job: _EvaluationJob, also: Callable[[Chunk], None]) -> tuple[list[list[Detections]], str]:
     """The detections of each model, image by image, and how they were had; `also` sees every run."""
     decoder: Decoder | None = None
     means = ""
@@ -324,7 +324,7 @@ def _boxes(job: _Job, also: Callable[[Chunk], None]) -> tuple[list[list[Detectio
     return found, means
 
 
-def _decoder(job: _Job, outputs: Mapping[str, Array], chunk: Chunk) -> tuple[Decoder, str]:
+def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) -> tuple[Decoder, str]:
     options = job.options
     if options.postprocess is not None:
         if callable(options.postprocess):
@@ -360,9 +360,9 @@ def _strangers(found: Sequence[Detections], shown: Sequence[str]) -> tuple[str, 
 
 
 def _evaluation(
-    job: _Job,
+    job: _EvaluationJob,
     metric: Metric,
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredModel],
     shown: tuple[str, ...] = (),
     means: str = "",
     labels: str = "",

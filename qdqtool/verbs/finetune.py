@@ -17,7 +17,7 @@ from qdqtool.artifacts import check_targets, files_of, output_path, path_of
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import make_backend
 from qdqtool.conditioning.edits import CHANGING
-from qdqtool.data.loader import Data, Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of, evened_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
@@ -31,9 +31,9 @@ from qdqtool.training.label_data import label_inputs
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.prepare import Prepared, Wanted, measured_every, prepare, steps_of
-from qdqtool.training.state import Identity, Saved, open_state, write_state
-from qdqtool.training.task import LoopOptions, Subject
-from qdqtool.training.training_graph import Form, make_form
+from qdqtool.training.state import TrainingIdentity, Saved, open_state, write_state
+from qdqtool.training.task import LoopOptions, TrainingProblem
+from qdqtool.training.training_graph import TrainingGraph, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import plan
 from qdqtool.verbs.task_judge import TaskJudge, check_judgeable
@@ -45,7 +45,7 @@ def finetune(
     model: ModelSource,
     data: Data,
     options: FinetuneOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
     *,
     output: str | Path | None = None,
 ) -> FinetuneResult:
@@ -70,7 +70,7 @@ def finetune(
     opened = open_model(model)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
-    job = _open_job(opened, data, options, feed_options or FeedOptions())
+    job = _open_job(opened, data, options, feed_options or DataOptions())
     prepared = prepare(job.form, job.batches, job.backend, job.wanted, job.where)
     progress, best, planned = _trained(job, prepared)
     values = {name: value for name, value in best.items() if name in frozenset(prepared.exported)}
@@ -102,7 +102,7 @@ def finetune(
     )
 
 
-def _told(job: _Job, progress: Progress) -> tuple[str, ...]:
+def _told(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
     """What went otherwise than hoped for."""
     notes = []
     if progress.halvings:
@@ -114,12 +114,12 @@ def _told(job: _Job, progress: Progress) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _FinetuneJob:
     """One run: everything that was opened for it."""
 
     opened: Opened
     start: Start
-    feed: Feed
+    feed: DataLoader
     batches: Batches
     backend: GradientBackend
     wanted: Wanted
@@ -127,7 +127,7 @@ class _Job:
     where: object
 
     @property
-    def form(self) -> Form:
+    def form(self) -> TrainingGraph:
         """What is trained."""
         return self.start.form
 
@@ -138,7 +138,7 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
     check_targets(outputs, [*opened.files, path_of(options.teacher), *files_of(data)])
 
 
-def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options: FeedOptions) -> _Job:
+def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options: DataOptions) -> _FinetuneJob:
     if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
         raise QdqError(opened.name, "has no Q/DQ to train with", "qdqtool insert --data places them")
     if options.task is not None:
@@ -170,10 +170,10 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
     batches = Batches(feed, how)
     evens = options.equalise and _own_teacher(options) and not options.freeze
     start = evened_start(opened, make, form, batches, options.run.progress) if evens else Start(form, form)
-    return _Job(opened, start, feed, batches, backend, wanted, options, feed.origin or "data")
+    return _FinetuneJob(opened, start, feed, batches, backend, wanted, options, feed.origin or "data")
 
 
-def _make_form(opened: Opened, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto) -> Form:
+def _make_form(opened: Opened, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto) -> TrainingGraph:
     """The training form of the model, or of the same with other weights."""
     places = None if options.ranges == "fixed" else plan(proto)
     return make_form(proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators())
@@ -199,7 +199,7 @@ def _augmentation(options: FinetuneOptions, labelled: bool) -> tuple[str, ...] |
     return () if labelled else options.augment
 
 
-def _batch(feed: Feed, asked: int | None) -> int:
+def _batch(feed: DataLoader, asked: int | None) -> int:
     """Samples in one run; a model that fixes its batch gets that one."""
     fixed = next((one for one in feed.inputs if not one.batched), None)
     if fixed is None:
@@ -208,14 +208,14 @@ def _batch(feed: Feed, asked: int | None) -> int:
         return asked or 1
     if asked not in (None, fixed.first):
         reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.told()}"
-        raise QdqError("--batch", reason, "leave it out; --accumulate averages the gradients of several batches")
+        raise QdqError("--batch", reason, "leave it out; --grad-accum averages the gradients of several batches")
     return 1  # an item of the feed is a whole batch
 
 
 # ------------------------------------------------------------------------------------------------------------ training
 
 
-def _trained(job: _Job, prepared: Prepared) -> tuple[Progress, dict[str, Any], int]:
+def _trained(job: _FinetuneJob, prepared: Prepared) -> tuple[Progress, dict[str, Any], int]:
     """Run the loop, from a checkpoint where there is one; how far it came, the best values, the updates planned."""
     options, run = job.options, job.options.run
     identity = _identity(job) if run.checkpoint is not None else None
@@ -251,7 +251,7 @@ def _trained(job: _Job, prepared: Prepared) -> tuple[Progress, dict[str, Any], i
     done = int(saved.facts["progress"]["step"]) if saved else 0
     judge = prepared.loss if options.task is None else TaskJudge(options.task, job.form, prepared.exported, job.opened)
     optimiser = update.make(prepared.parameters.vector.size)
-    subject = Subject(
+    subject = TrainingProblem(
         prepared.parameters,
         prepared.student,
         job.batches,
@@ -269,23 +269,23 @@ def _trained(job: _Job, prepared: Prepared) -> tuple[Progress, dict[str, Any], i
         return loop.run(), loop.best_values(), steps
 
 
-def _each(job: _Job) -> int:
+def _each(job: _FinetuneJob) -> int:
     """Items of the feed in one batch."""
     return job.options.batch or 1 if all(one.batched for one in job.feed.inputs) else 1
 
 
-def _size(job: _Job) -> int:
+def _size(job: _FinetuneJob) -> int:
     """Samples in one batch of the loop, whatever an item of the feed holds."""
     return job.feed.count(job.batches.held[0])
 
 
 def _keep(
-    path: Path, identity: Identity, plan: Mapping[str, int], progress: Mapping[str, Any], arrays: Mapping[str, Any]
+    path: Path, identity: TrainingIdentity, plan: Mapping[str, int], progress: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> None:
     write_state(Saved(identity, {**plan, "progress": dict(progress)}, arrays), path)
 
 
-def _identity(job: _Job) -> Identity:
+def _identity(job: _FinetuneJob) -> TrainingIdentity:
     """What a checkpoint is held against: how it is reported and kept is none of it."""
     digest = hashlib.sha256(job.opened.proto.SerializeToString(deterministic=True)).hexdigest()
     teacher = job.wanted.teacher
@@ -297,7 +297,7 @@ def _identity(job: _Job) -> Identity:
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
     task = None if options.task is None else options.task.told()
     facts = {"loss": asdict(options.loss), "update": asdict(options.update), "run": run, **rest, **more, "task": task}
-    return Identity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
+    return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
 
 def _own_teacher(options: FinetuneOptions) -> bool:
@@ -306,7 +306,7 @@ def _own_teacher(options: FinetuneOptions) -> bool:
     return options.teacher is None and not (loss.labels or loss.bindings or loss.script)
 
 
-def _facts(job: _Job, progress: Progress) -> dict[str, Any]:
+def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any]:
     """What the file tells of its training."""
     options = job.options
     return {

@@ -115,7 +115,7 @@ def graft(
         raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
     done = insert_pairs(view, decided, scales, given=True)
     unplaced = _unplaced(view, decided, entries)
-    known = {*view.producer, *view.inputs, *view.initializers}
+    known = {*view.producers, *view.inputs, *view.initializers}
     unknown = _near_misses([name for name in entries if name not in known], tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
     notes = (*normalised.notes, *_dropped(given))
@@ -143,7 +143,7 @@ def _unplaced(view: GraphView, decided: Plan, entries: Iterable[str]) -> dict[st
     }
     reasons: dict[str, str] = {}
     for name in entries:
-        if name in placed or not (name in view.producer or name in view.inputs or name in view.initializers):
+        if name in placed or not (name in view.producers or name in view.inputs or name in view.initializers):
             continue
         if view.is_constant(name):
             reasons[name] = "a constant"

@@ -14,11 +14,11 @@ from qdqtool.graph.io import ModelSource, open_model
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from qdqtool.data.loader import Data, FeedOptions
+    from qdqtool.data.loader import Data, DataOptions
     from qdqtool.evaluation.classes import Ranked
     from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.inference import Reading, Sight
-    from qdqtool.evaluation.samples import Samples
+    from qdqtool.evaluation.inference import DecodeOptions, Prediction
+    from qdqtool.evaluation.samples import LabeledSamples
     from qdqtool.runtime.executor import Executor
 
 FILE = "detections.json"
@@ -29,14 +29,14 @@ class InferOptions:
     """How pictures are made.
 
     Attributes:
-        reading: decoder or script, thresholds; None for `Reading()`: recognised, score above 0.3.
+        reading: decoder or script, thresholds; None for `DecodeOptions()`: recognised, score above 0.3.
         names: "coco", a file of class names, or names with commas between; None shows numbers.
         provider: what onnxruntime runs on: cpu, cuda or tensorrt.
         force: whether a folder that holds files will do; those of the same name are replaced.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
-    reading: Reading | None = None
+    reading: DecodeOptions | None = None
     names: str | None = None
     provider: str = "cpu"
     force: bool = False
@@ -44,7 +44,7 @@ class InferOptions:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ImageResult:
     """What was found in one image.
 
     Attributes:
@@ -74,7 +74,7 @@ class InferResult:
 
     folder: Path
     told: str
-    images: tuple[Seen, ...]
+    images: tuple[ImageResult, ...]
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ def infer(
     data: Data,
     output: str | Path,
     options: InferOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
 ) -> InferResult:
     """Run a model over images, draw what it finds, and write the pictures and `detections.json` to a folder.
 
@@ -124,13 +124,13 @@ def infer(
         QdqError: data that does not fit, a folder that cannot be used, no decoder for the outputs; nothing is written.
         MissingPackageError: onnxruntime or Pillow is not installed.
     """
-    from qdqtool.data.loader import FeedOptions, inputs_of
+    from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.evaluation.output_dir import check_folder, filling
     from qdqtool.evaluation.pictures import blue_first
     from qdqtool.evaluation.samples import open_samples
     from qdqtool.runtime.executor import Executor
 
-    options, feed_options = options or InferOptions(), feed_options or FeedOptions()
+    options, feed_options = options or InferOptions(), feed_options or DataOptions()
     folder, opened = Path(output), open_model(model)
     inputs = [*([opened.path] if opened.path else []), *files_of(data)]
     check_folder(folder, inputs, force=options.force)
@@ -143,28 +143,28 @@ def infer(
     return replace(result, folder=folder)
 
 
-def _pictures(place: Path, run: Executor, samples: Samples, options: InferOptions, *, bgr: bool) -> InferResult:
+def _pictures(place: Path, run: Executor, samples: LabeledSamples, options: InferOptions, *, bgr: bool) -> InferResult:
     """Draw every sample into a folder."""
-    from qdqtool.evaluation.inference import Reading, see
+    from qdqtool.evaluation.inference import DecodeOptions, see
     from qdqtool.evaluation.output_dir import picture_names
     from qdqtool.evaluation.pictures import file_of, picture_of
 
     pictures = picture_names(samples.images) if samples.images is not None else None
     names: tuple[str, ...] | None = None
-    seen: list[Seen] = []
+    seen: list[ImageResult] = []
     told = ""
-    for sight in see([run], samples, options.reading or Reading(), "infer", options.progress):
+    for sight in see([run], samples, options.reading or DecodeOptions(), "infer", options.progress):
         names, told = class_names(options.names, sight) if names is None else names, sight.reader.told
         file, found = file_of(samples, sight.index), sight.found[0]
         picture = pictures[sight.index] if pictures else f"{file}.png"
         image = picture_of(samples, sight.index, sight.chunk, sight.row, bgr=bgr)
         _drawn(image, found, names).save(place / picture, "PNG")
         geometry = sight.chunk.geometries[sight.row]
-        seen.append(Seen(file.name, picture, (geometry.width, geometry.height), found))
+        seen.append(ImageResult(file.name, picture, (geometry.width, geometry.height), found))
     return InferResult(place, told, tuple(seen), names or (), samples.notes)
 
 
-def class_names(text: str | None, sight: Sight) -> tuple[str, ...]:
+def class_names(text: str | None, sight: Prediction) -> tuple[str, ...]:
     """Class names by number for what reads a model's outputs."""
     from qdqtool.evaluation.coco_names import shown_names
     from qdqtool.evaluation.decode.head import HeadDecoder

@@ -34,7 +34,7 @@ from qdqtool.match.target_points import points_everywhere, refuse_empty, rounds_
 from qdqtool.mixed_precision.keep_float import (
     Keeping,
     OutputLoss,
-    OutputReference,
+    LossMeter,
     choose_kept,
     is_measurable,
     samples_of,
@@ -47,7 +47,7 @@ from qdqtool.scales import Scale, ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.mixed_precision.float_search import SearchResult
 
 _NAMED = 6  # operators of a group that a note names
@@ -83,7 +83,7 @@ class InsertOptions:
 
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: CalibrationOptions | None = None
-    feed: FeedOptions | None = None
+    feed: DataOptions | None = None
     fold_bn: bool = False
     requantize: bool = False
     input_range: tuple[float, float] | None = None
@@ -169,7 +169,7 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
 def insert(
     model: ModelSource,
     *,
-    data: Data | Feed | None = None,
+    data: Data | DataLoader | None = None,
     scales: ScaleTable | str | Path | None = None,
     options: InsertOptions | None = None,
     output: str | Path | None = None,
@@ -272,7 +272,7 @@ class _Measured:
 
     notes: tuple[str, ...] = ()
     search: SearchResult | None = None
-    reference: OutputReference | None = None
+    reference: LossMeter | None = None
 
     @property
     def kept(self) -> dict[str, str]:
@@ -295,7 +295,7 @@ def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[
 def _known(
     proto: onnx.ModelProto,
     view: GraphView,
-    data: Data | Feed | None,
+    data: Data | DataLoader | None,
     scales: ScaleTable | str | Path | None,
     options: InsertOptions,
 ) -> ScaleTable:
@@ -323,27 +323,27 @@ def _decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None
             cuts.update(dict.fromkeys(table.facts.get("cuts", ())))
             kept.update(table.facts.get("kept", {}))
             all_zero = (all_zero - table.scales.keys()) | table.all_zero
-    here = {name: reason for name, reason in kept.items() if name in view.producer}
-    there = [name for name in cuts if name in view.producer]
+    here = {name: reason for name, reason in kept.items() if name in view.producers}
+    there = [name for name in cuts if name in view.producers]
     decided = make_plan(view, options, kept=here, cuts=there, all_zero=all_zero)
     if options is None or not rounds_everywhere(options):
         return decided
     return points_everywhere(proto, view, decided, options, tables)
 
 
-def _conditioned(opened: Opened, data: Data | Feed | None, options: InsertOptions) -> _Measured:
+def _conditioned(opened: Opened, data: Data | DataLoader | None, options: InsertOptions) -> _Measured:
     from qdqtool.conditioning.before_insert import condition_first
-    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.observers.options import with_method
 
     if data is None:
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
     how = replace(with_method(options.calibration), where=opened.name)
     keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto, opened.folder))
     reference = None
     if is_plain(opened.proto):
-        reference = OutputReference.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, feed, how))
+        reference = LossMeter.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, feed, how))
     notes, search = condition_first(opened, feed, options.condition, options.plan, how, keeping)
     return _Measured(tuple(notes), search, reference)
 
@@ -352,7 +352,7 @@ def _calibrated(
     proto: onnx.ModelProto,
     opened: Opened,
     decided: Plan,
-    data: Data | Feed,
+    data: Data | DataLoader,
     options: InsertOptions,
     first: _Measured,
 ) -> tuple[ScaleTable, _Measured]:
@@ -362,7 +362,7 @@ def _calibrated(
     """
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.conditioning.before_insert import advice_for
-    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.observers.options import default_method, with_method
 
     plain = proto
@@ -373,7 +373,7 @@ def _calibrated(
         plain = onnx.ModelProto()
         plain.CopyFrom(proto)
         peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(plain.graph), options.feed)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(plain.graph), options.feed)
     options.keeping(by_default=False).check_data(feed)
     method = "mse" if options.condition else default_method(plain, once=feed.once)
     how = replace(with_method(options.calibration, method), where=opened.name)
@@ -381,7 +381,7 @@ def _calibrated(
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
     source = samples_of(plain, opened.folder, feed, how)
-    reference = first.reference or OutputReference.of(plain, opened.folder, source)
+    reference = first.reference or LossMeter.of(plain, opened.folder, source)
     keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, feed, decided, first))
     search = first.search
     if keeping and source is not None:
@@ -394,7 +394,7 @@ def _calibrated(
 
 
 def _may_keep(
-    plain: onnx.ModelProto, proto: onnx.ModelProto, folder: Path | None, feed: Feed, decided: Plan, first: _Measured
+    plain: onnx.ModelProto, proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, decided: Plan, first: _Measured
 ) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
     from qdqtool.conditioning.before_insert import corrected

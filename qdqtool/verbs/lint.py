@@ -14,7 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding
-from qdqtool.linting.lint_context import Subject, Target
+from qdqtool.linting.lint_context import LintContext, Target
 from qdqtool.trtversion import TrtVersion
 
 
@@ -76,7 +76,7 @@ def lint(model: ModelSource, options: LintOptions | None = None, *, output: str 
     checks = checks_of(options.select, options.ignore)
     opened = open_model(model)
     _check_places(opened, options, None if output is None else Path(output))
-    subject = Subject(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
+    subject = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
     before = run_checks(subject, checks)
     if not options.fix:
         return LintResult(tuple(before), tuple(checks), dla=subject.dla)

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qdqtool.engine.compare import Comparison, compare_layers, node_ops
+from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.layer_info import EngineInfo
-from qdqtool.engine.predict import Layer, predict_layers
+from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
@@ -27,10 +27,10 @@ class LayersResult:
         comparison: the two beside each other.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[PredictedLayer, ...]
     forecast: Forecast
     info: EngineInfo | None = None
-    comparison: Comparison | None = None
+    comparison: LayerComparison | None = None
 
 
 def lint_layers(

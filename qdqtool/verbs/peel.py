@@ -41,7 +41,7 @@ from qdqtool.verbs.fill import fill_every_tensor
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 Fill = Literal["ptq", "propagate", "none"]
 
@@ -81,9 +81,9 @@ class PeelOptions:
     fill: Fill = "ptq"
     ties: bool = True
     force_ptq: bool = False
-    data: Data | Feed | None = None
+    data: Data | DataLoader | None = None
     calibration: CalibrationOptions | None = None
-    feed: FeedOptions | None = None
+    feed: DataOptions | None = None
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
 
@@ -249,14 +249,14 @@ def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened) -
 def _here(view: GraphView, peeled: Peeled, clean: Opened) -> dict[str, Scale]:
     """The points' scales, all of whose tensors the clean model has, made by the same weighted operators."""
     todo = "give the model that Q/DQ were inserted into"
-    absent = [name for name in peeled.scales if name not in view.producer and name not in view.inputs]
+    absent = [name for name in peeled.scales if name not in view.producers and name not in view.inputs]
     lifted = _made_by_lifting(clean) if absent else frozenset()
     for name in absent:
         if name not in lifted:
             raise QdqError(name, f"has a scale, but {clean.name} has no such tensor", todo)
     for node in peeled.view.nodes:
         if weight_index(peeled.view, node) is not None:
-            there = view.producer.get(node.key)
+            there = view.producers.get(node.key)
             if there is None or there.op != node.op:
                 other = "nothing" if there is None else there.op
                 reason = (

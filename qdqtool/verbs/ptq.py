@@ -30,7 +30,7 @@ from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend, Request
     from qdqtool.calibration.tensorrt.input_shapes import Shapes
-    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.observers.options import CalibrationOptions
 
 
@@ -52,7 +52,7 @@ class PtqOptions:
     trt_version: TrtVersion
     target: str = "gpu"
     calibration: CalibrationOptions | None = None
-    feed: FeedOptions | None = None
+    feed: DataOptions | None = None
     ties: bool = True
     backend: str = "embedded"
     cuda: str = "cudart"
@@ -98,7 +98,7 @@ class PtqResult:
         }
 
 
-def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: str | Path | None = None) -> PtqResult:
+def ptq(model: ModelSource, data: Data | DataLoader, options: PtqOptions, *, cache: str | Path | None = None) -> PtqResult:
     """Calibrate every float tensor of a plain model into a cache.
 
     Args:
@@ -131,7 +131,7 @@ def ptq(model: ModelSource, data: Data | Feed, options: PtqOptions, *, cache: st
 
 
 @dataclass(frozen=True)
-class Job:
+class PtqJob:
     """A model that may be calibrated, and the back end that does it."""
 
     opened: Opened
@@ -152,7 +152,7 @@ class Made:
     written: bytes = b""
 
 
-def open_job(model: ModelSource, options: PtqOptions) -> Job:
+def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
     """Open a model and say no before any data is read; see `ptq`."""
     from qdqtool.calibration.tensorrt.backend import Request
 
@@ -169,21 +169,21 @@ def open_job(model: ModelSource, options: PtqOptions) -> Job:
     backend.check(request)
     if options.target == "dla" and options.backend == "embedded":
         check_all_in_reach(opened.proto, opened.folder, view, opened.name)
-    return Job(opened, view, options, request, backend)
+    return PtqJob(opened, view, options, request, backend)
 
 
-def open_data(job: Job, data: Data | Feed) -> Feed:
+def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
     """The data as batches for the model, its open shapes fixed where that was asked for."""
     from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
-    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
 
-    if isinstance(data, Feed):
+    if isinstance(data, DataLoader):
         return data
     inputs = fix_inputs(inputs_of(job.opened.proto.graph), job.options.shapes or {})
     return open_feed(data, inputs, job.options.feed)
 
 
-def run_job(job: Job, feed: Feed) -> Made:
+def run_job(job: PtqJob, feed: DataLoader) -> Made:
     """Calibrate; TensorRT makes its own ties, for the embedded back end the rules of the target do."""
     found = job.backend.calibrate(job.request, feed)
     if found.cache is not None:
@@ -217,7 +217,7 @@ def _check_embedded_alone(options: PtqOptions) -> None:
     if options.backend != "tensorrt":
         return
     if not options.ties:
-        raise QdqError("--no-ties", "TensorRT makes its ties by itself", "leave it out, or --backend tensorrt")
+        raise QdqError("--no-shared-scales", "TensorRT makes its ties by itself", "leave it out, or --backend tensorrt")
     plain, how = CalibrationOptions(), options.calibration or CalibrationOptions()
     for name in ("provider", "workers", "max_memory", "checkpoint"):
         if getattr(how, name) != getattr(plain, name):
@@ -240,7 +240,7 @@ def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
     return {name: np.float32(table[name].bits) for name in taken}
 
 
-def _facts(job: Job, made: Made) -> dict[str, Any]:
+def _facts(job: PtqJob, made: Made) -> dict[str, Any]:
     """What stands beside the cache."""
     options, facts = job.options, made.table.facts
     asked: dict[str, Any] = {"target": options.target, "trt_version": options.trt_version.text, "ties": options.ties}

@@ -14,7 +14,7 @@ from qdqtool.graph.io import ModelSource
 from qdqtool.verbs.ptq import PtqOptions, open_data, open_job, run_job
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, Feed
+    from qdqtool.data.loader import Data, DataLoader
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class BackendComparison:
         }
 
 
-def compare_backends(model: ModelSource, data: Data | Feed, options: PtqOptions) -> BackendComparison:
+def compare_backends(model: ModelSource, data: Data | DataLoader, options: PtqOptions) -> BackendComparison:
     """Calibrate with both back ends and hold their scales side by side; nothing is written.
 
     Args:

@@ -16,8 +16,8 @@ from qdqtool.passes.peel import is_plain
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, Feed, FeedOptions
-    from qdqtool.mixed_precision.policies import Survey
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.mixed_precision.policies import SensitivityRanking
     from qdqtool.observers.options import CalibrationOptions
 
 
@@ -34,7 +34,7 @@ class SensitivityOptions:
 
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: CalibrationOptions | None = None
-    feed: FeedOptions | None = None
+    feed: DataOptions | None = None
     ends: bool = True
 
 
@@ -42,11 +42,11 @@ class SensitivityOptions:
 class SensitivityResult:
     """The ranking, and the scales it holds for."""
 
-    survey: Survey
+    survey: SensitivityRanking
     table: ScaleTable
 
 
-def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptions | None = None) -> SensitivityResult:
+def sensitivity(model: ModelSource, data: Data | DataLoader, options: SensitivityOptions | None = None) -> SensitivityResult:
     """Rank the operators of a plain model by what they lose in INT8.
 
     Args:
@@ -59,7 +59,7 @@ def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptio
             `calibrate_scales` refuses.
     """
     from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.mixed_precision.policies import Quantised, survey
     from qdqtool.observers.options import default_method, with_method
     from qdqtool.selection.auto import CUTS, source_of
@@ -73,7 +73,7 @@ def sensitivity(model: ModelSource, data: Data | Feed, options: SensitivityOptio
     plan = make_plan(view, options.plan)
     if not plan.weights:
         raise QdqError(opened.name, "has no operator that runs in INT8", "see qdqtool insert --dry-run")
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(proto.graph), options.feed)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(proto.graph), options.feed)
     how = replace(with_method(options.calibration, default_method(proto, once=feed.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)

@@ -32,7 +32,7 @@ from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
 
 if TYPE_CHECKING:
-    from qdqtool.data.loader import Data, Feed, FeedOptions
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 Mode = Literal["explicit", "implicit"]
 _OLDEST = 8  # from this opset on Max and Min broadcast
@@ -129,9 +129,9 @@ class SimulateResult:
 
 def simulate(
     model: ModelSource,
-    data: Data | Feed,
+    data: Data | DataLoader,
     options: SimulateOptions | None = None,
-    feed_options: FeedOptions | None = None,
+    feed_options: DataOptions | None = None,
     *,
     output: str | Path | None = None,
 ) -> SimulateResult:
@@ -148,7 +148,7 @@ def simulate(
         QdqError: what `simulated_model` refuses, data that does not fit, outputs that one array cannot hold.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import Feed, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.runtime.executor import Executor, last_in_reach
     from qdqtool.simulation import pairing
     from qdqtool.simulation.recorder import Recorder
@@ -158,7 +158,7 @@ def simulate(
     check_target(file, [path_of(model), path_of(options.cache), *files_of(data)])
     check_weights(file, model)
     one = simulated_model(model, options)
-    feed = data if isinstance(data, Feed) else open_feed(data, inputs_of(one.model.graph), feed_options)
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(one.model.graph), feed_options)
     names = last_in_reach(one.plain, one.folder)
     runs = (
         Executor(one.plain, one.folder, names, one.name, options.provider),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from qdqtool.data.loader import Data, FeedOptions
+from qdqtool.data.loader import Data, DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.training.finished_model import Values
-from qdqtool.training.training_graph import Form
+from qdqtool.training.training_graph import TrainingGraph
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 
 
@@ -29,7 +29,7 @@ class TaskMetric:
     data: Data
     labels: str | Path | None = None
     options: EvaluateOptions = field(default_factory=EvaluateOptions)
-    feed: FeedOptions = field(default_factory=FeedOptions)
+    feed: DataOptions = field(default_factory=DataOptions)
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class TaskMetric:
 class TaskJudge:
     """1 less the task's first metric, by `evaluate`; the file is judged as it would be written."""
 
-    def __init__(self, task: TaskMetric, form: Form, exported: Sequence[str], opened: Opened) -> None:
+    def __init__(self, task: TaskMetric, form: TrainingGraph, exported: Sequence[str], opened: Opened) -> None:
         self._task, self._form, self._exported = task, form, frozenset(exported)
         self._opened = opened
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 STEP = 1e-2
@@ -62,7 +62,7 @@ def model_of_case(case: Case, values: Arrays) -> onnx.ModelProto:
     given = {**values, **{name: np.asarray(value) for name, value in case.constants.items()}}
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in given.items())
     kinds = {node.op_type for node in model.graph.node if node.domain == PAIR_DOMAIN}
-    pairs = [pair for kind in sorted(kinds) if (pair := Pair.parse(kind)) is not None]
+    pairs = [pair for kind in sorted(kinds) if (pair := PairFunction.parse(kind)) is not None]
     model.functions.extend(pair.function(case.opset) for pair in pairs)
     return model
 

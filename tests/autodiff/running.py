@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from tests.autodiff.cases import Array, Case
 from tests.graphs import model_of
 
@@ -190,7 +190,7 @@ def with_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the functions that its calls of PAIR_DOMAIN need; the text writes `qdqtool.pairs.Pair(...)`."""
     opset = next(one.version for one in model.opset_import if one.domain == "")
     kinds = sorted({node.op_type for node in model.graph.node if node.domain == PAIR_DOMAIN})
-    pairs = [pair for kind in kinds if (pair := Pair.parse(kind)) is not None]
+    pairs = [pair for kind in kinds if (pair := PairFunction.parse(kind)) is not None]
     model.functions.extend(pair.function(opset) for pair in pairs)
     if kinds and not any(one.domain == PAIR_DOMAIN for one in model.opset_import):
         model.opset_import.append(helper.make_opsetid(PAIR_DOMAIN, 1))

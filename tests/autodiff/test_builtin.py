@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.autodiff.backend import Forward, GradientGraph
 from qdqtool.autodiff.builtin import Builtin
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from tests.autodiff.numeric import (
     Case,
@@ -228,7 +228,7 @@ SCALES = np.array([0.01, 0.02, 0.005], np.float32)
 
 
 def pair_answers(
-    pair: Pair, x: np.ndarray, scale: np.ndarray, zero: np.ndarray, g: np.ndarray, wanted: str
+    pair: PairFunction, x: np.ndarray, scale: np.ndarray, zero: np.ndarray, g: np.ndarray, wanted: str
 ) -> dict[str, np.ndarray]:
     nodes = f"y = qdqtool.pairs.{pair.op_type}(x, s, z) p = Mul(y, g) loss = ReduceSum<keepdims=0>(p)"
     made = forward(nodes, {"x": x, "s": scale}, wanted, z=zero, g=g)
@@ -263,8 +263,8 @@ def test_a_pair_passes_on_what_it_did_not_cut_off(axis: int | None, kind: type) 
     scale = SCALES[0] if axis is None else SCALES
     zero = np.full(scale.shape, 3 if kind is np.int8 else 120, kind)
     dx, ds = by_definition(x, scale, zero, g, axis)
-    fixed = pair_answers(Pair(axis), x, np.asarray(scale), zero, g, "x")
-    learned = pair_answers(Pair(axis, True), x, np.asarray(scale), zero, g, "x,s")
+    fixed = pair_answers(PairFunction(axis), x, np.asarray(scale), zero, g, "x")
+    learned = pair_answers(PairFunction(axis, True), x, np.asarray(scale), zero, g, "x,s")
     assert 0 < np.count_nonzero(dx) < dx.size
     for found in (fixed, learned):
         np.testing.assert_array_equal(found["x"], dx.astype(np.float32))
@@ -275,14 +275,14 @@ def test_a_pair_passes_on_what_it_did_not_cut_off(axis: int | None, kind: type) 
 def test_the_border_of_a_pair_is_half_a_step_beyond_its_ends() -> None:
     x = np.array([63.74, 63.75, 63.76, -64.25, -64.26], np.float32)
     g = np.ones(5, np.float32)
-    found = pair_answers(Pair(), x, np.array([0.5], np.float32), np.zeros(1, np.int8), g, "x")
+    found = pair_answers(PairFunction(), x, np.array([0.5], np.float32), np.zeros(1, np.int8), g, "x")
     np.testing.assert_array_equal(found["x"], [1, 1, 0, 1, 0])
 
 
 def test_a_scale_alone_may_be_learned() -> None:
     x = np.array([0.004, 2.0], np.float32)
     found = pair_answers(
-        Pair(None, True), x, np.array([0.01], np.float32), np.zeros(1, np.int8), np.ones(2, np.float32), "s"
+        PairFunction(None, True), x, np.array([0.01], np.float32), np.zeros(1, np.int8), np.ones(2, np.float32), "s"
     )
     np.testing.assert_allclose(found["s"], [127 - 0.4], rtol=1e-5)
 
@@ -290,7 +290,7 @@ def test_a_scale_alone_may_be_learned() -> None:
 def test_a_scale_that_is_not_learned_has_no_gradient() -> None:
     x = np.ones(2, np.float32)
     with pytest.raises(QdqError, match="s: has no gradient"):
-        pair_answers(Pair(), x, np.array([0.01], np.float32), np.zeros(1, np.int8), x, "x,s")
+        pair_answers(PairFunction(), x, np.array([0.01], np.float32), np.zeros(1, np.int8), x, "x,s")
 
 
 # ---------------------------------------------------------------- the whole

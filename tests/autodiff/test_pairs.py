@@ -8,24 +8,24 @@ import onnx
 import pytest
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from tests.graphs import model_of
 
 
-@pytest.mark.parametrize("pair", [Pair(), Pair(0), Pair(1, True), Pair(None, True), Pair(12)])
-def test_the_name_tells_the_kind(pair: Pair) -> None:
-    assert Pair.parse(pair.op_type) == pair
+@pytest.mark.parametrize("pair", [PairFunction(), PairFunction(0), PairFunction(1, True), PairFunction(None, True), PairFunction(12)])
+def test_the_name_tells_the_kind(pair: PairFunction) -> None:
+    assert PairFunction.parse(pair.op_type) == pair
 
 
 @pytest.mark.parametrize("name", ["", "pair", "PairAxis", "PairAxis-1", "PairLearnedAxis0", "PairX"])
 def test_other_names_are_no_pairs(name: str) -> None:
-    assert Pair.parse(name) is None
+    assert PairFunction.parse(name) is None
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_it_computes_what_the_pair_computes(axis: int | None) -> None:
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-    pair = Pair(axis)
+    pair = PairFunction(axis)
     size = 1 if axis is None else (2, 3)[axis]
     scales = f"float[{size}] s" if size > 1 else "float s"
     how = "" if axis is None else f"<axis={axis}>"

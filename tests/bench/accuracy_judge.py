@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.metrics import Measured
-    from qdqtool.evaluation.samples import Samples
+    from qdqtool.evaluation.metrics import MeasuredModel
+    from qdqtool.evaluation.samples import LabeledSamples
 
     Array = npt.NDArray[np.float64]
 
@@ -44,7 +44,7 @@ def prepare(subject: Subject, corpus: Path, work: Path) -> None:
     """Write the calibration samples (samples.npz) as the model takes them, and labels that no file holds as such."""
     import numpy as np
 
-    from qdqtool.data.loader import FeedOptions, inputs_of
+    from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.evaluation.samples import open_samples
     from qdqtool.graph.io import open_model
 
@@ -54,7 +54,7 @@ def prepare(subject: Subject, corpus: Path, work: Path) -> None:
         data = work / "pixels.npz"
         np.savez(data, x=pixels)
     inputs = inputs_of(open_model(corpus / "models" / f"{subject.name}.onnx").proto.graph)
-    samples = open_samples(data, inputs, FeedOptions(preprocess=subject.preprocess))
+    samples = open_samples(data, inputs, DataOptions(preprocess=subject.preprocess))
     found = [chunk.feed[inputs[0].name] for chunk in samples.chunks()]
     np.savez(work / "samples.npz", **{inputs[0].name: np.concatenate(found)})
     if subject.data[2] == "persons":
@@ -69,11 +69,11 @@ def _shows_person(image: Path) -> bool:
     return any(int(row[0]) == 0 and float(row[3]) * float(row[4]) > PERSON_AREA for row in rows)
 
 
-def _samples(subject: Subject, corpus: Path, model: Any) -> Samples:
-    from qdqtool.data.loader import FeedOptions, inputs_of
+def _samples(subject: Subject, corpus: Path, model: Any) -> LabeledSamples:
+    from qdqtool.data.loader import DataOptions, inputs_of
     from qdqtool.evaluation.samples import open_samples
 
-    options = FeedOptions(preprocess=subject.preprocess)
+    options = DataOptions(preprocess=subject.preprocess)
     return open_samples(corpus / "datasets" / subject.data[1], inputs_of(model.proto.graph), options)
 
 
@@ -105,7 +105,7 @@ def figures_file(work: Path, tool: str) -> Path:
     return work / f"{tool.replace(' ', '_')}.figures.npz"
 
 
-def _classes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Measured]:
+def _classes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[MeasuredModel]:
     from qdqtool.evaluation.classification import classified, ranks
     from qdqtool.evaluation.labels import class_labels
     from qdqtool.graph.io import open_model
@@ -124,7 +124,7 @@ def _classes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Me
     return [classified(found)]
 
 
-def _boxes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Measured]:
+def _boxes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[MeasuredModel]:
     from qdqtool.evaluation.agreement import agreement
     from qdqtool.evaluation.detection_ap import coco
     from qdqtool.evaluation.labels import box_labels
@@ -153,7 +153,7 @@ def _names(subject: Subject) -> Any:
 
 def _detections(
     subject: Subject, model: Path, plain: Path, corpus: Path
-) -> tuple[list[Detections], Samples, list[Any]]:
+) -> tuple[list[Detections], LabeledSamples, list[Any]]:
     """The boxes of every image. The decoder is found from what the FP32 model gives for the first."""
     from qdqtool.evaluation.decode.auto_detect import find_decoder
     from qdqtool.evaluation.nms import Selection

@@ -19,11 +19,11 @@ import numpy as np
 from cost import table
 
 from qdqtool.amax.methods import Method
-from qdqtool.data.loader import FeedOptions, Input, inputs_of, open_feed
+from qdqtool.data.loader import DataOptions, Input, inputs_of, open_feed
 from qdqtool.distributed.shards import ShardSum, calibrate_shard
 from qdqtool.graph.io import open_model
 from qdqtool.observers.collect import pending
-from qdqtool.observers.observer_state import Done
+from qdqtool.observers.observer_state import BatchSet
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import State, state_from_bytes, state_to_bytes
 
@@ -87,7 +87,7 @@ def measure(model: Path, images: int, name: float, folder: Path) -> Parts:
     np.savez(data, **{one.name: _noise(one, images + 1) for one in inputs_of(open_model(model).proto.graph)})
 
     def shard(count: int) -> State:
-        return calibrate_shard(model, data, (0, 1), QUIET, FeedOptions(limit=count))
+        return calibrate_shard(model, data, (0, 1), QUIET, DataOptions(limit=count))
 
     one, _ = cpu(shard, 1)
     many, state = cpu(shard, images + 1)
@@ -122,8 +122,8 @@ def measure_names(count: int, folder: Path) -> float:
     inputs = [Input("x", (None, 3, 32, 32), np.dtype(np.float32))]
 
     def walk() -> int:
-        feed = open_feed(place, inputs, FeedOptions(preprocess="imagenet"))
-        return len(feed.fingerprint) + sum(1 for _ in pending(feed, (0, 400), Done()))
+        feed = open_feed(place, inputs, DataOptions(preprocess="imagenet"))
+        return len(feed.fingerprint) + sum(1 for _ in pending(feed, (0, 400), BatchSet()))
 
     return cpu(walk)[0] / count
 

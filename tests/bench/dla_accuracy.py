@@ -137,7 +137,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     kept: Collection[str] = ()
     if products == "fp16":
         told = json.loads(Path(str(peeled.emitted["json"])).read_text())["float_tensors"]
-        kept = [name for name in told if name in view.producer]
+        kept = [name for name in told if name in view.producers]
         entries = without(view, entries, kept)
     onnx.save(_implicit(opened, entries, "dla", version, tuple(kept)).model, str(out))
     return {"origins": dict(sorted(peeled.origins.items())), "int8": len(entries)}
@@ -145,12 +145,12 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
 
 def without(view: GraphView, entries: Mapping[str, np.float32], told: Collection[str]) -> dict[str, np.float32]:
     """The scales of tensors that some INT8 layer reads: what goes from FP16 to FP16, or out, is not rounded."""
-    floats = {view.producer[name].key for name in told}
+    floats = {view.producers[name].key for name in told}
     return {
         name: scale
         for name, scale in entries.items()
-        if any(use.node.key not in floats for use in view.readers(name))
-        or (not view.readers(name) and view.producer[name].key not in floats)
+        if any(use.node.key not in floats for use in view.consumers(name))
+        or (not view.consumers(name) and view.producers[name].key not in floats)
     }
 
 

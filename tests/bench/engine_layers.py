@@ -18,7 +18,7 @@ import onnx
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(PROJECT)]
 
-from qdqtool.engine.compare import Comparison, compare_layers, node_ops  # noqa: E402
+from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops  # noqa: E402
 from qdqtool.engine.cost import Forecast, forecast  # noqa: E402
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer  # noqa: E402
 from qdqtool.engine.predict import predict_layers  # noqa: E402
@@ -67,7 +67,7 @@ def graph_of(engine: Engine, shared: Path) -> onnx.ModelProto:
     return small_digits() if kind == "digits" else rebuilt(shared, kind, rest)
 
 
-def measure(engine: Engine, shared: Path) -> tuple[Comparison, EngineInfo, Forecast, int]:
+def measure(engine: Engine, shared: Path) -> tuple[LayerComparison, EngineInfo, Forecast, int]:
     """The comparison, the engine, the forecast, and how many names are as TensorRT writes them."""
     view = GraphView(graph_of(engine, shared).graph)
     layers = predict_layers(view, parse(engine.trt))

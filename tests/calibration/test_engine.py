@@ -17,7 +17,7 @@ from qdqtool.scales import ScaleTable
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate, calibrate_scales
-from qdqtool.data.loader import FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataOptions, inputs_of, open_feed
 
 STABLE = ["mse", "max", "percentile=99.9", "entropy-stable"]
 
@@ -38,7 +38,7 @@ def table_of(
     data: npt.NDArray[np.float32], method: str = "mse", batch: int = 1, proto: onnx.ModelProto = NET
 ) -> ScaleTable:
     items = [{"x": row[np.newaxis]} for row in data]
-    return calibrate(proto, items, CalibrationOptions(method), FeedOptions(batch=batch))
+    return calibrate(proto, items, CalibrationOptions(method), DataOptions(batch=batch))
 
 
 def bits(table: ScaleTable) -> dict[str, Any]:

@@ -73,10 +73,10 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
     """Each of these leaves its mark in the log or the file; together they go through every group of options."""
     folder = placed.parent
     np.savez(folder / "l.npz", x=np.load(folder / "d.npz")["x"], classes=np.arange(6) % 3)
-    words = ["--label", "y:ce:0.5:classes", "--match", 0.5, "--ranges", "learn", "--bn", "fold", "--freeze", "^w1$"]
-    words += ["--accumulate", 2, "--batch", 2, "--schedule", "soft-start", "--lr", 0.001, "--scale-lr", 0.01]
-    words += ["--betas", "0.8:0.99", "--epsilon", 1e-6, "--weight-decay", 0.01, "--l1", 1e-4, "--average", 0.5]
-    words += ["--clip", 0, "--seed", 3, "--patience", 0, "--log", folder / "log", "--backend", "builtin"]
+    words = ["--label", "y:ce:0.5:classes", "--distill-weight", 0.5, "--ranges", "learn", "--bn", "fold", "--freeze", "^w1$"]
+    words += ["--grad-accum", 2, "--batch", 2, "--schedule", "soft-start", "--lr", 0.001, "--scale-lr", 0.01]
+    words += ["--betas", "0.8:0.99", "--epsilon", 1e-6, "--weight-decay", 0.01, "--l1", 1e-4, "--ema-decay", 0.5]
+    words += ["--grad-clip", 0, "--seed", 3, "--patience", 0, "--log", folder / "log", "--backend", "builtin"]
     said = run(capsys, "finetune", placed, "--data", folder / "l.npz", *QUICK, *words, "-o", folder / "t.onnx")
     assert said.code == 0, said.err
     lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
@@ -103,11 +103,11 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
         (["--augment", "rotate"], "--augment: 'rotate' is not one"),
         (["--label", "y:cee"], "--label y:cee: names none of the kinds"),
         (["--label", "y:ce"], "'y_label'"),
-        (["--bind", "y"], "--bind y"),
+        (["--distill", "y"], "--distill y"),
         (["--freeze", "nosuch"], "nosuch"),
         (["--eval-labels", "l.csv"], "--eval-labels: is about --eval-data, and there is none"),
         (["--batch", 0], "--batch: 0 is no number of samples"),
-        (["--match", 0], "nothing to minimise"),
+        (["--distill-weight", 0], "nothing to minimise"),
     ],
 )
 def test_one_line_for_what_cannot_be(

@@ -50,7 +50,7 @@ def test_a_cache_beside_the_model_and_a_summary(folder: Path, capsys: Capsys) ->
 def test_dla_adds_its_flags_and_no_ties_leaves_each_its_own(folder: Path, capsys: Capsys) -> None:
     out, _ = ptq(capsys, folder, *DLA, "--cache", folder / "t.cache")
     assert f"--useDLACore=0 --allowGPUFallback --saveEngine={folder / 'm.engine'}\n" in out
-    out, _ = ptq(capsys, folder, *DLA, "--no-ties", "--cache", folder / "a.cache")
+    out, _ = ptq(capsys, folder, *DLA, "--no-shared-scales", "--cache", folder / "a.cache")
     assert "0 of them tied" in out
     tied, alone = read_cache(folder / "t.cache").entries, read_cache(folder / "a.cache").entries
     assert tied["r2"] == tied["g"] == tied["f"] == max(alone["r2"], alone["g"])

@@ -14,7 +14,7 @@ import pytest
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import read_cache
 from tests.cli.command import Said, contents, refused, run, write_net
-from tests.fake_tensorrt import Behaviour, Fake, installed
+from tests.fake_tensorrt import Behavior, Fake, installed
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -70,7 +70,7 @@ def test_tensorrts_cache_is_written_as_it_was_and_described(folder: Path, fake: 
 
 
 def test_its_max_and_its_dla(folder: Path, capsys: Capsys) -> None:
-    with installed("8.6.1", Behaviour(dla_cores=1)) as fake:
+    with installed("8.6.1", Behavior(dla_cores=1)) as fake:
         words = ("--target", "dla", "--trt-version", "8.6.1", "--backend", "tensorrt", *SHAPES, "--method", "max")
         said = done(capsys, folder, *words, "--cuda", "pycuda")
     assert read_cache(folder / "m.cache").header == "TRT-8601-MinMaxCalibration"
@@ -78,7 +78,7 @@ def test_its_max_and_its_dla(folder: Path, capsys: Capsys) -> None:
 
 
 def test_json_alone_is_on_stdout(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with installed(V10, Behaviour(says="[I] [TRT] chatter\n")):
+    with installed(V10, Behavior(says="[I] [TRT] chatter\n")):
         said = ptq(capfd, folder, *TRT, "--json")
     document = json.loads(said.out)
     assert document["backend"] == "tensorrt" and list(document["scales"]) == FLOATS and document["ties"] == {}
@@ -87,24 +87,24 @@ def test_json_alone_is_on_stdout(folder: Path, capfd: pytest.CaptureFixture[str]
 
 def test_a_cache_that_is_there_is_never_shown_to_tensorrt(folder: Path, capsys: Capsys) -> None:
     (folder / "m.cache").write_bytes(GARBAGE)
-    with installed(V10, Behaviour(trusts_any_cache=True)) as fake:
+    with installed(V10, Behavior(trusts_any_cache=True)) as fake:
         done(capsys, folder, *TRT)
         assert fake.calls.count("get_batch") == 4
     first = (folder / "m.cache").read_bytes()
     assert first != GARBAGE
     data = np.random.default_rng(9).normal(size=(4, 4, 8, 8)).astype(np.float32)
     np.savez(folder / "e.npz", x=data)
-    with installed(V10, Behaviour(trusts_any_cache=True)):
+    with installed(V10, Behavior(trusts_any_cache=True)):
         done(capsys, folder, *TRT, data="e.npz")
     assert (folder / "m.cache").read_bytes() != first, "the cache of other data is not taken for this one's"
 
 
 @pytest.mark.parametrize(
     "behaviour",
-    [Behaviour(fails="out of luck"), Behaviour(writes_cache=False), Behaviour(header="TRT-8601-EntropyCalibration2")],
+    [Behavior(fails="out of luck"), Behavior(writes_cache=False), Behavior(header="TRT-8601-EntropyCalibration2")],
     ids=["build", "no cache", "another version"],
 )
-def test_a_failure_leaves_the_old_cache_and_nothing_else(folder: Path, behaviour: Behaviour, capsys: Capsys) -> None:
+def test_a_failure_leaves_the_old_cache_and_nothing_else(folder: Path, behaviour: Behavior, capsys: Capsys) -> None:
     (folder / "m.cache").write_bytes(GARBAGE)
     before = contents(folder)
     with installed(V10, behaviour):
@@ -162,7 +162,7 @@ REFUSED = {
         ("installed TensorRT is 10.13.3", "cache retarget"),
     ),
     "TensorRT 11": (("--target", "gpu", "--trt-version", "11.4.0", "--backend", "tensorrt"), ("qdqtool insert",)),
-    "no ties": ((*TRT, "--no-ties"), ("--no-ties", "by itself")),
+    "no ties": ((*TRT, "--no-shared-scales"), ("--no-shared-scales", "by itself")),
     "a provider": ((*TRT, "--provider", "cuda"), ("--provider", "is for onnxruntime")),
     "workers": ((*TRT, "--workers", "2"), ("--workers", "is for onnxruntime")),
     "memory": ((*TRT, "--max-memory", "1G"), ("--max-memory", "is for onnxruntime")),
@@ -213,7 +213,7 @@ def test_with_tensorrt_11_and_without_pycuda_exit_3(
 
 
 def test_verbose_shows_what_tensorrt_said(folder: Path, capsys: Capsys) -> None:
-    with installed(V10, Behaviour(fails="Error Code 10: no implementation")):
+    with installed(V10, Behavior(fails="Error Code 10: no implementation")):
         said = ptq(capsys, folder, *TRT, "-v")
     assert said.code == 2 and "messages of TensorRT and Polygraphy:\nError Code 10: no implementation" in said.err
     assert said.err.splitlines()[-1].startswith("qdqtool: error: ")
@@ -226,7 +226,7 @@ def test_back_ends_compared_scale_by_scale(folder: Path, fake: Fake, capsys: Cap
     before = contents(folder)
     out = done(capsys, folder, *GPU, *SHAPES, "--compare-backends", "-q").out
     assert "0 different; method entropy, 6 samples, TensorRT 10.13.3.9; nothing written\n" in out
-    out = done(capsys, folder, *GPU, *SHAPES, "--compare-backends", "--no-ties").out
+    out = done(capsys, folder, *GPU, *SHAPES, "--compare-backends", "--no-shared-scales").out
     head, *rows, counts = out.splitlines()
     assert head.split() == ["tensor", "embedded", "tensorrt", "ratio"]
     assert [row.split()[0] for row in rows[:2]] == ["g", "f"] and "2 different" in counts
@@ -237,7 +237,7 @@ def test_back_ends_compared_scale_by_scale(folder: Path, fake: Fake, capsys: Cap
 
 
 def test_a_comparison_as_json(folder: Path, fake: Fake, capsys: Capsys) -> None:
-    out = done(capsys, folder, *GPU, *SHAPES, "--compare-backends", "--no-ties", "--json").out
+    out = done(capsys, folder, *GPU, *SHAPES, "--compare-backends", "--no-shared-scales", "--json").out
     said = json.loads(out)
     assert said["schema"] == 1 and said["model"] == str(folder / "m.onnx") and said["tensorrt"] == V10
     assert sum(said["counts"].values()) == len(FLOATS) and said["counts"]["different"] == 2

@@ -161,7 +161,7 @@ def test_other_pixels_or_another_method_give_another_scale(
 @pytest.mark.shared
 def test_without_ties_every_tensor_has_its_own(shared: Path, tmp_path: Path, capsys: Capsys) -> None:
     """So the sets of the test above are the rules' doing, not the data's."""
-    alone = ptq(shared, tmp_path, capsys, "7.0.0", 255, "--no-ties")
+    alone = ptq(shared, tmp_path, capsys, "7.0.0", 255, "--no-shared-scales")
     assert equal_sets(alone) == set()
     tied = ptq(shared, tmp_path, capsys, "7.0.0", 255)
     for conv, pool in (("conv1", "pool1"), ("conv2", "pool2")):

@@ -71,7 +71,7 @@ def test_tied_points_are_read_with_the_largest_scale() -> None:
 
 def test_a_weight_is_rounded_per_channel_or_whole() -> None:
     proto = spread(RELU)
-    node = subject_of(proto).view.producer["c1"]
+    node = subject_of(proto).view.producers["c1"]
     weight = value_of(proto, "w1")
     rows, whole = rounded_weight(node, weight, 0), rounded_weight(node, weight, None)
     assert np.abs(rows - weight).max(axis=(1, 2, 3)) == pytest.approx(0, abs=float(np.abs(weight).max()) / 254)

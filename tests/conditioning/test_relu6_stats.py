@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.conditioning.edits import STEPS, Conditioned
 from qdqtool.conditioning.relu6_stats import Cut, measure_cuts
-from qdqtool.conditioning.run import Settings, condition_model
+from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.conditioning.samples import Singles
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
@@ -26,7 +26,7 @@ LARGE = 8 * samples()  # some of what Relu lets through lies above 6
 
 def done(proto: onnx.ModelProto, *steps: str) -> tuple[onnx.ModelProto, Conditioned]:
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
-    told = condition_model(copy, None, feed_of(proto, LARGE), Settings(steps, PLAN))
+    told = condition_model(copy, None, feed_of(proto, LARGE), ConditionSettings(steps, PLAN))
     onnx.checker.check_model(copy, full_check=True)
     return copy, told
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.conditioning.edits import STEPS, Conditioned
-from qdqtool.conditioning.run import Settings, advice, condition_model
+from qdqtool.conditioning.run import ConditionSettings, advice, condition_model
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
@@ -33,7 +33,7 @@ def run_model(proto: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> npt.NDAr
 def done(proto: onnx.ModelProto, *steps: str, **settings: Any) -> tuple[onnx.ModelProto, Conditioned]:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    told = condition_model(copy, None, feed_of(proto), Settings(steps or STEPS, PLAN, **settings))
+    told = condition_model(copy, None, feed_of(proto), ConditionSettings(steps or STEPS, PLAN, **settings))
     onnx.checker.check_model(copy, full_check=True)
     return copy, told
 
@@ -156,7 +156,7 @@ def test_reversed_and_batched_data_give_the_same_bytes(text: str) -> None:
     for data, batch in ((rows, 1), (rows[::-1], 4)):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        told = condition_model(copy, None, feed_of(proto, data, batch), Settings(STEPS, PLAN))
+        told = condition_model(copy, None, feed_of(proto, data, batch), ConditionSettings(STEPS, PLAN))
         results.append((copy.SerializeToString(deterministic=True), told.edits))
         assert told.edits
     assert results[0] == results[1]
@@ -272,9 +272,9 @@ def test_qdq_and_old_opsets_are_refused() -> None:
     proto = spread(SILU)
     quantised = insert(proto, data=feed_of(proto), options=InsertOptions(plan=PLAN)).model
     with pytest.raises(QdqError, match="carries Q/DQ already"):
-        condition_model(quantised, None, feed_of(proto), Settings(STEPS, PLAN))
+        condition_model(quantised, None, feed_of(proto), ConditionSettings(STEPS, PLAN))
     with pytest.raises(QdqError, match="of opset 6"):
-        condition_model(spread(SILU, 6), None, feed_of(proto), Settings(STEPS, PLAN))
+        condition_model(spread(SILU, 6), None, feed_of(proto), ConditionSettings(STEPS, PLAN))
 
 
 def test_advice_predicts_without_an_edit() -> None:

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
-from qdqtool.conditioning.check import Difference, Outputs, compare, moved_most
-from qdqtool.conditioning.equalization_sets import Family
+from qdqtool.conditioning.check import OutputChange, Outputs, compare, moved_most
+from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import Weight
 from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.weight_clipping import find_limits
@@ -38,10 +38,10 @@ def test_a_difference_is_measured_over_all_samples() -> None:
 def test_the_same_model_does_not_differ() -> None:
     proto = model_of(RELU)
     (found,) = compare(Outputs(proto, None), [Outputs(proto, None)], Singles(feed_of(proto)))
-    assert found == {"y": Difference(0.0, 0.0, 0.0, 999.0)}
+    assert found == {"y": OutputChange(0.0, 0.0, 0.0, 999.0)}
     assert moved_most(found) == ""
-    assert moved_most({"y": Difference(9.9e-5, 1e-3, 9.9e-6, 80.1)}) == ""
-    worst = {"y": Difference(1.0, 1.0, 2e-5, 0.0), "z": Difference(1.0, 1.0, float("nan"), 0.0)}
+    assert moved_most({"y": OutputChange(9.9e-5, 1e-3, 9.9e-6, 80.1)}) == ""
+    worst = {"y": OutputChange(1.0, 1.0, 2e-5, 0.0), "z": OutputChange(1.0, 1.0, float("nan"), 0.0)}
     assert moved_most(worst) == "the output z moved by nan of its range, more than 1e-05"
 
 
@@ -72,11 +72,11 @@ def test_another_shape_is_refused() -> None:
         compare(Outputs(one, None), [Outputs(other, None)], Singles(feed_of(one)))
 
 
-def family_of(cube: np.ndarray) -> Family:
+def family_of(cube: np.ndarray) -> EqualizationSet:
     spectrum = ChannelSpectrum(cube.shape[2], 1)
     spectrum.add(np.random.default_rng(0).normal(size=(1, cube.shape[2], 500)).astype(np.float32))
     table = ErrorTable(spectrum.counts, spectrum.amax)
-    return Family((), table, (Weight("y", cube, np.arange(cube.shape[2]), "channel"),), {})
+    return EqualizationSet((), table, (Weight("y", cube, np.arange(cube.shape[2]), "channel"),), {})
 
 
 def test_an_outlier_among_weights_is_clipped_where_that_wins() -> None:

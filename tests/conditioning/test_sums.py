@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from qdqtool.conditioning.sums import ExactSum
+from qdqtool.conditioning.sums import ExactVectorSum
 
 
 def total(rows: np.ndarray) -> np.ndarray:
-    one = ExactSum(rows.shape[1])
+    one = ExactVectorSum(rows.shape[1])
     for row in rows:
         one.add(row.astype(np.float32))
     return one.total()
@@ -44,4 +44,4 @@ def test_hard_values(values: list[float], sums: float) -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_what_has_no_sum_is_refused(odd: float) -> None:
     with pytest.raises(ValueError, match="no exact sum"):
-        ExactSum(1).add(np.array([odd], np.float32))
+        ExactVectorSum(1).add(np.array([odd], np.float32))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from qdqtool.data.json_inputs import JsonInputs, write_json_inputs
-from qdqtool.data.loader import FeedOptions, Input, open_feed
+from qdqtool.data.loader import DataOptions, Input, open_feed
 from qdqtool.data.polygraphy_loader import read_json
 from qdqtool.errors import QdqError
 
@@ -102,7 +102,7 @@ def test_one_file_is_what_data_names(tmp_path: Path) -> None:
     write_json_inputs(tmp_path / "in.json", samples(4))
     write_json_inputs(tmp_path / "in", samples(4))
     spelled = [JsonInputs((tmp_path / "in.json",)), tmp_path / "in.json", str(tmp_path / "in.json"), tmp_path / "in"]
-    feeds = [open_feed(data, INPUTS, FeedOptions(batch=2)) for data in spelled]
+    feeds = [open_feed(data, INPUTS, DataOptions(batch=2)) for data in spelled]
     assert [len(batch["x"]) for batch in feeds[0]] == [2, 2]
     assert feeds[0].description == feeds[1].description == {"kind": "json", "name": "in.json", "batch": 2}
     for feed in feeds[1:]:

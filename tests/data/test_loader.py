@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from qdqtool.data.loader import Data, Feed, FeedOptions, Input, inputs_of, open_feed
+from qdqtool.data.loader import Data, DataLoader, DataOptions, Input, inputs_of, open_feed
 from qdqtool.errors import QdqError
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
@@ -25,11 +25,11 @@ def rows(count: int) -> npt.NDArray[np.float32]:
     return np.arange(2 * count, dtype=np.float32).reshape(count, 2)
 
 
-def fed(feed: Feed, name: str = "x") -> list[Any]:
+def fed(feed: DataLoader, name: str = "x") -> list[Any]:
     return [batch[name].tolist() for batch in feed]
 
 
-def shapes(feed: Feed, name: str = "x") -> list[tuple[int, ...]]:
+def shapes(feed: DataLoader, name: str = "x") -> list[tuple[int, ...]]:
     return [batch[name].shape for batch in feed]
 
 
@@ -40,7 +40,7 @@ def npz(tmp_path: Path, **arrays: npt.NDArray[Any]) -> Path:
 
 def refusal(data: Data, *inputs: Input, **options: Any) -> QdqError:
     with pytest.raises(QdqError) as caught:
-        list(open_feed(data, inputs, FeedOptions(**options)))
+        list(open_feed(data, inputs, DataOptions(**options)))
     assert "\n" not in caught.value.line()
     return caught.value
 
@@ -73,7 +73,7 @@ def test_sequence_input_is_refused() -> None:
 
 @pytest.mark.parametrize(("batch", "sizes"), [(1, [1] * 5), (2, [2, 2, 1]), (5, [5]), (9, [5])])
 def test_npz_is_grouped_in_order(tmp_path: Path, batch: int, sizes: list[int]) -> None:
-    feed = open_feed(npz(tmp_path, x=rows(5)), [X], FeedOptions(batch=batch))
+    feed = open_feed(npz(tmp_path, x=rows(5)), [X], DataOptions(batch=batch))
     for _ in range(2):  # it can be walked again
         batches = [one["x"] for one in feed]
         assert [len(one) for one in batches] == sizes
@@ -154,7 +154,7 @@ def test_script_is_regrouped_when_asked(tmp_path: Path, batch: int, sizes: list[
     path = loader(
         tmp_path, " a = np.arange(14, dtype='float32').reshape(7, 2)\n yield {'x': a[:5]}\n yield {'x': a[5:]}\n"
     )
-    batches = [one["x"] for one in open_feed(path, [X], FeedOptions(batch=batch))]
+    batches = [one["x"] for one in open_feed(path, [X], DataOptions(batch=batch))]
     assert [len(one) for one in batches] == sizes
     assert np.array_equal(np.concatenate(batches), rows(7))
 
@@ -200,13 +200,13 @@ def test_images_in_order_of_names(tmp_path: Path) -> None:
         pil.fromarray(np.full((2, 2, 3), k, np.uint8)).save(tmp_path / name)
     (tmp_path / "labels.txt").write_text("no image")
     one = Input("x", ("N", 3, 2, 2), F32)
-    feed = open_feed(tmp_path, [one], FeedOptions(preprocess="scale=1"))
+    feed = open_feed(tmp_path, [one], DataOptions(preprocess="scale=1"))
     assert [batch["x"].max() for batch in feed] == [1, 0, 2]
-    assert shapes(open_feed(tmp_path, [one], FeedOptions(preprocess="scale=1", batch=2))) == [
+    assert shapes(open_feed(tmp_path, [one], DataOptions(preprocess="scale=1", batch=2))) == [
         (2, 3, 2, 2),
         (1, 3, 2, 2),
     ]
-    fixed = open_feed(tmp_path, [Input("x", (2, 3, 2, 2), F32)], FeedOptions(preprocess="scale=1"))
+    fixed = open_feed(tmp_path, [Input("x", (2, 3, 2, 2), F32)], DataOptions(preprocess="scale=1"))
     assert shapes(fixed) == [(2, 3, 2, 2)]
     assert fixed.notes
     assert feed.description["name"] == tmp_path.name
@@ -218,7 +218,7 @@ def test_images_for_an_input_of_integers(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 3), dtype=np.uint8)
     pil.fromarray(pixels).save(tmp_path / "a.png")
     one = Input("x", ("N", 2, 2, 3), np.dtype(np.uint8))
-    (batch,) = open_feed(tmp_path, [one], FeedOptions(preprocess="scale=1"))
+    (batch,) = open_feed(tmp_path, [one], DataOptions(preprocess="scale=1"))
     assert batch["x"].dtype == np.uint8
     assert np.array_equal(batch["x"][0], pixels)
     error = refusal(tmp_path, one, preprocess="scale=1/255")
@@ -244,14 +244,14 @@ def test_folder_without_images_points_below(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "sizes"), [(1, [1]), (3, [2, 1]), (4, [2, 2]), (99, [2, 2, 1])])
 def test_limit_counts_samples(tmp_path: Path, limit: int, sizes: list[int]) -> None:
-    feed = open_feed(npz(tmp_path, x=rows(5)), [X], FeedOptions(batch=2, limit=limit))
+    feed = open_feed(npz(tmp_path, x=rows(5)), [X], DataOptions(batch=2, limit=limit))
     assert [len(one) for one in fed(feed)] == sizes
     assert (feed.samples, feed.batches) == (sum(sizes), len(sizes))
 
 
 def test_limit_stops_a_loader_without_end(tmp_path: Path) -> None:
     path = loader(tmp_path, " while True: yield {'x': np.ones((2, 2), 'float32')}\n")
-    assert shapes(open_feed(path, [X], FeedOptions(limit=5))) == [(2, 2), (2, 2), (1, 2)]
+    assert shapes(open_feed(path, [X], DataOptions(limit=5))) == [(2, 2), (2, 2), (1, 2)]
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"limit": -1}, {"batch": 0}])

@@ -14,7 +14,7 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.datafree.estimate import estimate_scales
-from qdqtool.datafree.known_tensors import Known
+from qdqtool.datafree.known_tensors import KnownTensors
 from qdqtool.datafree.linear import ALIKE
 from qdqtool.datafree.propagate import propagate
 from qdqtool.errors import QdqError
@@ -126,7 +126,7 @@ def predicted(body: str, weights: str = "") -> tuple[np.ndarray, np.ndarray]:
     """The same from moments."""
     statistics = "float[2] gamma = {1, 2}, float[2] beta = {1, 0.5}, float[2] mean = {0, 0}, float[2] var = {1, 1}"
     proto = model(f"{BN} {body}", statistics + (", " + weights if weights else ""), "float[64,2] X")
-    known = Known(GraphView(proto.graph))
+    known = KnownTensors(GraphView(proto.graph))
     for node in known.view.nodes:
         (found,) = propagate(known, node)
         known.moments[node.key] = found if found.source else replace(found, source=node.key)

@@ -19,7 +19,7 @@ import pytest
 from qdqtool.calibration.engine import CalibrationOptions, calibrate
 from qdqtool.cli.main import main
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.loader import FeedOptions
+from qdqtool.data.loader import DataOptions
 from qdqtool.distributed import dask_calibration, dask_cluster, shard_job
 from qdqtool.distributed.dask_calibration import DaskOptions, calibrate_on_dask
 from qdqtool.errors import MissingPackageError, QdqError
@@ -95,7 +95,7 @@ def test_the_bytes_of_a_serial_run(files: tuple[Path, Path], here: DaskOptions, 
 
 
 def test_options_reach_the_shards(files: tuple[Path, Path], here: DaskOptions) -> None:
-    options, feed = replace(QUIET, workers=2, max_memory=1 << 24), FeedOptions(batch=2, limit=7)
+    options, feed = replace(QUIET, workers=2, max_memory=1 << 24), DataOptions(batch=2, limit=7)
     table = calibrate_on_dask(*files, here, options, feed)
     assert table.facts["samples"] == 7
     assert table.to_json() == calibrate(*files, QUIET, feed).to_json()
@@ -140,7 +140,7 @@ def test_images_and_external_data_are_shipped(here: DaskOptions, tmp_path: Path)
     (tmp_path / "pictures" / "labels.json").write_text("not JSON of inputs")
     model, whole = tmp_path / "m.onnx", model_of(NET)
     onnx.save_model(whole, str(model), save_as_external_data=True, location="w.bin", size_threshold=0)
-    feed = FeedOptions(preprocess="scale=1/255")
+    feed = DataOptions(preprocess="scale=1/255")
     table = calibrate_on_dask(model, tmp_path / "pictures", replace(here, ship=True), QUIET, feed)
     assert table.to_json() == calibrate(model, tmp_path / "pictures", QUIET, feed).to_json()
 
@@ -216,7 +216,7 @@ def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) ->
         ),
         (
             "--dask-ship: model and data are 0 MiB, and every worker would hold them",
-            lambda: calibrate_on_dask(*files, replace(nowhere, ship=True), QUIET, FeedOptions(max_bytes=8000)),
+            lambda: calibrate_on_dask(*files, replace(nowhere, ship=True), QUIET, DataOptions(max_bytes=8000)),
         ),
         ("no scheduler answers within 0.1 s", lambda: calibrate_on_dask(*files, nowhere)),
         ("is no scheduler file", lambda: calibrate_on_dask(*files, DaskOptions(str(files[0])))),
@@ -290,11 +290,11 @@ def test_an_interruption_takes_the_shards_back(
 
 def test_faults_and_jobs_travel(files: tuple[Path, Path]) -> None:
     job = shard_job.make_job(
-        "m.onnx", "loader.py:make", replace(QUIET, beside="max", resume=True), FeedOptions(limit=3)
+        "m.onnx", "loader.py:make", replace(QUIET, beside="max", resume=True), DataOptions(limit=3)
     )
     assert pickle.loads(pickle.dumps(job)) == job
     assert (job.model, job.data) == (str(Path("m.onnx").absolute()), f"{Path('loader.py').absolute()}:make")
     assert not (job.options.beside or job.options.resume)
-    fault = shard_job.Fault.of(MissingPackageError(job.model, f"is not {job.model}", "see"), job)
+    fault = shard_job.ShardError.of(MissingPackageError(job.model, f"is not {job.model}", "see"), job)
     assert pickle.loads(pickle.dumps(fault)).error().line() == "m.onnx: is not m.onnx; see"
     assert fault.error().exit_code == 3

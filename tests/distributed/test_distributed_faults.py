@@ -93,7 +93,7 @@ def test_a_cluster_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_fault_waits_for_what_was_given_up_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = shard_job.Fault("d.npz", "is bad", "", False)
+    fault = shard_job.ShardError("d.npz", "is bad", "", False)
     cluster = Rounds(monkeypatch, {0: FORGOTTEN, 1: fault, 2: FORGOTTEN}, {1: fault})
     with pytest.raises(QdqError, match=r"d\.npz: is bad"):
         cluster.count()
@@ -101,7 +101,7 @@ def test_a_fault_waits_for_what_was_given_up_before_it(monkeypatch: pytest.Monke
 
 
 def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [shard_job.Fault(str(number), "is bad", "", False) for number in range(3)]
+    answers = [shard_job.ShardError(str(number), "is bad", "", False) for number in range(3)]
 
     futures = [Future(answer) for answer in answers]
     cancelled: list[Any] = []
@@ -193,14 +193,14 @@ def test_files_that_a_worker_does_not_see(tmp_path: Path) -> None:
     seen = shard_job.look_at(job)
     dask_calibration._check_seen(Told({"w": seen}), job, seen)
     cases: list[tuple[Any, type[QdqError], str]] = [
-        (shard_job.Fault("m.onnx", "does not exist", "", False), QdqError, "does not see the files: m.onnx does not"),
+        (shard_job.ShardError("m.onnx", "does not exist", "", False), QdqError, "does not see the files: m.onnx does not"),
         (
             replace(seen, data="other"),
             QdqError,
             r"sees another \S*d.npz than this machine; put the .* with --dask-ship",
         ),
         (replace(seen, model=("other",)), QdqError, r"sees another \S*m.onnx than this machine"),
-        (shard_job.Fault("images", "needs Pillow", "pip", True), MissingPackageError, "worker w: needs Pillow; pip"),
+        (shard_job.ShardError("images", "needs Pillow", "pip", True), MissingPackageError, "worker w: needs Pillow; pip"),
     ]
     for found, kind, message in cases:
         with pytest.raises(kind, match=message):

@@ -16,7 +16,7 @@ from tests.graphs import model_of
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.calibration.engine import calibrate
-from qdqtool.data.loader import FeedOptions
+from qdqtool.data.loader import DataOptions
 from qdqtool.distributed.shards import calibrate_shard, merge_files, merge_shards, parse_shard
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import State, read_state, state_from_bytes, state_to_bytes, write_state
@@ -55,7 +55,7 @@ def test_more_shards_than_batches(files: tuple[Path, Path]) -> None:
 
 
 def test_grouped_samples_stay_grouped(files: tuple[Path, Path]) -> None:
-    feed = FeedOptions(batch=4)
+    feed = DataOptions(batch=4)
     parts = [calibrate_shard(*files, (number, 2), QUIET, feed) for number in range(2)]
     assert [part.observation.samples for part in parts] == [6, 4]
     assert merge_shards(parts).to_json() == calibrate(*files, QUIET, feed).to_json()
@@ -112,7 +112,7 @@ def test_of_one_calibration(files: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="state 1: was made with another model than the first; merge shards of one"):
         merge_shards([a, calibrate_shard(other, files[1], (1, 2), QUIET)])
     with pytest.raises(QdqError, match="with another data"):
-        merge_shards([a, calibrate_shard(*files, (1, 2), QUIET, FeedOptions(limit=9))])
+        merge_shards([a, calibrate_shard(*files, (1, 2), QUIET, DataOptions(limit=9))])
     with pytest.raises(QdqError, match="with another set of tensors"):
         merge_shards([a, calibrate_shard(*files, (1, 2), replace(QUIET, derive=False))])
     with pytest.raises(QdqError, match=r"another number of shards \(3, the first 2\)"):

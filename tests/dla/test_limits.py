@@ -272,11 +272,11 @@ def test_automatic_padding_is_worked_out() -> None:
     ("channels", "width", "int8", "fp16"), [(1024, 32, 4, 7), (32, 1024, 4, 7), (2048, 64, 13, 26)]
 )
 def test_banks_of_the_convolution_buffer(channels: int, width: int, int8: int, fp16: int) -> None:
-    from qdqtool.dla.node_context import Place
+    from qdqtool.dla.node_context import NodeContext
 
     view = view_of(conv(f"8,{channels},3,3", x=f"1,{channels},8,{width}"))
     shapes = {"x": (1, channels, 8, width), "w": (8, channels, 3, 3)}
-    banks = [check_named("buffer_banks")(Place(view, view.producer["z"], shapes, kind)) for kind in (True, False)]
+    banks = [check_named("buffer_banks")(NodeContext(view, view.producers["z"], shapes, kind)) for kind in (True, False)]
     assert banks == [[int8], [fp16]]
 
 

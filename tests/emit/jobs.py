@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdqtool.emit.job import Job, Tensor
+from qdqtool.emit.job import EmitJob, Tensor
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
@@ -46,7 +46,7 @@ def layer(name: str, **changes: Any) -> FloatLayer:
     return FloatLayer(**{**facts, **changes})
 
 
-def job_of(version: str = "8.5.2", target: str = "gpu", **changes: Any) -> Job:
+def job_of(version: str = "8.5.2", target: str = "gpu", **changes: Any) -> EmitJob:
     """One image in, one map out; the layer `head` must stay in FP32, and its output's type must be said."""
     major, minor, patch = map(int, version.split("."))
     facts: dict[str, Any] = {
@@ -60,4 +60,4 @@ def job_of(version: str = "8.5.2", target: str = "gpu", **changes: Any) -> Job:
         "inputs": (Tensor("x", FLOAT, (1, 3, 240, 320)),),
         "outputs": (Tensor("y", FLOAT, (1, 10)),),
     }
-    return Job(**{**facts, **changes})
+    return EmitJob(**{**facts, **changes})

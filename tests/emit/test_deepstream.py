@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
 from qdqtool.emit.deepstream import write_deepstream
-from qdqtool.emit.job import Job, Tensor
+from qdqtool.emit.job import EmitJob, Tensor
 from qdqtool.errors import QdqError
 from tests.emit.jobs import FLOAT, job_of, layer
 
@@ -36,7 +36,7 @@ DOCUMENTED = frozenset(
 )
 
 
-def keys_of(job: Job) -> dict[str, str]:
+def keys_of(job: EmitJob) -> dict[str, str]:
     """The group [property], the only one."""
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",), strict=True)
     parser.optionxform = str  # type: ignore[assignment,method-assign]

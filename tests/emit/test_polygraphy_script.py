@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.emit.job import Job
+from qdqtool.emit.job import EmitJob
 from qdqtool.emit.polygraphy_script import write_polygraphy_script
 from qdqtool.errors import QdqError
 from tests.emit.jobs import VERSIONS, job_of, layer
@@ -49,7 +49,7 @@ class Network:
         return self.layers[index]
 
 
-def play(job: Job, network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch, trt: str = "8.5.2.2") -> None:
+def play(job: EmitJob, network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch, trt: str = "8.5.2.2") -> None:
     """Let Polygraphy load the script and call it, as --trt-npps does."""
     from polygraphy.backend.common import invoke_from_script
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from qdqtool.emit.job import Job, Tensor
+from qdqtool.emit.job import EmitJob, Tensor
 from qdqtool.emit.triton import write_triton
 from qdqtool.errors import QdqError
 from tests.emit.jobs import FLOAT, job_of
@@ -73,11 +73,11 @@ def config_class() -> Any:
 CONFIG = config_class()
 
 
-def config_of(job: Job) -> Any:
+def config_of(job: EmitJob) -> Any:
     return text_format.Parse(write_triton(job).text, CONFIG())
 
 
-def parameters_of(job: Job) -> dict[str, str]:
+def parameters_of(job: EmitJob) -> dict[str, str]:
     (accelerator,) = config_of(job).optimization.execution_accelerators.gpu_execution_accelerator
     assert accelerator.name == "tensorrt"
     found = {entry.key: entry.value for entry in accelerator.parameters}

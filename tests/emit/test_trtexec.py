@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.emit.job import Job, Tensor
+from qdqtool.emit.job import EmitJob, Tensor
 from qdqtool.emit.trtexec import trtexec_arguments, write_trtexec
 from qdqtool.emit.trtexec_flags import FLAGS, has_flag
 from qdqtool.errors import QdqError
@@ -22,7 +22,7 @@ from tests.emit.jobs import FLOAT, VERSIONS, job_of, layer
 LAYERED = ("8.5.2", "8.6.2", "10.3.0", "10.7.0", "10.12.0", "10.16.1")
 
 
-def arguments(job: Job) -> dict[str, str]:
+def arguments(job: EmitJob) -> dict[str, str]:
     """Flag -> value, of flags given once."""
     words = trtexec_arguments(job)
     table = dict(word.partition("=")[::2] for word in words)
@@ -30,12 +30,12 @@ def arguments(job: Job) -> dict[str, str]:
     return table
 
 
-def said(job: Job) -> str:
+def said(job: EmitJob) -> str:
     """The comments of the script."""
     return "\n".join(line for line in write_trtexec(job).text.splitlines() if line.startswith("#"))
 
 
-def run_script(job: Job, folder: Path, *more: str) -> list[str]:
+def run_script(job: EmitJob, folder: Path, *more: str) -> list[str]:
     """What the script hands to trtexec when a shell runs it."""
     fake = folder / "fake"
     fake.write_text('#!/bin/sh\npwd\nprintf "%s\\0" "$@"\n')

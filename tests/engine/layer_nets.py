@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from qdqtool.engine.predict import Layer, predict_layers
+from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
@@ -34,7 +34,7 @@ def net(body: str, *weights: str, output: str = "y") -> str:
     return f"g (float[1,4,8,8] x) => (float[N,A,B,C] {output}) <{names}> {{\n{body}}}"
 
 
-def layers(text: str, version: TrtVersion | None = V8_5) -> list[Layer]:
+def layers(text: str, version: TrtVersion | None = V8_5) -> list[PredictedLayer]:
     return list(predict_layers(GraphView(model_of(text).graph), version))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.engine.compare import Comparison, compare_layers, node_ops
+from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
 from qdqtool.engine.predict import predict_layers
@@ -26,7 +26,7 @@ def layer(name: str, output: str = "Float", **more: object) -> EngineLayer:
     return EngineLayer(name, "CaskConvolution", inputs=("Int8",), outputs=(output,), **more)  # type: ignore[arg-type]
 
 
-def compared(text: str, *layers: EngineLayer, source: str = "json") -> tuple[Comparison, EngineInfo]:
+def compared(text: str, *layers: EngineLayer, source: str = "json") -> tuple[LayerComparison, EngineInfo]:
     view = GraphView(model_of(text).graph)
     info = EngineInfo(Path("e.json"), layers, source)  # type: ignore[arg-type]
     return compare_layers(predict_layers(view, TrtVersion(8, 2, 1)), info, node_ops(view)), info

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdqtool.engine.compare import Comparison, compare_layers, node_ops
+from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.view import GraphView
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.shared
 NARROW = 0.25
 
 
-def against(model: onnx.ModelProto, file: Path, version: str) -> Comparison:
+def against(model: onnx.ModelProto, file: Path, version: str) -> LayerComparison:
     view = GraphView(model.graph)
     return compare_layers(predict_layers(view, parse(version)), read_layer_info(file), node_ops(view))
 

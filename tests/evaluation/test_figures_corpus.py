@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from qdqtool.data.geometry import geometry_of
-from qdqtool.data.loader import FeedOptions
+from qdqtool.data.loader import DataOptions
 from qdqtool.evaluation import samples
 from qdqtool.evaluation.nms import Selection
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
@@ -93,7 +93,7 @@ def test_detectors_have_the_script_s_figures(
         corpus / "datasets" / case.data[0],
         corpus / "datasets" / case.data[1],
         EvaluateOptions(names=case.names, selection=case.selection, metric="coco"),
-        FeedOptions(preprocess=case.preprocess, limit=case.images),
+        DataOptions(preprocess=case.preprocess, limit=case.images),
     )
     assert result.value("map") == pytest.approx(expected["mAP"], abs=2e-4)
     assert result.value("ap50") == pytest.approx(expected["AP50"], abs=2e-4)
@@ -107,7 +107,7 @@ def test_classifiers_have_the_script_s_figures(name: str, bench: Any, shared: Pa
     data, labels, preprocess = CLASSIFIERS[name]
     model = shared / "corpus" / "models" / f"{name}.onnx"
     expected = bench.T[name][2](str(model))
-    result = evaluate(model, shared / "corpus" / "datasets" / data, labels, None, FeedOptions(preprocess=preprocess))
+    result = evaluate(model, shared / "corpus" / "datasets" / data, labels, None, DataOptions(preprocess=preprocess))
     assert result.value("top1") == pytest.approx(expected["top1"], abs=1e-9)
     if "top5" in expected:
         assert result.value("top5") == pytest.approx(expected["top5"], abs=1e-9)

@@ -14,8 +14,8 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.classes import Classifier
 from qdqtool.evaluation.decode.head import HeadDecoder
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.inference import Reading, reader_for, see
-from qdqtool.evaluation.samples import Chunk, Samples
+from qdqtool.evaluation.inference import DecodeOptions, reader_for, see
+from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from tests.detector_model import BOXES, head_of
 
 SIZE = (64, 64)
@@ -33,27 +33,27 @@ class Fixed:
         return {name: np.repeat(value, len(feed["x"]), 0) for name, value in self.outputs.items()}
 
 
-def samples(*counts: int) -> Samples:
+def samples(*counts: int) -> LabeledSamples:
     def chunks() -> Iterator[Chunk]:
         for count in counts:
             yield Chunk({"x": np.zeros((count, 3, 64, 64), np.float32)}, (GEOMETRY,) * count)
 
-    return Samples("d", chunks, count=sum(counts))
+    return LabeledSamples("d", chunks, count=sum(counts))
 
 
 def test_a_classifier_a_detector_and_neither() -> None:
-    assert isinstance(reader_for(Reading(), {"y": np.zeros((1, 10), np.float32)}, SIZE), Classifier)
-    assert isinstance(reader_for(Reading(), {"y": head_of(BOXES)}, SIZE), HeadDecoder)
+    assert isinstance(reader_for(DecodeOptions(), {"y": np.zeros((1, 10), np.float32)}, SIZE), Classifier)
+    assert isinstance(reader_for(DecodeOptions(), {"y": head_of(BOXES)}, SIZE), HeadDecoder)
     with pytest.raises(QdqError, match="--decoder yolox: does not fit"):
-        reader_for(Reading("yolox"), {"y": np.zeros((1, 10), np.float32)}, SIZE)
+        reader_for(DecodeOptions("yolox"), {"y": np.zeros((1, 10), np.float32)}, SIZE)
     with pytest.raises(QdqError, match="takes no images, so that no decoder fits"):
-        reader_for(Reading(), {"y": head_of(BOXES)}, (0, 0))
+        reader_for(DecodeOptions(), {"y": head_of(BOXES)}, (0, 0))
 
 
 def test_two_models_are_read_alike_and_samples_are_counted_through() -> None:
     first, second = Fixed({"y": head_of(BOXES)}), Fixed({"y": head_of(BOXES[:1])})
     models: Any = [first, second]
-    sights = list(see(models, samples(2, 1), Reading(), "see", False))
+    sights = list(see(models, samples(2, 1), DecodeOptions(), "see", False))
     assert [(one.index, one.row) for one in sights] == [(0, 0), (1, 1), (2, 0)]
     for sight in sights:
         assert all(isinstance(found, Detections) for found in sight.found)
@@ -66,14 +66,14 @@ def test_the_reference_decides_how_the_other_is_read() -> None:
     far = head_of(BOXES)
     far[..., :4] = 50.0
     models: Any = [Fixed({"y": head_of(BOXES)}), Fixed({"y": far})]
-    sight = next(see(models, samples(1), Reading(), "see", False))
+    sight = next(see(models, samples(1), DecodeOptions(), "see", False))
     assert isinstance(sight.reader, HeadDecoder)
     assert "strides" in sight.reader.told
 
 
 def test_a_bar_only_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     models: Any = [Fixed({"y": head_of(BOXES)})]
-    assert len(list(see(models, samples(1, 1), Reading(), "seeing", None))) == 2
+    assert len(list(see(models, samples(1, 1), DecodeOptions(), "seeing", None))) == 2
     assert capsys.readouterr().err == ""
-    assert len(list(see(models, samples(1, 1), Reading(), "seeing", True))) == 2
+    assert len(list(see(models, samples(1, 1), DecodeOptions(), "seeing", True))) == 2
     assert "seeing" in capsys.readouterr().err

@@ -13,14 +13,14 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels import are_boxes, box_labels, class_labels, tell_classes
 from qdqtool.evaluation.labels_classes import from_file_names, from_folders, read_class_labels
 from qdqtool.evaluation.names import names_of
-from qdqtool.evaluation.samples import Samples
+from qdqtool.evaluation.samples import LabeledSamples
 
 IMAGES = [Path("d/a.jpg"), Path("d/b.jpg"), Path("d/c.jpg")]
 CAT_DOG = names_of(["cat", "dog"])
 
 
-def samples(images: list[Path] | None = None, **changes: Any) -> Samples:
-    return Samples("d", lambda: iter(()), None if images is None else tuple(images), **changes)
+def samples(images: list[Path] | None = None, **changes: Any) -> LabeledSamples:
+    return LabeledSamples("d", lambda: iter(()), None if images is None else tuple(images), **changes)
 
 
 def text(folder: Path, lines: str, name: str = "l.csv") -> Path:

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from qdqtool.evaluation.metrics import Measured, judge
+from qdqtool.evaluation.metrics import MeasuredModel, judge
 
 
-def of_values(values: np.ndarray, images_of: tuple[int, ...] = ()) -> Measured:
+def of_values(values: np.ndarray, images_of: tuple[int, ...] = ()) -> MeasuredModel:
     """A mean over images as the only metric, the same for every class."""
     columns = 1 + len(images_of)
 
@@ -19,7 +19,7 @@ def of_values(values: np.ndarray, images_of: tuple[int, ...] = ()) -> Measured:
         return np.repeat((weights @ values / weights.sum(1))[:, None, None], columns, 2)
 
     whole = np.full((1, columns), values.mean())
-    return Measured(("m",), whole, tuple(range(len(images_of))), len(values), resampled, {}, images_of)
+    return MeasuredModel(("m",), whole, tuple(range(len(images_of))), len(values), resampled, {}, images_of)
 
 
 VALUES = np.random.default_rng(2).random(60)

@@ -10,24 +10,24 @@ import pytest
 
 pytest.importorskip("PIL")
 from qdqtool.data.geometry import Geometry
-from qdqtool.data.loader import FeedOptions, Input
+from qdqtool.data.loader import DataOptions, Input
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.pictures import blue_first, file_of, picture_of, pictures_of
-from qdqtool.evaluation.samples import Chunk, Samples, open_samples
+from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from tests.detector_model import write_images
 
 NCHW = Input("x", (None, 3, 20, 40), np.dtype(np.float32))
 
 
-def sample(values: np.ndarray, geometry: Geometry) -> tuple[Samples, Chunk]:
+def sample(values: np.ndarray, geometry: Geometry) -> tuple[LabeledSamples, Chunk]:
     chunk = Chunk({"x": values[None]}, (geometry,))
-    return Samples("d.npz", lambda: iter([chunk])), chunk
+    return LabeledSamples("d.npz", lambda: iter([chunk])), chunk
 
 
 def test_a_file_is_shown_as_it_is_not_as_it_is_fed(tmp_path: Path) -> None:
     data = write_images(tmp_path / "data", 10, 200, 30, size=(50, 30))
-    samples = open_samples(data, [NCHW], FeedOptions(preprocess="yolox"))
+    samples = open_samples(data, [NCHW], DataOptions(preprocess="yolox"))
     chunk = next(samples.chunks())
     image = picture_of(samples, 1, chunk, 0)
     assert image.size == (50, 30)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import FeedOptions, Input
+from qdqtool.data.loader import DataOptions, Input
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.samples import Samples, open_samples
+from qdqtool.evaluation.samples import LabeledSamples, open_samples
 
 FREE = Input("x", (None, 3, 8, 10), np.dtype(np.float32))
 PAIRS = Input("x", (2, 3, 8, 10), np.dtype(np.float32))
@@ -23,11 +23,11 @@ def image(path: Path, level: int, size: tuple[int, int] = (20, 16)) -> None:
     pillow.new("RGB", size, (level, 0, 0)).save(path)
 
 
-def opened(data: Any, one: Input = FREE, **options: Any) -> Samples:
-    return open_samples(data, [one], FeedOptions(**options))
+def opened(data: Any, one: Input = FREE, **options: Any) -> LabeledSamples:
+    return open_samples(data, [one], DataOptions(**options))
 
 
-def reds(samples: Samples) -> list[float]:
+def reds(samples: LabeledSamples) -> list[float]:
     """The first value of each sample, in order."""
     return [float(row.reshape(-1)[0]) for chunk in samples.chunks() for row in chunk.feed["x"]]
 

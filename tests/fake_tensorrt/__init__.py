@@ -6,6 +6,6 @@ with every tensor as an output, and writes a cache in TensorRT's form. docs/test
 """
 
 from tests.fake_tensorrt.install import installed
-from tests.fake_tensorrt.state import Behaviour, Callbacks, Fake
+from tests.fake_tensorrt.state import Behavior, Callbacks, Fake
 
-__all__ = ["Behaviour", "Callbacks", "Fake", "installed"]
+__all__ = ["Behavior", "Callbacks", "Fake", "installed"]

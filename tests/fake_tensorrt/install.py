@@ -13,7 +13,7 @@ from qdqtool.trtversion import TrtVersion
 from tests.fake_tensorrt.callbacks import PythonCallbacks
 from tests.fake_tensorrt.cuda import pycuda_modules
 from tests.fake_tensorrt.module import IInt8Calibrator, make_module
-from tests.fake_tensorrt.state import Behaviour, Callbacks, Fake
+from tests.fake_tensorrt.state import Behavior, Callbacks, Fake
 
 _NAME = "tensorrt"
 
@@ -21,7 +21,7 @@ _NAME = "tensorrt"
 @contextlib.contextmanager
 def installed(
     version: str = "10.13.3.9",
-    behaviour: Behaviour | None = None,
+    behaviour: Behavior | None = None,
     *,
     calibrators: ModuleType | None = None,
     callbacks: Callable[[Any], Callbacks] | None = None,
@@ -39,7 +39,7 @@ def installed(
     Yields:
         What it was told and what was done to it.
     """
-    behaviour = behaviour or Behaviour()
+    behaviour = behaviour or Behavior()
     swallows = behaviour.swallows
 
     def python(calibrator: Any) -> Callbacks:

@@ -15,7 +15,7 @@ from tests.fake_tensorrt.cuda import HostCuda
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class Behavior:
     """How the stand-in behaves; the defaults are TensorRT's ways as far as they are known.
 
     Attributes:
@@ -85,7 +85,7 @@ class Fake:
 
     version: TrtVersion
     text: str
-    behaviour: Behaviour
+    behaviour: Behavior
     callbacks: Callable[[Any], Callbacks]
     calls: list[str] = field(default_factory=list)
     fed: list[dict[str, npt.NDArray[np.generic]]] = field(default_factory=list)

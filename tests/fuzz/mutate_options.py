@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tests.fuzz import odd_values
 
 # What would make a run long by being asked for, start a cluster, or put files outside the run's folder.
-_LEFT_ALONE = {"--steps", "--max-minutes", "--accumulate", "--dask", "--dask-shards", "--dask-ship", "--help", "-h"}
+_LEFT_ALONE = {"--steps", "--max-minutes", "--grad-accum", "--dask", "--dask-shards", "--dask-ship", "--help", "-h"}
 _VERSIONS = (
     "8502",
     "7100",

@@ -132,7 +132,7 @@ def test_a_removed_node_is_gone_from_view_and_proto() -> None:
     editor.add_node("Relu", ["x"], "n", beside=None, after=False)
     editor.commit()
     assert outputs(model) == ["n", "a", "z"]
-    assert "b" not in view.producer
+    assert "b" not in view.producers
 
 
 def test_bodies_read_another_tensor_but_where_the_name_is_their_own() -> None:

@@ -28,8 +28,8 @@ def test_a_node_takes_over_the_tensor_of_a_removed_one() -> None:
     add, relu = view.nodes[0], view.nodes[1]
     editor.remove_node(relu)
     editor.rename_output(add, 0, "Z")
-    assert view.producer["Z"] is add
-    assert "Y" not in view.producer
+    assert view.producers["Z"] is add
+    assert "Y" not in view.producers
     editor.commit()
     assert [(node.op_type, list(node.output)) for node in proto.graph.node] == [("Add", ["Z"]), ("Neg", ["OUT"])]
     assert GraphView(proto.graph).nodes[1].inputs == ["Z"]

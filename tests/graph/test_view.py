@@ -20,7 +20,7 @@ QDQ = """g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float s = {0.5}, int8
 
 
 def uses(view: GraphView, name: str) -> list[tuple[str, int]]:
-    return [(use.node.key, use.index) for use in view.readers(name)]
+    return [(use.node.key, use.index) for use in view.consumers(name)]
 
 
 def test_makers_readers_inputs_and_outputs() -> None:
@@ -28,9 +28,9 @@ def test_makers_readers_inputs_and_outputs() -> None:
     assert view.inputs == ["x"] and view.outputs == ["z"]
     assert uses(view, "a") == [("b", 0), ("c", 0)]
     assert uses(view, "z") == [] and uses(view, "nothing") == []
-    maker = view.maker("b")
+    maker = view.producer("b")
     assert maker is not None and (maker.op, maker.name, maker.weight) == ("Relu", "b", UNKNOWN)
-    assert view.maker("x") is None and view.maker("w") is None
+    assert view.producer("x") is None and view.producer("w") is None
     assert view.is_output("z") and not view.is_output("a")
     assert node_of(view, "a").name == "first", "a name where it has one, else its first output"
 
@@ -64,7 +64,7 @@ def test_pairs_are_seen_through() -> None:
     assert uses(view, "x") == [("a", 0)]
     assert uses(view, "a") == [("b", 0), ("c", 0)], "through the pair and directly"
     assert view.root("ad") == "a" and view.root("a") == "a"
-    maker = view.maker("ad")
+    maker = view.producer("ad")
     assert maker is not None and maker.key == "a"
 
 
@@ -185,7 +185,7 @@ def test_levels_pairs_and_constants_do_not_depend_on_the_order_of_nodes(seed: in
         view, other = GraphView(model.graph), GraphView(shuffled(model, seed).graph)
         assert {n.key: n.level for n in view.every} == {n.key: n.level for n in other.every}
         assert set(view.pairs) == set(other.pairs) and {n.key for n in view.nodes} == {n.key for n in other.nodes}
-        names = [*view.producer, *view.inputs]
+        names = [*view.producers, *view.inputs]
         assert [view.is_constant(n) for n in names] == [other.is_constant(n) for n in names]
         assert {n: set(uses(view, n)) for n in names} == {n: set(uses(other, n)) for n in names}
 
@@ -256,7 +256,7 @@ def test_the_inputs_of_a_loop_body_belong_to_it() -> None:
 
 def test_uses_are_values() -> None:
     view = view_of(PLAIN)
-    assert view.readers("x")[0] == Use(node_of(view, "a"), 0)
+    assert view.consumers("x")[0] == Use(node_of(view, "a"), 0)
 
 
 def test_a_weight_of_the_newest_exporter_is_constant() -> None:

@@ -9,7 +9,7 @@ import onnx
 
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding
-from qdqtool.linting.lint_context import Subject
+from qdqtool.linting.lint_context import LintContext
 from tests.graphs import model_of
 
 CONSTANTS = """float s = {0.1}, float t = {0.2}, float[1] vector = {0.1}, int8 z = {0}, int8 five = {5}, uint8 u = {0},
@@ -49,7 +49,7 @@ def graph(body: str, output: str = "float[1,8,8,8] y", *, opset: int = 17, more:
 
 def findings_of(model: onnx.ModelProto, code: str, **subject: Any) -> list[Finding]:
     """What one check finds in a model."""
-    return check_named(code).findings(Subject(model, **subject))
+    return check_named(code).findings(LintContext(model, **subject))
 
 
 def places_of(model: onnx.ModelProto, code: str, **subject: Any) -> list[str]:

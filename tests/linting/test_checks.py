@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.linting.checks import Check, Fault, all_checks, check_named, checks_of, run_checks
+from qdqtool.linting.checks import Check, CheckFault, all_checks, check_named, checks_of, run_checks
 from qdqtool.linting.finding import SEVERITIES
 from qdqtool.linting.fixes import REPAIRS
-from qdqtool.linting.lint_context import Subject
+from qdqtool.linting.lint_context import LintContext
 from tests.graphs import V8_6, model_of
 
 EMPTY = model_of("net (float[2] x) => (float[2] y) { y = Relu(x) }")
@@ -48,16 +48,16 @@ def test_codes_that_no_check_has(code: str, words: str) -> None:
         assert words in caught.value.line()
 
 
-def look(subject: Subject) -> list[Fault]:
+def look(subject: LintContext) -> list[CheckFault]:
     """Two faults at one place, one of them said twice."""
-    return [Fault("x", "one", "do"), Fault("x", "one", "do"), Fault("x", "two", "do", severity="error")]
+    return [CheckFault("x", "one", "do"), CheckFault("x", "one", "do"), CheckFault("x", "two", "do", severity="error")]
 
 
 def test_a_place_is_told_once_per_sentence_and_a_fault_may_be_graver() -> None:
     check = Check("Q900", "made-up", "note", look)
-    found = check.findings(Subject(EMPTY))
+    found = check.findings(LintContext(EMPTY))
     assert [(one.message, one.severity) for one in found] == [("one", "note"), ("two", "error")]
-    assert run_checks(Subject(EMPTY), [check, check]) == found * 2
+    assert run_checks(LintContext(EMPTY), [check, check]) == found * 2
 
 
 def test_a_check_is_asked_only_for_its_target_and_versions() -> None:
@@ -66,7 +66,7 @@ def test_a_check_is_asked_only_for_its_target_and_versions() -> None:
         (Check("Q900", "made-up", "note", look, trt="<8.0"), False),
         (Check("Q900", "made-up", "note", look, trt=">=8.0,<9"), True),
     ):
-        assert bool(check.findings(Subject(EMPTY, version=V8_6))) is said
+        assert bool(check.findings(LintContext(EMPTY, version=V8_6))) is said
 
 
 def test_every_code_has_its_row_in_the_documentation() -> None:

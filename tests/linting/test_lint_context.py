@@ -9,13 +9,13 @@ import onnx
 import pytest
 
 from qdqtool.graph.edit import set_metadata
-from qdqtool.linting.lint_context import Subject, number_of
+from qdqtool.linting.lint_context import LintContext, number_of
 from qdqtool.linting.op_sets import load_words
 from tests.graphs import V8_6
 from tests.linting.quantised import classifier, conv, graph, pair
 
 
-def tensors_of(subject: Subject, name: str) -> set[str] | None:
+def tensors_of(subject: LintContext, name: str) -> set[str] | None:
     """The tensors whose pairs bring INT8 to a read."""
     found = subject.carriers(name)
     return None if found is None else {pair.tensor for pair in found}
@@ -23,14 +23,14 @@ def tensors_of(subject: Subject, name: str) -> set[str] | None:
 
 def test_int8_comes_across_what_commutes_and_not_across_what_computes() -> None:
     body = f"{pair('x')} m = Transpose(x_dq) r = Relu(x_dq) k = Concat<axis=1>(m, x_dq) j = Concat<axis=1>(k, r)"
-    subject = Subject(graph(f"{body} y = Relu(j)"))
+    subject = LintContext(graph(f"{body} y = Relu(j)"))
     assert tensors_of(subject, "x_dq") == tensors_of(subject, "m") == tensors_of(subject, "k") == {"x"}
     assert tensors_of(subject, "x") is tensors_of(subject, "r") is tensors_of(subject, "j") is None
 
 
 def test_reads_are_followed_to_what_computes() -> None:
     body = f"{pair('x')} m = Transpose(x_dq) k = Concat<axis=1>(m, x_dq) {pair('k')} y = Relu(k_dq) o = Tanh(m)"
-    subject = Subject(graph(body, "float y, float o"))
+    subject = LintContext(graph(body, "float y, float o"))
     (behind,) = subject.view.pairs["x"]
     assert {use.node.key for use in subject.onward(subject.through(behind))} == {"y", "o"}
     assert [use.node.key for use in subject.through(behind)] == ["m", "k"]
@@ -39,14 +39,14 @@ def test_reads_are_followed_to_what_computes() -> None:
 def test_a_weight_behind_a_transpose_is_quantised() -> None:
     turned = f"{pair('x')} {pair('w')} moved = Transpose<perm=[1,0,2,3]>(w_dq)"
     body = f"{turned} c = Conv<pads=[1,1,1,1]>(x_dq, moved) y = Relu(c)"
-    subject = Subject(graph(body))
+    subject = LintContext(graph(body))
     assert subject.int8_nodes == {"c"}
 
 
 def test_a_plain_model_has_the_int8_nodes_of_its_plan() -> None:
-    plain = Subject(classifier("c = Conv<pads=[1,1,1,1]>(x, w) a = Relu(c)"))
+    plain = LintContext(classifier("c = Conv<pads=[1,1,1,1]>(x, w) a = Relu(c)"))
     assert plain.int8_nodes == {"c"}
-    bare = Subject(classifier(f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) a = Relu(c)"))
+    bare = LintContext(classifier(f"{pair('x')} c = Conv<pads=[1,1,1,1]>(x_dq, w) a = Relu(c)"))
     assert bare.int8_nodes == frozenset()
 
 
@@ -54,22 +54,22 @@ def test_a_plain_model_has_the_int8_nodes_of_its_plan() -> None:
 def test_metadata_of_others_is_no_fault(text: str) -> None:
     model = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
     set_metadata(model, "scales", text)
-    subject = Subject(model)
+    subject = LintContext(model)
     assert subject.kept == subject.cuts == frozenset()
     set_metadata(model, "scales", json.dumps({"facts": {"kept": {"c": "why"}, "cuts": ["a"]}}))
-    subject = Subject(model)
+    subject = LintContext(model)
     assert (subject.kept, subject.cuts) == ({"c"}, {"a"})
 
 
 def test_after_an_edit_only_the_rules_are_kept() -> None:
-    subject = Subject(classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"), target="dla", version=V8_6)
+    subject = LintContext(classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"), target="dla", version=V8_6)
     again = subject.again()
     assert again.rules is subject.rules and again.view is not subject.view
     assert (again.target, again.version, again.proto is subject.proto) == ("dla", V8_6, True)
 
 
 def test_attributes_of_files_before_ir_2_have_no_type() -> None:
-    node = Subject(graph("c = Conv<pads=[1,1,1,1], group=1>(x, w) y = Relu(c)")).view.nodes[0]
+    node = LintContext(graph("c = Conv<pads=[1,1,1,1], group=1>(x, w) y = Relu(c)")).view.nodes[0]
     for attribute in node.proto.attribute:
         attribute.ClearField("type")
     assert number_of(node, "group", 7) == 1 and number_of(node, "missing", 7) == 7

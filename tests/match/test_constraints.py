@@ -8,7 +8,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.match.constraints import _CONSTRAINTS, constraint_named, reason_of
-from qdqtool.match.site import Site
+from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import load_rules
 from tests.graphs import node_of, view_of
 
@@ -101,7 +101,7 @@ def view() -> object:
 @pytest.mark.parametrize(("name", "key", "entry", "start", "through"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES])
 def test_a_guard_lets_through_and_stops(name: str, key: str, entry: str, start: str, through: bool) -> None:
     view = view_of(TEXT)
-    site = Site(view, node_of(view, key), entry, node_of(view, start) if start else None)
+    site = MatchSite(view, node_of(view, key), entry, node_of(view, start) if start else None)
     assert constraint_named(name)(site) is through
 
 
@@ -109,8 +109,8 @@ def test_residual_lets_the_branch_through_that_fuses_and_stops_the_other() -> No
     text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w> { c = Conv(x, w) y = Add(c, x) }"
     view = view_of(text)
     add, conv = node_of(view, "y"), node_of(view, "c")
-    assert constraint_named("residual")(Site(view, add, "c", conv))
-    assert not constraint_named("residual")(Site(view, add, "x", conv))
+    assert constraint_named("residual")(MatchSite(view, add, "c", conv))
+    assert not constraint_named("residual")(MatchSite(view, add, "x", conv))
 
 
 def test_every_guard_is_tested_both_ways() -> None:
@@ -141,5 +141,5 @@ def test_a_guard_that_does_not_exist_is_named_with_those_that_do() -> None:
 
 def test_the_other_operands_are_all_but_one_entry() -> None:
     view = view_of(TEXT)
-    assert Site(view, node_of(view, "add_self"), "conv").others() == ["conv"]
-    assert Site(view, node_of(view, "add_c3"), "conv").others() == ["c3"]
+    assert MatchSite(view, node_of(view, "add_self"), "conv").others() == ["conv"]
+    assert MatchSite(view, node_of(view, "add_c3"), "conv").others() == ["c3"]

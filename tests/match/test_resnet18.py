@@ -30,7 +30,7 @@ def place_name(view: GraphView, name: str, memo: dict[str, str]) -> str:
     """A tensor by what made it: the weight of a convolution, the operators behind it, and the same of an Add's operands."""
     name = view.root(name)
     if name not in memo:
-        node = view.maker(name)
+        node = view.producer(name)
         if node is None:
             memo[name] = "input"
         elif node.op in ("Conv", "Gemm"):
@@ -57,11 +57,11 @@ def quantised_reads(proto: onnx.ModelProto) -> set[tuple[str, str]]:
         if view.is_constant(tensor):
             continue
         outputs = {pair.dequantize.outputs[0] for pair in pairs}
-        stack = [use for use in view.readers(tensor) if use.node.inputs[use.index] in outputs]
+        stack = [use for use in view.consumers(tensor) if use.node.inputs[use.index] in outputs]
         while stack:
             use = stack.pop()
             if use.node.op in MOVES:
-                stack.extend(view.readers(use.node.outputs[0]))
+                stack.extend(view.consumers(use.node.outputs[0]))
             else:
                 found.add((place_name(view, tensor, memo), reader_name(view, use.node, use.index, memo)))
     return found

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.mixed_precision.output_loss import Yardstick, comparable_outputs
+from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
 from tests.graphs import model_of
 
 SCALED = "g (float[N,6,5] x) => (float[N,6,5] y) <float[6,1] k> { y = Mul(x, k) }"
@@ -22,10 +22,10 @@ def with_factors(factors: list[float]) -> onnx.ModelProto:
     return model
 
 
-def yardstick(model: onnx.ModelProto, count: int = 3) -> Yardstick:
+def yardstick(model: onnx.ModelProto, count: int = 3) -> OutputReference:
     rng = np.random.default_rng(0)
     data = [{"x": rng.standard_normal((1, 6, 5)).astype(np.float32)} for _ in range(count)]
-    return Yardstick.of(model, None, data, "cpu", "m")
+    return OutputReference.of(model, None, data, "cpu", "m")
 
 
 def test_the_model_itself_loses_nothing() -> None:
@@ -43,7 +43,7 @@ def test_a_lost_channel_counts_one_and_no_more() -> None:
     model = model_of("g (float[N,2,50] x) => (float[N,2,50] y) <float[2,1] k> { y = Mul(x, k) }")
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((2, 1), np.float32), "k"))
     data = [{"x": np.random.default_rng(0).standard_normal((1, 2, 50)).astype(np.float32)}]
-    one = Yardstick.of(model, None, data, "cpu", "m")
+    one = OutputReference.of(model, None, data, "cpu", "m")
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([[1], [100]], np.float32), "k"))
     assert one.loss(model, None) == 0.5
 
@@ -73,7 +73,7 @@ def test_a_decode_of_boxes_changes_nothing() -> None:
                     value.CopyFrom(onnx.numpy_helper.from_array(grid, "anchors"))
         rng = np.random.default_rng(0)
         data = [{"x": rng.standard_normal((1, 40, 4)).astype(np.float32)} for _ in range(4)]
-        return Yardstick.of(models[0], None, data, "cpu", "m").loss(models[1], None)
+        return OutputReference.of(models[0], None, data, "cpu", "m").loss(models[1], None)
 
     assert loss(raw) > 0.005
     assert loss(decoded) == pytest.approx(loss(raw), rel=1e-3)
@@ -101,7 +101,7 @@ def test_a_vector_of_classes_is_one_channel() -> None:
     model = model_of(text)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones(8, np.float32), "k"))
     x = np.arange(8, dtype=np.float32).reshape(1, 8)
-    one = Yardstick.of(model, None, [{"x": x}], "cpu", "m")
+    one = OutputReference.of(model, None, [{"x": x}], "cpu", "m")
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([1] * 7 + [2], np.float32), "k"))
     assert one.loss(model, None) == 1.0  # 7^2 over a variance sum of 42
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([1, 2] + [1] * 6, np.float32), "k"))
@@ -113,7 +113,7 @@ def test_a_first_axis_that_is_no_batch(shape: str) -> None:
     """States of recurrent networks: several layers come first."""
     text = f"g (float[{shape}] x) => (float[{shape}] y) <float k = {{1.0}}> {{ y = Mul(x, k) }}"
     x = np.random.default_rng(0).normal(size=[int(size) for size in shape.split(",")]).astype(np.float32)
-    one = Yardstick.of(model_of(text), None, [{"x": x}, {"x": x + 1}], "cpu", "m")
+    one = OutputReference.of(model_of(text), None, [{"x": x}, {"x": x + 1}], "cpu", "m")
     assert one.loss(model_of(text), None) == 0.0
     assert 0.0 < one.loss(model_of(text.replace("1.0", "1.1")), None) < 0.2
 
@@ -130,10 +130,10 @@ def test_as_many_rows_as_there_are_detections() -> None:
         return made
 
     x = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)
-    one = Yardstick.of(model(1.0), None, [{"x": x}], "cpu", "m")
+    one = OutputReference.of(model(1.0), None, [{"x": x}], "cpu", "m")
     assert one.loss(model(1.0), None) == 0.0
     assert one.loss(model(0.1), None) == 1.0
-    nothing = Yardstick.of(model(0.1), None, [{"x": x}], "cpu", "m")
+    nothing = OutputReference.of(model(0.1), None, [{"x": x}], "cpu", "m")
     assert nothing.loss(model(0.1), None) == 0.0
 
 
@@ -141,7 +141,7 @@ def test_samples_of_several_shapes_are_one_channel() -> None:
     text = "g (float[N,A,B] x) => (float[N,A,B] y) <float k = {1.0}> { y = Mul(x, k) }"
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=(1, 4, size)).astype(np.float32)} for size in (5, 3, 5)]
-    one = Yardstick.of(model_of(text), None, data, "cpu", "m")
+    one = OutputReference.of(model_of(text), None, data, "cpu", "m")
     assert one.loss(model_of(text), None) == 0.0
     assert one.loss(model_of(text.replace("1.0", "1.1")), None) == pytest.approx(0.01, rel=0.2)
 
@@ -167,7 +167,7 @@ def test_a_few_large_places_that_hardly_vary_do_not_stand_for_a_channel() -> Non
         return made
 
     data = [{"x": np.random.default_rng(i).standard_normal((1, 40, 4)).astype(np.float32)} for i in range(4)]
-    one = Yardstick.of(model(1.0), None, data, "cpu", "m")
+    one = OutputReference.of(model(1.0), None, data, "cpu", "m")
     assert one.loss(model(1.05), None) == pytest.approx(1 / 40)
     worse, worst = one.loss(model(1.05, 1.5), None), one.loss(model(1.05, 2.5), None)
     assert 1 / 40 < worse < worst <= 1.0  # the other places still tell models apart

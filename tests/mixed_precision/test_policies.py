@@ -19,7 +19,7 @@ from qdqtool.mixed_precision.policies import (
     keep_within_loss,
     survey,
 )
-from qdqtool.selection.choose import Source
+from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
 
 # Four convolutions in a row; what b reads has one channel 3000 times as large as the others, which b takes down again.
@@ -47,7 +47,7 @@ def quantised(model: onnx.ModelProto, heads: str = "none") -> Quantised:
     data: list[Batch] = [{"x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(3)]
     table = calibrate_scales(model, None, data, CalibrationOptions("max", progress=False))
     options = PlanOptions(float_heads=heads)  # type: ignore[arg-type]
-    return Quantised(Source(model, None, data, {}), options, (), table.scales)
+    return Quantised(ChoiceSource(model, None, data, {}), options, (), table.scales)
 
 
 @pytest.fixture(scope="module")

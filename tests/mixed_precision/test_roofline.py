@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.mixed_precision.roofline import Device, Work, load_device, work_of
+from qdqtool.mixed_precision.roofline import Device, OperatorWork, load_device, work_of
 from tests.graphs import model_of
 
 DEVICE = Device("toy", int8=2.0, half=1.0, memory=100.0, launch=1.0)
@@ -34,12 +34,12 @@ def test_multiply_adds_are_counted(text: str, shape: tuple[int, ...], macs: int)
 
 
 def test_where_traffic_decides_float_costs_the_bytes() -> None:
-    work = Work(macs=1_000, read=600_000, written=300_000, weights=100_000)
+    work = OperatorWork(macs=1_000, read=600_000, written=300_000, weights=100_000)
     assert work.extra_microseconds(DEVICE) == pytest.approx(20 - 10 + 1)
 
 
 def test_where_multiplication_decides_float_costs_the_slower_units() -> None:
-    work = Work(macs=1_000_000_000, read=1_000, written=1_000, weights=1_000)
+    work = OperatorWork(macs=1_000_000_000, read=1_000, written=1_000, weights=1_000)
     assert work.extra_microseconds(DEVICE) == pytest.approx(1000 - 500 + 1)
 
 

@@ -16,9 +16,9 @@ import pytest
 from qdqtool.data.loader import Task
 from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
-from qdqtool.observers.observation_plan import Survey
-from qdqtool.observers.observe import _Supply, _Turn
-from qdqtool.observers.observer_state import Done, Observation
+from qdqtool.observers.observation_plan import ObservationPlan
+from qdqtool.observers.observe import _Supply, _OrderedGate
+from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.pre_batchnorm_range import Affine
 from tests.graphs import view_of
 
@@ -28,8 +28,8 @@ NAMES = ("x", "r", "n", "y", "z")
 pytestmark = pytest.mark.usefixtures("heard")
 
 
-def survey(*kinds: str, derive: bool = True) -> Survey:
-    return Survey.of(view_of(NET), NAMES, kinds or ("mergeable",), {}, derive=derive)
+def survey(*kinds: str, derive: bool = True) -> ObservationPlan:
+    return ObservationPlan.of(view_of(NET), NAMES, kinds or ("mergeable",), {}, derive=derive)
 
 
 def task(index: int, count: int = 1) -> Task:
@@ -38,18 +38,18 @@ def task(index: int, count: int = 1) -> Task:
 
 def test_done_is_a_set() -> None:
     numbers = set(random.Random(1).choices(range(3000), k=700))
-    done = Done()
+    done = BatchSet()
     for number in numbers:
         done.add(number)
     assert [number for number in range(4000) if number in done] == sorted(numbers)
     assert len(done) == len(numbers)
-    other = Done()
+    other = BatchSet()
     other.add(9000)
     other.merge(done)
     done.merge(other)
     assert len(done) == len(other) == len(numbers) + 1
-    assert Done(done.to_bytes()).to_bytes() == done.to_bytes()
-    assert Done().to_bytes() == b""
+    assert BatchSet(done.to_bytes()).to_bytes() == done.to_bytes()
+    assert BatchSet().to_bytes() == b""
 
 
 def test_survey_goes_through_json() -> None:
@@ -58,12 +58,12 @@ def test_survey_goes_through_json() -> None:
     assert not survey().ordered
     assert made.fetched == NAMES  # TensorRT's histogram derives neither Relu nor Concat
     assert survey().fetched == ("x", "n")
-    back = Survey.from_json(made.to_json())
+    back = ObservationPlan.from_json(made.to_json())
     assert back.to_json() == made.to_json()
     assert back.fetched == made.fetched
     for broken in ({}, {"names": [], "kinds": {}, "behind": {}}, {"names": ["x"], "kinds": {"odd": {}}, "behind": {}}):
         with pytest.raises((KeyError, ValueError)):
-            Survey.from_json(broken)
+            ObservationPlan.from_json(broken)
 
 
 def test_dropping_a_tensor_drops_what_follows() -> None:
@@ -75,7 +75,7 @@ def test_dropping_a_tensor_drops_what_follows() -> None:
 
 
 def test_counting_two_kinds_at_once() -> None:
-    made = Observation(survey("entropy", "mergeable"))
+    made = ObserverState(survey("entropy", "mergeable"))
     arrays = [np.array([-1.0, 2.0], np.float32) * k for k in range(1, 6)]
     made.counter(NAMES).add(task(3, 2), arrays)
     assert made.samples == 2
@@ -93,9 +93,9 @@ NORMED = """net (float[N,1,2] x) => (float[N,2,2] z) <float[2,1,1] w, float[2] s
 
 
 def test_ranges_are_counted_with_their_source() -> None:
-    plain = Survey.of(view_of(NORMED), ("x", "y", "z"), ("mergeable",), {}, derive=False)
+    plain = ObservationPlan.of(view_of(NORMED), ("x", "y", "z"), ("mergeable",), {}, derive=False)
     affine = {"c": Affine("y", (2.0, -1.0), (0.0, 1.0))}
-    parts = [Observation(Survey(("x", "c", "y", "z"), plain.derivations, affine, {}, {})) for _ in range(3)]
+    parts = [ObserverState(ObservationPlan(("x", "c", "y", "z"), plain.derivations, affine, {}, {})) for _ in range(3)]
     y = np.array([[[1.0, 4.0], [0.0, 3.0]]], np.float32)
     for part, names in zip(parts, (("x", "y"), ("y", "x"), ("x",)), strict=True):
         arrays = {"x": np.ones((1, 1, 2), np.float32), "y": y}
@@ -108,14 +108,14 @@ def test_ranges_are_counted_with_their_source() -> None:
 
 
 def test_nan_in_the_source_of_a_range_stops() -> None:
-    plain = Survey.of(view_of(NORMED), ("y",), ("mergeable",), {}, derive=False)
-    one = Observation(Survey(("c", "y"), plain.derivations, {"c": Affine("y", (2.0, -1.0), (0.0, 1.0))}, {}, {}))
+    plain = ObservationPlan.of(view_of(NORMED), ("y",), ("mergeable",), {}, derive=False)
+    one = ObserverState(ObservationPlan(("c", "y"), plain.derivations, {"c": Affine("y", (2.0, -1.0), (0.0, 1.0))}, {}, {}))
     with pytest.raises(QdqError, match="y: holds NaN"):
         one.counter(("y",)).add(task(0), [np.full((1, 2, 2), np.nan, np.float32)])
 
 
 def test_samples_count_in_the_first_pass_only() -> None:
-    made = Observation(survey())
+    made = ObserverState(survey())
     made.passed = 1
     made.counter(["x"]).add(task(0), [np.ones(3, np.float32)])
     assert made.samples == 0
@@ -125,10 +125,10 @@ def test_samples_count_in_the_first_pass_only() -> None:
 def test_merged_is_the_sum() -> None:
     parts = []
     for index in range(4):
-        part = Observation(survey())
+        part = ObserverState(survey())
         part.counter(("x", "n")).add(task(index), [np.full(3, index - 1.5, np.float32)] * 2)
         parts.append(part)
-    total = Observation(survey())
+    total = ObserverState(survey())
     for part in parts:
         total.merge(part)
     assert total.samples == len(total.done) == 4
@@ -140,7 +140,7 @@ def test_merged_is_the_sum() -> None:
 
 
 def test_turns_come_in_order() -> None:
-    turn, passed, places = _Turn(), [], list(range(12))
+    turn, passed, places = _OrderedGate(), [], list(range(12))
     random.Random(2).shuffle(places)
 
     def pass_on(place: int) -> None:
@@ -158,7 +158,7 @@ def test_turns_come_in_order() -> None:
 
 
 def test_nobody_passes_behind_one_that_fails() -> None:
-    turn, passed = _Turn(), []
+    turn, passed = _OrderedGate(), []
 
     def pass_on(place: int) -> None:
         try:

@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.amax import kernel
 from qdqtool.data.json_inputs import JsonInputs, write_json_inputs
-from qdqtool.data.loader import Feed, FeedOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import State, read_state, state_to_bytes
@@ -43,9 +43,9 @@ def counted(feed: Any, **options: Any) -> State:
     return count_batches(PROTO, None, feed, CalibrationOptions(**{"progress": False, **options}))
 
 
-def opened(folder: Path, data: np.ndarray = DATA, **options: Any) -> Feed:
+def opened(folder: Path, data: np.ndarray = DATA, **options: Any) -> DataLoader:
     np.savez(folder / "d.npz", x=data)
-    return open_feed(folder / "d.npz", inputs_of(PROTO.graph), FeedOptions(**options))
+    return open_feed(folder / "d.npz", inputs_of(PROTO.graph), DataOptions(**options))
 
 
 def same(a: State, b: State) -> bool:
@@ -92,7 +92,7 @@ def test_data_of_this_process_alone_is_counted_by_it(capsys: pytest.CaptureFixtu
     assert "one worker counts: the C kernel is missing" in capsys.readouterr().err
 
 
-def slow(folder: Path) -> Feed:
+def slow(folder: Path) -> DataLoader:
     script = folder / "d.py"
     script.write_text(
         "import time\nimport numpy as np\ndef load_data():\n"

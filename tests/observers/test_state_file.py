@@ -13,10 +13,10 @@ import pytest
 
 from qdqtool.data.loader import Task
 from qdqtool.errors import QdqError
-from qdqtool.observers.observation_plan import Survey
-from qdqtool.observers.observer_state import Observation
+from qdqtool.observers.observation_plan import ObservationPlan
+from qdqtool.observers.observer_state import ObserverState
 from qdqtool.observers.pre_batchnorm_range import Affine
-from qdqtool.observers.state_file import Identity, State, read_state, state_from_bytes, state_to_bytes, write_state
+from qdqtool.observers.state_file import StateIdentity, State, read_state, state_from_bytes, state_to_bytes, write_state
 from tests.graphs import view_of
 
 NET = "net (float[N,2,4] a, float[N,3,4] b) => (float[N,2,4] y) { y = Neg(a)  z = Neg(b) }"
@@ -25,14 +25,14 @@ NAMES = ("a", "b", "y", "z")
 
 def state_of(*, ranges: bool = True, kinds: tuple[str, ...] = ("mergeable",)) -> State:
     """Two tensors that have ranges of two and three channels, of one batch."""
-    plain = Survey.of(view_of(NET), NAMES, kinds, {}, derive=False)
+    plain = ObservationPlan.of(view_of(NET), NAMES, kinds, {}, derive=False)
     affine = {"p": Affine("a", (1.0, -2.0), (0.0, 1.0)), "q": Affine("b", (3.0, 1.0, -1.0), (0.0,) * 3)}
-    survey = Survey((*NAMES, *affine), plain.derivations, affine, {}, {}) if ranges else plain
-    observation = Observation(survey)
+    survey = ObservationPlan((*NAMES, *affine), plain.derivations, affine, {}, {}) if ranges else plain
+    observation = ObserverState(survey)
     r = np.random.default_rng(0)
     arrays = [r.normal(size=(2, channels, 4)).astype(np.float32) for channels in (2, 3, 2, 3)]
     observation.counter(NAMES).add(Task(5, 10, 2, dict), arrays)
-    return State(Identity("m", "d", "cpu"), survey, observation, (0, 1), True, {"n": 1})
+    return State(StateIdentity("m", "d", "cpu"), survey, observation, (0, 1), True, {"n": 1})
 
 
 def parts_of(state: State) -> dict[str, Any]:
@@ -191,8 +191,8 @@ def test_a_damaged_description_is_one_line(meta: dict[str, Any]) -> None:
 )
 def test_a_survey_whose_sources_are_not_there_is_refused(changed: dict[str, Any]) -> None:
     told = state_of(ranges=False).survey.to_json()
-    assert Survey.from_json(told).to_json() == told
+    assert ObservationPlan.from_json(told).to_json() == told
     with pytest.raises((KeyError, TypeError, ValueError)):
-        Survey.from_json({**told, **changed})
+        ObservationPlan.from_json({**told, **changed})
     with pytest.raises(QdqError, match="is no calibration state"):
         state_from_bytes(forged(meta={"survey": {**told, **changed}}))

@@ -28,15 +28,15 @@ def test_an_activation_comes_back_behind_a_convolution(zero: str, scale: str, op
     graph = model(f"c = Conv(x, w) {pair('c', zero, scale)} z = Conv(cd, w)").graph
     assert restore_activations(GraphView(graph), 17) == ("c",)
     view = GraphView(graph)
-    assert view.producer["c_Relu"].op == op and list(view.pairs) == ["c_Relu"]
+    assert view.producers["c_Relu"].op == op and list(view.pairs) == ["c_Relu"]
     if op == "Clip":
-        assert [float(view.array(name)) for name in view.producer["c_Relu"].inputs[1:]] == [0.0, 6.0]
+        assert [float(view.array(name)) for name in view.producers["c_Relu"].inputs[1:]] == [0.0, 6.0]
 
 
 def test_clip_of_six_is_relu_before_its_bounds_were_inputs() -> None:
     graph = model(f"c = Conv(x, w) {pair('c', 'u', 'six')} z = Conv(cd, w)").graph
     assert restore_activations(GraphView(graph), 10) == ("c",)
-    assert GraphView(graph).producer["c_Relu"].op == "Relu"
+    assert GraphView(graph).producers["c_Relu"].op == "Relu"
 
 
 @pytest.mark.parametrize(

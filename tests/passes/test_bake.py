@@ -15,7 +15,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.passes import bake
 from qdqtool.passes.bake import Baked, bake_weights
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.passes.quant_params import Coding
+from qdqtool.passes.quant_params import QuantParams
 from qdqtool.scales import Scale
 from tests.graphs import model_of, plan_of
 
@@ -131,7 +131,7 @@ def test_a_weight_in_blocks_is_compared_as_a_whole_one(
 ) -> None:
     weight = np.random.default_rng(3).normal(0, 1, (24, 16)).astype(np.float32)
     steps = np.abs(weight).max(axis=1).astype(np.float32) / np.float32(100) if own == 0 else np.float32(0.02)
-    code = bake.WeightCode(Scale.of(steps, axis=own), Coding("int8", np.zeros(steps.shape, np.int64), -128, 127))
+    code = bake.WeightCode(Scale.of(steps, axis=own), QuantParams("int8", np.zeros(steps.shape, np.int64), -128, 127))
     whole = bake._compare(weight, code, axis, halves, write=write)
     monkeypatch.setattr(bake, "_BLOCK_BYTES", 160)
     parts = bake._compare(weight, code, axis, halves, write=write)
@@ -146,7 +146,7 @@ def test_a_weight_in_blocks_is_compared_as_a_whole_one(
 def test_comparing_keeps_no_copy_of_a_large_weight() -> None:
     """48 MiB of weights in 12 tensors: measured at 41 MiB when all are compared, 270 MiB when each was kept."""
     weight = np.random.default_rng(4).normal(0, 1, (1024, 1024)).astype(np.float32)
-    code = bake.WeightCode(Scale.of(0.03), Coding("int8", np.zeros((), np.int64), -128, 127))
+    code = bake.WeightCode(Scale.of(0.03), QuantParams("int8", np.zeros((), np.int64), -128, 127))
     tracemalloc.start()
     found = [bake._compare(weight, code, 0, "up", write=False) for _ in range(12)]
     _, peak = tracemalloc.get_traced_memory()

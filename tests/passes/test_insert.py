@@ -58,7 +58,7 @@ def test_every_point_is_read_through_its_pair_by_those_it_names_and_by_no_other(
     for point in plan.points:
         (pair,) = view.pairs[point.tensor]
         through = {
-            (u.node.key, u.index) for u in view.readers(point.tensor) if u.node.inputs[u.index] == pair.dequantize.key
+            (u.node.key, u.index) for u in view.consumers(point.tensor) if u.node.inputs[u.index] == pair.dequantize.key
         }
         assert through == {(read.node, read.index) for read in point.reads}
 

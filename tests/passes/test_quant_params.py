@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.quant_params import Coding, coding_of, scale_of
+from qdqtool.passes.quant_params import QuantParams, coding_of, scale_of
 from qdqtool.scales import Scale
 from tests.graphs import model_of
 
@@ -22,7 +22,7 @@ def coded(zero: str, middle: str = "", read: str = "q", opset: int = 17, scale: 
 
 def seen(
     zero: str, middle: str = "", read: str = "q", opset: int = 17, scale: str = "float s = {0.25}"
-) -> tuple[GraphView, Coding]:
+) -> tuple[GraphView, QuantParams]:
     body = f"q = QuantizeLinear(x, s, o) {middle} d = DequantizeLinear({read}, s, o) z = Relu(d)"
     view = GraphView(model_of(f"g (float[4] x) => (float[4] z) <{scale}, {zero}> {{ {body} }}", opset).graph)
     return view, coding_of(view, view.pairs["x"][0])

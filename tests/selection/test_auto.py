@@ -12,7 +12,7 @@ import pytest
 
 from qdqtool.amax.methods import Method, choose_amax
 from qdqtool.calibration.engine import CalibrationOptions, calibrate, calibrate_scales
-from qdqtool.data.loader import Batch, FeedOptions
+from qdqtool.data.loader import Batch, DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
@@ -51,7 +51,7 @@ def without_data(table: ScaleTable) -> str:
 def test_reversed_images_and_another_batch_give_the_same_bytes(
     detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable, order: int, batch: int
 ) -> None:
-    other = calibrate(detector, one_by_one(images[::order]), AUTO, FeedOptions(batch=batch))
+    other = calibrate(detector, one_by_one(images[::order]), AUTO, DataOptions(batch=batch))
     assert without_data(other) == without_data(table)
 
 

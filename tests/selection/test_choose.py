@@ -16,8 +16,8 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.runtime.activations import OrtActivations
-from qdqtool.selection.choose import CUT_GAIN, Choice, Source, _Classes, choose
-from qdqtool.selection.shadow import Felt
+from qdqtool.selection.choose import CUT_GAIN, ScaleChoice, ChoiceSource, _PointClasses, choose
+from qdqtool.selection.shadow import LayerError
 from tests.graphs import model_of
 
 ALL = PlanOptions(float_heads="none")
@@ -36,13 +36,13 @@ def data_of(values: Iterable[np.ndarray]) -> list[Batch]:
     return [{"x": value.astype(np.float32)} for value in values]
 
 
-def source_of(model: onnx.ModelProto, data: list[Batch]) -> Source:
+def source_of(model: onnx.ModelProto, data: list[Batch]) -> ChoiceSource:
     activations = OrtActivations(model, None)
     histograms = {name: Histogram() for name in activations.names}
     for batch in data:
         for name, array in activations.run(batch):
             histograms[name].add(array)
-    return Source(model, None, data, histograms)
+    return ChoiceSource(model, None, data, histograms)
 
 
 def wide(count: int = 4, seed: int = 0) -> list[np.ndarray]:
@@ -90,7 +90,7 @@ def test_order_and_batch_change_nothing(text: str) -> None:
     data = data_of(wide(6))
     one = choose(source_of(model, data), ALL)
     source = source_of(model, [{"x": np.concatenate([d["x"] for d in reversed(data)])}])
-    other = choose(Source(model, None, data, source.histograms), ALL)
+    other = choose(ChoiceSource(model, None, data, source.histograms), ALL)
     assert one == other
 
 
@@ -102,7 +102,7 @@ def test_tied_tensors_take_one_clipping_value_chosen_for_all() -> None:
     assert choice.cuts == ()
 
 
-def unlike() -> Choice:
+def unlike() -> ScaleChoice:
     return choose(source_of(shuffle_model(200.0), data_of(wide())), ALL)
 
 
@@ -132,7 +132,7 @@ def test_merged_classes_speak_with_one_voice() -> None:
     many, few = Histogram(), Histogram()
     many.add(np.linspace(-2, 2, 10_000, dtype=np.float32))
     few.add(np.full(1, 0.3, np.float32))
-    classes = object.__new__(_Classes)
+    classes = object.__new__(_PointClasses)
     classes.members = {"a": ["a"], "b": ["b"], "c": ["c"]}
     classes.edges = [("p", "a", "b"), ("q", "b", "c")]
     classes.grid = dict.fromkeys("abc", (Candidate("mse", np.float32(1)), Candidate("max", np.float32(2))))
@@ -161,8 +161,8 @@ def test_a_float_head_that_reads_int8_is_heard_too() -> None:
 
 def test_an_operator_whose_sums_overflow_is_not_asked() -> None:
     ones = np.ones(2)
-    assert Felt(ones, ones, 2.0).heard and not Felt(ones, ones, 0.0).heard
-    for felt in (Felt(ones * np.inf, ones, 2.0), Felt(ones, ones, float("inf")), Felt(ones, ones * np.nan, 1.0)):
+    assert LayerError(ones, ones, 2.0).heard and not LayerError(ones, ones, 0.0).heard
+    for felt in (LayerError(ones * np.inf, ones, 2.0), LayerError(ones, ones, float("inf")), LayerError(ones, ones * np.nan, 1.0)):
         assert not felt.heard
     huge = [np.full((1, 4, 8, 8), 3e38) * np.sign(value) for value in wide(2)]
     with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
-from qdqtool.selection.shadow import Felt, Trial, fake_quantised, shadow_pass
+from qdqtool.selection.shadow import LayerError, Trial, fake_quantised, shadow_pass
 from tests.graphs import model_of
 
 CONV = """g (float[N,4,6,6] x) => (float[N,5,4,4] y) <float[5,4,3,3] w, float[5] b> { y = Conv(x, w, b) }"""
@@ -34,7 +34,7 @@ def quantised(x: np.ndarray, scale: np.float32) -> np.ndarray:
     return (np.clip(np.rint(x / scale), -128, 127) * scale).astype(np.float32)
 
 
-def by_hand(model: onnx.ModelProto, data: list[Batch], axis: int | None, channel: int) -> Felt:
+def by_hand(model: onnx.ModelProto, data: list[Batch], axis: int | None, channel: int) -> LayerError:
     """The same sums from whole runs of a model whose weight is replaced."""
     weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
     int8 = onnx.ModelProto()
@@ -49,10 +49,10 @@ def by_hand(model: onnx.ModelProto, data: list[Batch], axis: int | None, channel
         error.append((gap**2).sum())
         shift.append((gap.mean(axis=1) ** 2).sum() * gap.shape[1])
     signal = ((plain - plain.mean(axis=1, keepdims=True)) ** 2).sum()
-    return Felt(np.array(error), np.array(shift), float(signal))
+    return LayerError(np.array(error), np.array(shift), float(signal))
 
 
-def close(one: Felt, other: Felt) -> None:
+def close(one: LayerError, other: LayerError) -> None:
     """Sums over squares in float32: four digits; means come out of them as differences."""
     np.testing.assert_allclose(one.error, other.error, rtol=1e-3)
     np.testing.assert_allclose(one.shift, other.shift, rtol=1e-2, atol=1e-4 * float(other.error.max()))

@@ -8,7 +8,7 @@ import math
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.rulebook import load_rules
-from qdqtool.simulation.error_attribution import Site, find_sites, rank
+from qdqtool.simulation.error_attribution import ErrorSite, find_sites, rank
 from qdqtool.simulation.measures import Measure, decibel
 from tests.graphs import view_of
 
@@ -22,7 +22,7 @@ NET = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w, float[4,4
 }"""
 
 
-def sites_of(view: GraphView, known: set[str]) -> list[Site]:
+def sites_of(view: GraphView, known: set[str]) -> list[ErrorSite]:
     return find_sites(view, find_groups(view, load_rules("gpu")), known)
 
 
@@ -33,8 +33,8 @@ def noisy(tensor: str, noise: float) -> Measure:
 def test_groups_are_one_site() -> None:
     sites = sites_of(view_of(NET), {"c", "s", "m", "d", "r", "y"})
     assert sites == [
-        Site("one", "Conv Sigmoid Mul", ("x",), "m"),
-        Site("two", "Conv Relu Add", ("m",), "y"),  # the residual Add belongs to the group
+        ErrorSite("one", "Conv Sigmoid Mul", ("x",), "m"),
+        ErrorSite("two", "Conv Relu Add", ("m",), "y"),  # the residual Add belongs to the group
     ]
 
 
@@ -61,7 +61,7 @@ def test_pairs_and_bodies_are_seen_through() -> None:
 
 
 def test_where_it_is_born_comes_before_where_it_arrives() -> None:
-    sites = [Site("a", "Conv", ("x",), "t"), Site("b", "Conv", ("t",), "u"), Site("c", "Conv", ("u",), "y")]
+    sites = [ErrorSite("a", "Conv", ("x",), "t"), ErrorSite("b", "Conv", ("t",), "u"), ErrorSite("c", "Conv", ("u",), "y")]
     measures = {name: noisy(name, noise) for name, noise in {"t": 0.001, "u": 0.1, "y": 0.11}.items()}
     got = rank(sites, measures, {"t": noisy("t", 0.05)})
     assert [culprit.site.operator for culprit in got] == ["b", "a", "c"]
@@ -74,18 +74,18 @@ def test_where_it_is_born_comes_before_where_it_arrives() -> None:
 
 def test_the_worst_input_counts_and_falling_noise_is_no_culprit() -> None:
     measures = {name: noisy(name, noise) for name, noise in {"p": 0.01, "q": 0.2, "y": 0.1}.items()}
-    assert rank([Site("add", "Add", ("p", "q"), "y")], measures, {}) == []
-    assert rank([Site("add", "Add", ("p",), "y")], measures, {})[0].drop > 9
+    assert rank([ErrorSite("add", "Add", ("p", "q"), "y")], measures, {}) == []
+    assert rank([ErrorSite("add", "Add", ("p",), "y")], measures, {})[0].drop > 9
 
 
 def test_drops_that_hurt_nobody_rank_low() -> None:
-    sites = [Site("calm", "Slice", ("x",), "t"), Site("real", "Conv", ("t",), "y")]
+    sites = [ErrorSite("calm", "Slice", ("x",), "t"), ErrorSite("real", "Conv", ("t",), "y")]
     measures = {"t": noisy("t", 1e-7), "y": noisy("y", 1e-3)}
     assert [culprit.site.operator for culprit in rank(sites, measures, {})] == ["real", "calm"]
 
 
 def test_a_reference_of_zeros_is_a_culprit_without_a_number() -> None:
-    got = rank([Site("a", "Conv", ("x",), "y")], {"y": noisy("y", math.inf)}, {})
+    got = rank([ErrorSite("a", "Conv", ("x",), "y")], {"y": noisy("y", math.inf)}, {})
     assert got[0].drop == math.inf
     assert got[0].to_json()["drop_db"] is None
     assert got[0].to_json()["sqnr_in_db"] is None

@@ -77,7 +77,7 @@ def in_graph(values: Float32, scale: float, how: Rounding, lowest: int, opset: i
     )
     view = GraphView(model.graph)
     editor = Editor(view)
-    maker = view.producer["y"]
+    maker = view.producers["y"]
     raw = editor.unique_name("y_raw")
     editor.rename_output(maker, 0, raw)
     RoundingNodes(editor, how, lowest).write(raw, "y", np.float32(scale), beside=maker)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import Feed, FeedOptions, open_feed
+from qdqtool.data.loader import DataLoader, DataOptions, open_feed
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
@@ -75,11 +75,11 @@ def test_images_of_one_sample_are_drawn_for_one_by_one() -> None:
     assert not np.array_equal(found[0], found[1])
 
 
-def images(folder: Path) -> Feed:
+def images(folder: Path) -> DataLoader:
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(folder / "a.png")
     one = Input("x", (None, 3, 4, 4), np.dtype(F))
-    return open_feed(folder, [one], FeedOptions(preprocess="imagenet"))
+    return open_feed(folder, [one], DataOptions(preprocess="imagenet"))
 
 
 def test_it_is_fitted_to_the_folder(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_it_is_fitted_to_the_folder(tmp_path: Path) -> None:
     assert open_augment([], images(tmp_path)) is None
 
 
-def arrays(*shape: int | None) -> Feed:
+def arrays(*shape: int | None) -> DataLoader:
     sample = np.zeros([size or 1 for size in shape], F)
     return open_feed(lambda: [{"x": sample}], [Input("x", shape, np.dtype(F))])
 

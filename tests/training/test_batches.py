@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import Batch, Feed, FeedOptions, open_feed
+from qdqtool.data.loader import Batch, DataLoader, DataOptions, open_feed
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.training.batches import Batches, BatchOptions, held_out, shuffled
@@ -23,7 +23,7 @@ def samples(count: int) -> list[dict[str, np.ndarray]]:
     return [{"x": np.full((1, 2), number, np.float32)} for number in range(count)]
 
 
-def feed(count: int, one: Input = FREE) -> Feed:
+def feed(count: int, one: Input = FREE) -> DataLoader:
     return open_feed(lambda: iter(samples(count)), [one])
 
 
@@ -168,7 +168,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("memory", [1 << 20, 300])
 def test_images_are_shuffled_whether_they_fit_or_not(folder: Path, memory: int) -> None:
     one = Input("x", (None, 3, 4, 4), np.dtype(np.float32))
-    opened: Any = open_feed(folder, [one], FeedOptions(preprocess="size=4x4"))
+    opened: Any = open_feed(folder, [one], DataOptions(preprocess="size=4x4"))
     batches = Batches(opened, BatchOptions(memory=memory))
     assert batches.count == 10
     order = [int(batch["x"].mean()) // 10 for batch in itertools.islice(batches.from_sample(0), 20)]

@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.check import check_gradients, check_same_forward, smooth_copy, with_inputs
 from qdqtool.training.shapes import make_forward
-from qdqtool.training.training_graph import Form, make_form
+from qdqtool.training.training_graph import TrainingGraph, make_form
 from tests.graphs import model_of
 
 FEED = {"x": np.random.default_rng(7).standard_normal((8, 4)).astype(np.float32)}
@@ -27,11 +27,11 @@ NET = """net (float[8,4] x) => (float[8,3] y)
 LOSS = """ t = Sub(y, target) q = Mul(t, t) loss = ReduceMean<keepdims=0>(q) """
 
 
-def form_of() -> Form:
+def form_of() -> TrainingGraph:
     return make_form(model_of(NET))
 
 
-def edited(form: Form, edit: str) -> Form:
+def edited(form: TrainingGraph, edit: str) -> TrainingGraph:
     """The form with a wrong number in its graph."""
     proto = onnx.ModelProto()
     proto.CopyFrom(form.proto)
@@ -74,7 +74,7 @@ def test_a_rounding_that_tips_is_no_other_forward() -> None:
 # ---------------------------------------------------------------------- gradients
 
 
-def forward_of(form: Form) -> tuple[Forward, dict[str, np.ndarray]]:
+def forward_of(form: TrainingGraph) -> tuple[Forward, dict[str, np.ndarray]]:
     proto = onnx.ModelProto()
     proto.CopyFrom(form.proto)
     proto.graph.input.append(helper.make_tensor_value_info("target", onnx.TensorProto.FLOAT, [8, 3]))

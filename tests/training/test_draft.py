@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from qdqtool.training.draft import Draft, ordered, prune
+from qdqtool.training.draft import GraphDraft, ordered, prune
 from tests.graphs import model_of, shuffled
 
 TEXT = "net (float[2] x, float[2] unread) => (float[2] y) <float[2] w, float[2] lost> { a = Add(x, w) b = Mul(x, lost) c = Relu(a) y = Neg(c) }"
 
 
 def test_names_are_taken_once() -> None:
-    draft = Draft(model_of(TEXT))
+    draft = GraphDraft(model_of(TEXT))
     assert [draft.unique(name) for name in ("a", "a", "new", "new")] == ["a_1", "a_2", "new", "new_1"]
 
 
 def test_equal_constants_are_one() -> None:
-    draft = Draft(model_of(TEXT))
+    draft = GraphDraft(model_of(TEXT))
     one, two = np.ones(2, np.float32), np.ones((1, 2), np.float32)
     names = [
         draft.constant("k", one),
@@ -43,7 +43,7 @@ def test_order_is_kept_or_made() -> None:
 
 
 def test_chains_of_names_are_followed() -> None:
-    draft = Draft(model_of(TEXT))
+    draft = GraphDraft(model_of(TEXT))
     draft.rename_reads({"a": "b", "b": "x"})
     assert draft.proto.graph.node[2].input[0] == "x"
 

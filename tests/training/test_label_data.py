@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import FeedOptions, open_feed
+from qdqtool.data.loader import DataOptions, open_feed
 from qdqtool.data.model_inputs import Input
 from qdqtool.training.label_data import label_inputs
 
@@ -21,18 +21,18 @@ ARRAYS = {"x": np.zeros((8, 2), np.float32), "boxes": np.zeros((8, 3, 4), np.flo
 def test_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
     np.savez(path, **ARRAYS)
-    found = label_inputs(path, [FREE], FeedOptions())
+    found = label_inputs(path, [FREE], DataOptions())
     assert found == (Input("boxes", (None, None, None), F), Input("class", (None,), np.dtype(np.int64)))
-    batch = next(iter(open_feed(path, [FREE, *found], FeedOptions(batch=2))))
+    batch = next(iter(open_feed(path, [FREE, *found], DataOptions(batch=2))))
     assert {name: array.shape for name, array in batch.items()} == {"x": (2, 2), "boxes": (2, 3, 4), "class": (2,)}
 
 
 def test_a_fixed_batch_is_the_labels_too(tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
     np.savez(path, **ARRAYS)
-    found = label_inputs(path, [FIXED], FeedOptions())
+    found = label_inputs(path, [FIXED], DataOptions())
     assert [one.first for one in found] == [4, 4]
-    batches = list(open_feed(path, [FIXED, *found], FeedOptions()))
+    batches = list(open_feed(path, [FIXED, *found], DataOptions()))
     assert [batch["class"].shape for batch in batches] == [(4,), (4,)]
 
 
@@ -45,7 +45,7 @@ def test_what_is_walked(tmp_path: Path, kind: str) -> None:
         "    return [{'x': np.zeros((1, 2), np.float32), 'class': np.zeros(1, np.int64)}] * 2\n"
     )
     data = {"function": lambda: samples, "list": samples, "script": str(script)}[kind]
-    found = label_inputs(data, [FREE], FeedOptions())  # type: ignore[arg-type]
+    found = label_inputs(data, [FREE], DataOptions())  # type: ignore[arg-type]
     assert found == (Input("class", (None,), np.dtype(np.int64)),)
     assert len(list(open_feed(data, [FREE, *found]))) == 2  # type: ignore[arg-type]
 
@@ -53,6 +53,6 @@ def test_what_is_walked(tmp_path: Path, kind: str) -> None:
 def test_data_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "d.npy"
     np.save(path, ARRAYS["x"])
-    assert label_inputs(path, [FREE], FeedOptions()) == ()
-    assert label_inputs(tmp_path, [FREE], FeedOptions()) == ()
-    assert label_inputs(iter([{"x": ARRAYS["x"]}]), [FREE], FeedOptions()) == ()
+    assert label_inputs(path, [FREE], DataOptions()) == ()
+    assert label_inputs(tmp_path, [FREE], DataOptions()) == ()
+    assert label_inputs(iter([{"x": ARRAYS["x"]}]), [FREE], DataOptions()) == ()

@@ -21,7 +21,7 @@ from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.optimisers import AdamW, Sgd
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.schedules import Schedule
-from qdqtool.training.task import Computed, LoopOptions, Subject, Values
+from qdqtool.training.task import Computed, LoopOptions, TrainingProblem, Values
 
 F = np.float32
 GOAL = np.array([1.0, -2.0, 3.0], F)
@@ -65,16 +65,16 @@ def judge(values: Values) -> float:
     return float(np.sum((values["w"] - GOAL) ** 2)) + 1e-6
 
 
-def subject_of(student: Any = None, measure: Callable[[Values], float] = judge, **more: Any) -> Subject:
+def subject_of(student: Any = None, measure: Callable[[Values], float] = judge, **more: Any) -> TrainingProblem:
     parameters = Parameters({"w": np.zeros(3, F)})
     ones = np.ones(3, F)
-    return Subject(parameters, student or Parabola(), Supply(), measure, ones, ones.copy(), AdamW(3), **more)
+    return TrainingProblem(parameters, student or Parabola(), Supply(), measure, ones, ones.copy(), AdamW(3), **more)
 
 
 OPTIONS = LoopOptions(steps=200, rate=0.1, every=20, schedule=Schedule(warmup=0))
 
 
-def loop_of(subject: Subject | None = None, keep: Any = None, **more: Any) -> Loop:
+def loop_of(subject: TrainingProblem | None = None, keep: Any = None, **more: Any) -> Loop:
     return Loop(subject or subject_of(), replace(OPTIONS, **more), Heard(), keep)
 
 
@@ -272,7 +272,7 @@ VARIANTS: list[dict[str, Any]] = [{}, {"average": 0.9}, {"accumulate": 2}, {"wei
 def test_it_is_taken_up_again_to_the_bit(more: dict[str, Any], last: int) -> None:
     """Killed after any checkpoint, also behind a step that broke; moving scales come along."""
 
-    def fresh() -> Subject:
+    def fresh() -> TrainingProblem:
         return subject_of(Parabola(lambda number: number == 33), maxima=moving())
 
     whole = Loop(fresh(), replace(OPTIONS, **more), Heard())

@@ -11,14 +11,14 @@ import pytest
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
 from qdqtool.runtime.executor import Executor
-from qdqtool.training.training_graph import Form, make_form
+from qdqtool.training.training_graph import TrainingGraph, make_form
 from tests.graphs import model_of
 
 FEED = {"x": (10 * np.random.default_rng(4).standard_normal((2, 3, 4, 4))).astype(np.float32)}
 HEAD = "net (float[2,3,4,4] x) => (y) <float[3,3,1,1] w, float s = {0.1}, float[1] s1 = {0.1}, float[3] s3 = {0.1, 0.2, 0.3}, float s0 = {0.0}, float t = {0.11}, int8 z = {0}, int8 z5 = {5}, uint8 u = {128}, int8[3] z3 = {0, 1, -1}, int8 lo = {-7}, int8 hi = {6}, int8[3] o3 = {0, 0, 0}, float[1] k = {1}>"
 
 
-def form_of(body: str, ranges: str = "fixed", opset: int = 17) -> Form:
+def form_of(body: str, ranges: str = "fixed", opset: int = 17) -> TrainingGraph:
     model = model_of(f"{HEAD} {{ {body} }}", opset, 10)
     form = make_form(model, ranges=ranges)  # type: ignore[arg-type]
     for one in (form.proto, form.quantised):
@@ -27,7 +27,7 @@ def form_of(body: str, ranges: str = "fixed", opset: int = 17) -> Form:
     return form
 
 
-def calls(form: Form) -> list[str]:
+def calls(form: TrainingGraph) -> list[str]:
     return [node.op_type for node in form.proto.graph.node if node.domain == PAIR_DOMAIN]
 
 

@@ -65,7 +65,7 @@ def test_every_factor_is_a_part(shape: str) -> None:
         (Schedule(warmup=1.0), "--warmup: 1 is no part"),
         (Schedule(soft_start=0.8), "--soft-start and --annealing: 0.8 and 0.7 do not follow"),
         (Schedule(annealing=1.0), "--soft-start and --annealing"),
-        (Schedule(least=0.0), "--least-lr: 0 is no factor"),
+        (Schedule(least=0.0), "--min-lr-ratio: 0 is no factor"),
     ],
 )
 def test_what_makes_no_course_is_refused(schedule: Schedule, told: str) -> None:

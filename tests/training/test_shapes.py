@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.shapes import Seen, make_forward, run_once
+from qdqtool.training.shapes import SeenTensor, make_forward, run_once
 from qdqtool.training.training_graph import make_form
 from tests.graphs import SMALL_NET, model_of
 
@@ -19,8 +19,8 @@ FLOAT, INT64, BOOL, INT8 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.
 
 def test_every_tensor_is_seen() -> None:
     seen = run_once(model_of(SMALL_NET), None, FEED)
-    assert seen["x"] == Seen((2, 4, 8, 8), FLOAT) and seen["g"] == Seen((2, 4, 1, 1), FLOAT)
-    assert seen["w1"] == Seen((4, 4, 3, 3), FLOAT) and seen["y"] == Seen((2, 3), FLOAT)
+    assert seen["x"] == SeenTensor((2, 4, 8, 8), FLOAT) and seen["g"] == SeenTensor((2, 4, 1, 1), FLOAT)
+    assert seen["w1"] == SeenTensor((4, 4, 3, 3), FLOAT) and seen["y"] == SeenTensor((2, 3), FLOAT)
     assert set(seen) == {"x", "c1", "r1", "c2", "r2", "g", "f", "y", "w1", "b1", "w2", "fc"}
 
 
@@ -32,9 +32,9 @@ def test_what_shape_inference_cannot_tell() -> None:
         )
     )
     seen = run_once(model, None, FEED)
-    assert seen["h"] == Seen((), INT64) and seen["m"] == Seen((2, 4, 8, 8), BOOL) and seen["q"].elem_type == INT8
-    assert seen["y"] == Seen((2, 256), FLOAT)
-    assert seen["n"] == Seen((4, int((FEED["x"] > 0.1).sum())), INT64)
+    assert seen["h"] == SeenTensor((), INT64) and seen["m"] == SeenTensor((2, 4, 8, 8), BOOL) and seen["q"].elem_type == INT8
+    assert seen["y"] == SeenTensor((2, 256), FLOAT)
+    assert seen["n"] == SeenTensor((4, int((FEED["x"] > 0.1).sum())), INT64)
 
 
 def test_an_input_that_is_not_given_is_named() -> None:
@@ -105,4 +105,4 @@ def test_pairs_of_a_form_are_run_as_they_are() -> None:
             "net (float[2,4,8,8] x) => (y) <float s = {0.1}, int8 z = {0}, float[4,4,1,1] w> { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Conv(d, w) }"
         )
     )
-    assert run_once(form.proto, None, FEED)["d"] == Seen((2, 4, 8, 8), FLOAT)
+    assert run_once(form.proto, None, FEED)["d"] == SeenTensor((2, 4, 8, 8), FLOAT)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.state import Identity, Saved, open_state, read_state, write_state
+from qdqtool.training.state import TrainingIdentity, Saved, open_state, read_state, write_state
 
-ME = Identity("m", "d", "", "{}")
+ME = TrainingIdentity("m", "d", "", "{}")
 SAVED = Saved(
     ME,
     {"steps": 7, "progress": {"best": 0.1 + 0.2, "start": math.inf, "reason": ""}},

@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.check import check_same_forward
-from qdqtool.training.training_graph import Form, make_form
+from qdqtool.training.training_graph import TrainingGraph, make_form
 from tests.graphs import SMALL_NET, model_of, plan_of, table_of
 
 WITH_NORM = """net (float[1,4,8,8] x) => (float[1,4,8,8] y)
@@ -57,7 +57,7 @@ def values_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
-def assert_faithful(form: Form, source: onnx.ModelProto) -> None:
+def assert_faithful(form: TrainingGraph, source: onnx.ModelProto) -> None:
     """To the bit the same forward, and the same file where nothing was trained."""
     assert check_same_forward(form, feed_of(source)) == 0
     assert serialise(form.write({})) == serialise(source)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import FeedOptions
+from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.inference import Reading
+from qdqtool.evaluation.inference import DecodeOptions
 from qdqtool.evaluation.nms import Selection
 from qdqtool.verbs.differences import DrawOptions, draw_differences
 from qdqtool.verbs.infer import InferOptions
@@ -20,7 +20,7 @@ from tests.detector_model import BOXES, write_detector, write_images
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 Image = pytest.importorskip("PIL.Image", reason="Pillow reads and draws the images")
 
-YOLOX = FeedOptions(preprocess="yolox")
+YOLOX = DataOptions(preprocess="yolox")
 OTHER = (BOXES[0], (1, 0.5, (8.0, 40.0, 24.0, 60.0)))  # the first box, and one that the reference has not
 
 
@@ -66,7 +66,7 @@ def test_a_model_beside_itself_differs_in_nothing(tmp_path: Path) -> None:
 
 def test_arrays_and_the_reading_asked_for(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", images=np.full((2, 3, 64, 64), 255, np.float32))
-    options = DrawOptions(InferOptions(Reading(selection=Selection(score=0.55))), titles=("A", "B"))
+    options = DrawOptions(InferOptions(DecodeOptions(selection=Selection(score=0.55))), titles=("A", "B"))
     drawn = draw_differences(pair(tmp_path), tmp_path / "d.npz", tmp_path / "out", options)
     assert (drawn.lost, drawn.spurious) == (2, 0)
     assert drawn.files[0].name == "001_sample_00000.png"

@@ -13,14 +13,14 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.data.loader import FeedOptions
+from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 FEW = 24
-SCALED = FeedOptions(preprocess="scale=1/255", limit=FEW)
+SCALED = DataOptions(preprocess="scale=1/255", limit=FEW)
 
 
 def rounded(source: Path, target: Path, weight: str, steps: int) -> Path:
@@ -64,7 +64,7 @@ def test_it_is_public() -> None:
 
 
 def test_the_classifier_has_its_top_1(models: Path) -> None:
-    result = evaluate(models / "tiny_classifier.onnx", models / "digits8_test.npz", None, None, FeedOptions(batch=50))
+    result = evaluate(models / "tiny_classifier.onnx", models / "digits8_test.npz", None, None, DataOptions(batch=50))
     assert result.metric == "top1"
     assert result.value("top1") == pytest.approx(0.991, abs=0.0005)
     assert result.samples == 450
@@ -76,7 +76,7 @@ def test_the_classifier_has_its_top_1(models: Path) -> None:
 def test_figures_do_not_depend_on_the_batch_or_on_the_kind_of_model(models: Path) -> None:
     path = models / "tiny_classifier.onnx"
     one, two = (
-        evaluate(model, models / "digits8_test.npz", None, None, FeedOptions(batch=batch, limit=64))
+        evaluate(model, models / "digits8_test.npz", None, None, DataOptions(batch=batch, limit=64))
         for model, batch in ((path, 1), (onnx.load(path), 16))
     )
     assert (one.figures, one.samples) == (two.figures, two.samples) == (one.figures, 64)
@@ -86,7 +86,7 @@ def test_a_spoilt_classifier_loses(models: Path, tmp_path: Path) -> None:
     source = models / "tiny_classifier.onnx"
     spoilt = rounded(source, tmp_path / "s.onnx", "", 3)
     data = models / "digits8_test.npz"
-    result = evaluate(spoilt, data, data, EvaluateOptions(baseline=source), FeedOptions(batch=50))
+    result = evaluate(spoilt, data, data, EvaluateOptions(baseline=source), DataOptions(batch=50))
     loss = result.loss("top1")
     assert loss.value == pytest.approx(result.baseline_figures["top1"][0].value - result.value("top1"))
     assert 0 < loss.interval.low < loss.value < loss.interval.high
@@ -165,7 +165,7 @@ def test_without_labels_a_baseline_makes_it_agreement(models: Path, digits: Any)
     pytest.importorskip("pycocotools")
     source = models / "digits_detector.onnx"
     options = EvaluateOptions(baseline=source, postprocess=digits)
-    result = evaluate(source, models / "digits_calib.npz", None, options, FeedOptions(limit=5))
+    result = evaluate(source, models / "digits_calib.npz", None, options, DataOptions(limit=5))
     assert (result.metric, result.samples) == ("agreement", 5)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import FeedOptions
+from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.inference import Reading
+from qdqtool.evaluation.inference import DecodeOptions
 from qdqtool.evaluation.nms import Selection
 from qdqtool.verbs.infer import InferOptions, infer
 from tests.detector_model import BOXES, write_detector, write_images
@@ -21,7 +21,7 @@ from tests.detector_model import BOXES, write_detector, write_images
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 Image = pytest.importorskip("PIL.Image", reason="Pillow reads and draws the images")
 
-YOLOX = FeedOptions(preprocess="yolox")
+YOLOX = DataOptions(preprocess="yolox")
 
 
 def document(folder: Path) -> dict[str, Any]:
@@ -51,18 +51,18 @@ def test_boxes_of_each_image_in_its_own_pixels(tmp_path: Path) -> None:
 
 def test_the_score_and_the_decoder_asked_for_hold(tmp_path: Path) -> None:
     model, data = write_detector(tmp_path / "m.onnx"), write_images(tmp_path / "data", 255)
-    reading = Reading("yolox,decoded=no", None, Selection(score=0.7))
+    reading = DecodeOptions("yolox,decoded=no", None, Selection(score=0.7))
     result = infer(model, data, tmp_path / "out", InferOptions(reading), YOLOX)
     assert result.boxes == 1
     with pytest.raises(QdqError, match="--decoder nanodet: does not fit the outputs"):
-        infer(model, data, tmp_path / "other", InferOptions(Reading("nanodet")), YOLOX)
+        infer(model, data, tmp_path / "other", InferOptions(DecodeOptions("nanodet")), YOLOX)
     assert not (tmp_path / "other").exists()
 
 
 def test_batches_change_nothing(tmp_path: Path) -> None:
     model, data = write_detector(tmp_path / "m.onnx"), write_images(tmp_path / "data", 255, 90, 255, 200, 160)
     one = infer(model, data, tmp_path / "one", None, YOLOX)
-    two = infer(model, data, tmp_path / "two", None, FeedOptions(batch=2, preprocess="yolox"))
+    two = infer(model, data, tmp_path / "two", None, DataOptions(batch=2, preprocess="yolox"))
     assert one.to_json()["images"] == two.to_json()["images"]
     for path in (tmp_path / "one").iterdir():
         if path.suffix == ".png":
@@ -82,7 +82,7 @@ def test_arrays_are_shown_as_images(tmp_path: Path) -> None:
     images = np.zeros((2, 3, 64, 64), np.float32)
     images[0], images[1, 0, :32] = 255.0, 255.0
     np.savez(tmp_path / "d.npz", images=images)
-    result = infer(model, tmp_path / "d.npz", tmp_path / "out", InferOptions(Reading(selection=Selection(score=0.01))))
+    result = infer(model, tmp_path / "d.npz", tmp_path / "out", InferOptions(DecodeOptions(selection=Selection(score=0.01))))
     assert [one.picture for one in result.images] == ["sample_00000.png", "sample_00001.png"]
     assert isinstance(result.images[0].found, Detections)
     np.testing.assert_allclose(result.images[0].found.boxes, [box for _, _, box in BOXES], atol=1e-3)
@@ -94,7 +94,7 @@ def test_arrays_are_shown_as_images(tmp_path: Path) -> None:
 
 def test_a_classifier_gets_its_best_classes_below(tmp_path: Path, models: Path) -> None:
     result = infer(
-        models / "tiny_classifier.onnx", models / "digits8_test.npz", tmp_path / "out", None, FeedOptions(limit=3)
+        models / "tiny_classifier.onnx", models / "digits8_test.npz", tmp_path / "out", None, DataOptions(limit=3)
     )
     assert result.boxes is None
     assert result.told.startswith("classifier: logits, 10 classes")
@@ -113,13 +113,13 @@ def test_a_script_decodes(tmp_path: Path, models: Path) -> None:
         "    best = outputs['scores'].reshape(len(geometries), -1).max(1)\n"
         "    return [([[8, 8, 40, 40]], [s], [3]) for s in best]\n"
     )
-    reading = Reading(postprocess=f"{tmp_path / 'digits.py'}:boxes")
+    reading = DecodeOptions(postprocess=f"{tmp_path / 'digits.py'}:boxes")
     result = infer(
         models / "digits_detector.onnx",
         models / "digits_calib.npz",
         tmp_path / "out",
         InferOptions(reading),
-        FeedOptions(limit=2),
+        DataOptions(limit=2),
     )
     assert result.told == "boxes of digits.py; score above 0.3"
     assert [one.found.labels.tolist() for one in result.images] == [[3], [3]]

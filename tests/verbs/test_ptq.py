@@ -18,7 +18,7 @@ from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import read_cache
 from qdqtool.calibration.engine import CalibrationOptions
-from qdqtool.data.loader import FeedOptions
+from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -60,7 +60,7 @@ def batches(data: np.ndarray, size: int = 1) -> list[dict[str, np.ndarray]]:
 def made(
     version: TrtVersion = V8_6, target: str = "gpu", *, ties: bool = True, method: str = "entropy", size: int = 1
 ) -> PtqResult:
-    options = PtqOptions(version, target, CalibrationOptions(method), FeedOptions(), ties)
+    options = PtqOptions(version, target, CalibrationOptions(method), DataOptions(), ties)
     return ptq(net(), batches(samples(), size), options)
 
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from qdqtool.autodiff.lowered.site import Draft, Rule, Site, Treatment, Wrap, number, summed_to
+from qdqtool.autodiff.lowered.site import Replacement, Rule, LoweringContext, Treatment, Wrap, number, summed_to
 from qdqtool.autodiff.non_differentiable import STEPS
 
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
@@ -21,25 +21,25 @@ def _of_x(text: str) -> Rule:
     return lambda site: Wrap(("x",), text, ("x",))
 
 
-def _hard_sigmoid(site: Site) -> Wrap:
+def _hard_sigmoid(site: LoweringContext) -> Wrap:
     """Gives dx = alpha g where 0 < y < 1."""
     text = number("zero", 0) + number("one", 1) + number("alpha", site.attribute("alpha", 0.2))
     text += "above = Greater (y, zero)\nbelow = Less (y, one)\nmiddle = And (above, below)\nslope = Mul (g, alpha)\n"
     return Wrap(("x",), text + "dx = Where (middle, slope, zero)\n", ("x",))
 
 
-def _elu(site: Site) -> Wrap:
+def _elu(site: LoweringContext) -> Wrap:
     """Gives dx = g (y + alpha) below zero, since alpha exp(x) = y + alpha."""
     return _exponential(site.attribute("alpha", 1.0), 1.0, 1.0)
 
 
-def _selu(site: Site) -> Wrap:
+def _selu(site: LoweringContext) -> Wrap:
     """Gives dx = gamma g above zero, g (y + gamma alpha) below."""
     gamma = site.attribute("gamma", _SELU[1])
     return _exponential(gamma * site.attribute("alpha", _SELU[0]), 1.0, gamma)
 
 
-def _celu(site: Site) -> Wrap:
+def _celu(site: LoweringContext) -> Wrap:
     """Gives dx = g (y / alpha + 1) below zero, since exp(x / alpha) = y / alpha + 1."""
     return _exponential(1.0, 1.0 / site.attribute("alpha", 1.0), 1.0)
 
@@ -50,12 +50,12 @@ def _exponential(offset: float, factor: float, above: float) -> Wrap:
     return Wrap(("x",), text + "all = Where (up, above, slope)\ndx = Mul (g, all)\n", ("x",))
 
 
-def _thresholded_relu(site: Site) -> Wrap:
+def _thresholded_relu(site: LoweringContext) -> Wrap:
     text = number("zero", 0) + number("alpha", site.attribute("alpha", 1.0))
     return Wrap(("x",), text + "up = Greater (x, alpha)\ndx = Where (up, g, zero)\n", ("x",))
 
 
-def _gelu(site: Site) -> Treatment:
+def _gelu(site: LoweringContext) -> Treatment:
     """The builder differentiates the exact one whatever `approximate` says.
 
     y = x/2 (1 + t), t = tanh(k (x + c x^3)): dy/dx = (1 + t)/2 + x/2 (1 - t^2) k (1 + 3 c x^2).
@@ -74,14 +74,14 @@ def _gelu(site: Site) -> Treatment:
     return Wrap(("x",), text, ("x",))
 
 
-def _prelu(site: Site) -> Wrap:
+def _prelu(site: LoweringContext) -> Wrap:
     """Gives dx = g above zero, slope g below; dslope = sum of g x below."""
     text = number("zero", 0) + "up = Greater (x, zero)\nsloped = Mul (g, slope)\ndx = Where (up, g, sloped)\n"
     text += "gx = Mul (g, x)\nbelow = Where (up, zero, gx)\n" + summed_to("dslope", "below", site.out, site.shape(1))
     return Wrap(("x", "slope"), text, ("x", "slope"))
 
 
-def _pow(site: Site) -> Wrap:
+def _pow(site: LoweringContext) -> Wrap:
     """Gives dx = g e x^(e-1), de = sum of g y log(x) where x is not zero; each summed over what was broadcast."""
     whole = number("one", 1) + number("zero", 0)
     power = site.constant(1)
@@ -98,16 +98,16 @@ def _pow(site: Site) -> Wrap:
     return Wrap(("x", "exponent"), text, ("x", "exponent"))
 
 
-def _clip(site: Site) -> Treatment:
+def _clip(site: LoweringContext) -> Treatment:
     site.only_first(1, 2)
     if any(one.name in ("min", "max") for one in site.node.attribute):
         raise site.refusal("has its bounds as attributes, which opsets from 11 on have not")
     return None
 
 
-def _sum(site: Site) -> Draft:
+def _sum(site: LoweringContext) -> Replacement:
     """Additions from left to right; the mean is divided afterwards."""
-    draft, mean = Draft(site), site.node.op_type == "Mean"
+    draft, mean = Replacement(site), site.node.op_type == "Mean"
     total, count = site.inputs[0], len(site.inputs)
     for index in range(1, count - (not mean)):
         total = draft.emit("Add", [total, site.inputs[index]])
@@ -116,26 +116,26 @@ def _sum(site: Site) -> Draft:
     return draft.end("Add", [total, site.inputs[-1]]) if count > 1 else draft.end("Identity", [total])
 
 
-def _where(site: Site) -> Treatment:
+def _where(site: LoweringContext) -> Treatment:
     """The builder forgets to sum over what was broadcast, so values are broadcast by an Expand before."""
     narrow = [at for at in (1, 2) if site.active[at] and site.shape(at) != site.out]
     if not narrow:
         return None
-    draft, inputs = Draft(site), list(site.inputs)
+    draft, inputs = Replacement(site), list(site.inputs)
     for at in narrow:
         inputs[at] = draft.emit("Expand", [inputs[at], draft.integers(site.out)])
     draft.again(inputs)
     return draft
 
 
-def _dropout(site: Site) -> Draft:
+def _dropout(site: LoweringContext) -> Replacement:
     """Nothing at inference. One that drops would make the loss, and every check of it, random."""
     training = site.constant(2)
     if site.has(2) and (training is None or bool(training.any())):
         raise site.refusal("drops at random (training_mode)")
     if len(site.node.output) > 1 and site.node.output[1]:
         raise site.refusal("has its mask as an output")
-    return Draft(site).end("Identity", [site.inputs[0]])
+    return Replacement(site).end("Identity", [site.inputs[0]])
 
 
 def _inverse(square: str, root: bool, negative: bool = False) -> Rule:

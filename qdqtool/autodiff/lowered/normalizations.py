@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from qdqtool.autodiff.lowered.site import Draft, Rule, Shape, Site, Wrap, integers, number, reshaped
+from qdqtool.autodiff.lowered.site import Replacement, Rule, Shape, LoweringContext, Wrap, integers, number, reshaped
 
 
-def _batch(site: Site) -> Wrap:
+def _batch(site: LoweringContext) -> Wrap:
     """Y = (x - mean) k scale + bias with k = 1 / sqrt(variance + epsilon), and mean and variance fixed.
 
     dx = g k scale, dscale = k sum g (x - mean), dbias = sum g.
@@ -32,9 +32,9 @@ def _all_but_channels(shape: Shape) -> list[int]:
     return [axis for axis in range(len(shape)) if axis != 1]
 
 
-def _instance(site: Site) -> Draft:
+def _instance(site: LoweringContext) -> Replacement:
     """Each channel of each image by its own mean and variance, then scale and bias."""
-    draft, shape = Draft(site), site.shape(0)
+    draft, shape = Replacement(site), site.shape(0)
     column = (shape[1], *(1 for _ in shape[2:]))
     normal = _normal(draft, site.inputs[0], shape, range(2, len(shape)), site)
     scale = draft.emit("Reshape", [site.inputs[1], draft.integers(column)])
@@ -42,9 +42,9 @@ def _instance(site: Site) -> Draft:
     return draft.end("Add", [draft.emit("Mul", [normal, scale]), bias])
 
 
-def _group(site: Site) -> Draft:
+def _group(site: LoweringContext) -> Replacement:
     """Each group of channels of each image by its own mean and variance; scale and bias by channel, or by group."""
-    draft, shape = Draft(site), site.shape(0)
+    draft, shape = Replacement(site), site.shape(0)
     groups = int(site.attribute("num_groups"))
     split = (shape[0], groups, shape[1] // groups, *shape[2:])
     parts = draft.emit("Reshape", [site.inputs[0], draft.integers(split)])
@@ -62,7 +62,7 @@ def _group(site: Site) -> Draft:
     return draft.end("Reshape", [draft.emit("Add", [scaled, bias]), draft.integers(shape)])
 
 
-def _normal(draft: Draft, source: str, shape: Shape, axes: range, site: Site) -> str:
+def _normal(draft: Replacement, source: str, shape: Shape, axes: range, site: LoweringContext) -> str:
     """Nodes for (x - mean) / sqrt(variance + epsilon) over axes."""
     share = draft.constant(np.float32(1 / math.prod(shape[axis] for axis in axes)))
     mean = draft.emit("Mul", [draft.emit("ReduceSum", [source, draft.integers(axes)]), share])
@@ -73,12 +73,12 @@ def _normal(draft: Draft, source: str, shape: Shape, axes: range, site: Site) ->
     return draft.emit("Div", [off, draft.emit("Sqrt", [spread])])
 
 
-def _layer(site: Site) -> Draft:
+def _layer(site: LoweringContext) -> Replacement:
     """The builder needs all three outputs, a bias, and both of the shape that is normalised."""
     shape, axis = site.shape(0), site.axis(-1)
     if site.shape(1) != shape[axis:] or (site.has(2) and site.shape(2) != shape[axis:]):
         raise site.refusal("has a scale or bias that is not of the shape that it normalises")
-    draft = Draft(site)
+    draft = Replacement(site)
     bias = site.inputs[2] if site.has(2) else draft.constant(np.zeros(shape[axis:], np.float32))
     node = draft.again([site.inputs[0], site.inputs[1], bias])
     given = [*node.output[1:], "", ""][:2]
@@ -87,9 +87,9 @@ def _layer(site: Site) -> Draft:
     return draft
 
 
-def _by_norm(site: Site) -> Draft:
+def _by_norm(site: LoweringContext) -> Replacement:
     """LpNormalization: x / norm along an axis."""
-    axis, draft, x = site.axis(-1), Draft(site), site.inputs[0]
+    axis, draft, x = site.axis(-1), Replacement(site), site.inputs[0]
     if int(site.attribute("p", 2)) == 1:
         norm = draft.emit("ReduceSum", [draft.emit("Abs", [x]), draft.integers([axis])])
     else:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from qdqtool.autodiff.lowered.site import Array, Shape, Site, Wrap, integers, number, reshaped
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.lowered.site import Array, Shape, LoweringContext, Wrap, integers, number, reshaped
+from qdqtool.autodiff.pairs import PairFunction
 
 _STEPS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7),
@@ -20,7 +20,7 @@ _STEPS: dict[int, tuple[int, int]] = {
 _BORDER = 1 + 2.0**-22  # the border itself counts as inside, and the kernel below asks for more than zero
 
 
-def pair_rule(site: Site, pair: Pair) -> Wrap:
+def pair_rule(site: LoweringContext, pair: PairFunction) -> Wrap:
     """Gives dx = g where |y - x| <= scale / 2, else 0; dscale = sum of g (y - x there, y elsewhere) / scale.
 
     The second is LSQ's sum(g (y - mask x)) / scale; the sum goes over what shares a scale.
@@ -39,7 +39,7 @@ def pair_rule(site: Site, pair: Pair) -> Wrap:
     return Wrap(names, text + "dscale = Div (flat, scale)\n", ("x", "scale"), extra, body)
 
 
-def _room(site: Site, column: Shape) -> tuple[str, dict[str, Array]]:
+def _room(site: LoweringContext, column: Shape) -> tuple[str, dict[str, Array]]:
     """Statements for how far inside the range x lies, below zero outside: half the range less the way to its middle.
 
     The range goes from the lower end of the lowest step to the upper end of the highest. That is |y - x| <= scale / 2,

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qdqtool.autodiff.lowered.site import Draft, Rule, Site, Wrap, integers, number, reshaped
+from qdqtool.autodiff.lowered.site import Replacement, Rule, LoweringContext, Wrap, integers, number, reshaped
 
 
-def axes_of(site: Site) -> list[int]:
+def axes_of(site: LoweringContext) -> list[int]:
     """The axes that a reduction goes over, not negative, ascending; they are an attribute or a constant input.
 
     Raises:
@@ -27,7 +27,7 @@ def axes_of(site: Site) -> list[int]:
     return sorted(axis % rank for axis in axes)
 
 
-def _kept(site: Site, axes: Sequence[int]) -> str:
+def _kept(site: LoweringContext, axes: Sequence[int]) -> str:
     """`gk` and `yk`: the gradient and the output with every reduced axis as an axis of one."""
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(site.shape(0)))
     return reshaped("gk", "g", shape) + reshaped("yk", "y", shape)
@@ -36,14 +36,14 @@ def _kept(site: Site, axes: Sequence[int]) -> str:
 def _reduction(text: str) -> Rule:
     """The rule of a reduction: `text` makes dx from x, gk and yk."""
 
-    def rule(site: Site) -> Wrap:
+    def rule(site: LoweringContext) -> Wrap:
         names = ("x", "axes")[: 1 + site.has(1)]
         return Wrap(names, _kept(site, axes_of(site)) + text, ("x",))
 
     return rule
 
 
-def _largest(site: Site) -> Wrap:
+def _largest(site: LoweringContext) -> Wrap:
     """ReduceMax and ReduceMin: equal ones share the gradient."""
     axes = axes_of(site)
     if not axes:
@@ -52,23 +52,23 @@ def _largest(site: Site) -> Wrap:
     return Wrap(("x", "axes")[: 1 + site.has(1)], text, ("x",))
 
 
-def _global_max(site: Site) -> Wrap:
+def _global_max(site: LoweringContext) -> Wrap:
     axes = range(2, len(site.shape(0)))
     return Wrap(("x",), _kept(site, axes) + integers("over", axes) + _SHARE, ("x",))
 
 
-def _sum_or_mean(site: Site) -> Draft | None:
+def _sum_or_mean(site: LoweringContext) -> Replacement | None:
     """The builder is right about them where there is something to reduce."""
-    return None if axes_of(site) else Draft(site).end("Identity", [site.inputs[0]])
+    return None if axes_of(site) else Replacement(site).end("Identity", [site.inputs[0]])
 
 
-def _cumulative(site: Site) -> Wrap:
+def _cumulative(site: LoweringContext) -> Wrap:
     """The gradient of a running sum is the running sum from the other end."""
     how = f"<exclusive: int = {site.attribute('exclusive', 0)}, reverse: int = {1 - site.attribute('reverse', 0)}>"
     return Wrap(("x", "axis"), f"dx = CumSum {how} (g, axis)\n", ("x",))
 
 
-def _global_average(site: Site) -> Wrap:
+def _global_average(site: LoweringContext) -> Wrap:
     """Gives dx = g / n, spread: the builder's own scale is refused for images of one pixel."""
     shape = site.shape(0)
     text = number("share", 1 / math.prod(shape[2:])) + "part = Mul (g, share)\n" + integers("shape", shape)

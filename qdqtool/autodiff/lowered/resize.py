@@ -11,12 +11,12 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from qdqtool.autodiff.lowered.site import Array, Rule, Shape, Site, Wrap, integers, reshaped
+from qdqtool.autodiff.lowered.site import Array, Rule, Shape, LoweringContext, Wrap, integers, reshaped
 
 Matrix = npt.NDArray[np.float32]
 
 
-def _resize(site: Site) -> Wrap:
+def _resize(site: LoweringContext) -> Wrap:
     """Gives dx = g times the transposed matrix, one axis after the other."""
     if site.attribute("coordinate_transformation_mode") == "tf_crop_and_resize":
         raise site.refusal("cuts out a region (tf_crop_and_resize)")
@@ -59,7 +59,7 @@ def _back_along(result: str, source: str, have: Shape, axis: int, matrix: Matrix
     return text + reshaped(result, f"{result}_p", want), constant
 
 
-def _matrix(site: Site, axis: int) -> Matrix:
+def _matrix(site: LoweringContext, axis: int) -> Matrix:
     """What Resize does along one axis: [size, new size].
 
     It is run on unit vectors, with the scale that it has there, since the scale decides where it looks.
@@ -80,7 +80,7 @@ def _matrix(site: Site, axis: int) -> Matrix:
     return np.asarray(rows, np.float32)
 
 
-def _single(site: Site, axis: int) -> onnx.ModelProto:
+def _single(site: LoweringContext, axis: int) -> onnx.ModelProto:
     """A model that resizes the second axis of a matrix as the node resizes `axis`."""
     rank = len(site.shape(0))
     axes = [int(one) % rank for one in site.attribute("axes") or range(rank)]

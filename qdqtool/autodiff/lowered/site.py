@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One node that lies between a parameter and the loss, and the three ways to treat it. Not which operator gets which.
 
-Left alone (None): the gradient builder is right about it. A `Draft`: other nodes that compute the same and that it is
+Left alone (None): the gradient builder is right about it. A `Replacement`: other nodes that compute the same and that it is
 right about. A `Wrap`: the node inside a function of our own, with the gradient as a second function beside it.
 """
 
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class LoweringContext:
     """A node and what is known about its tensors.
 
     Attributes:
@@ -112,7 +112,7 @@ class Wrap:
     body: tuple[onnx.NodeProto, ...] = ()
 
 
-class Draft:
+class Replacement:
     """Nodes that stand in for one node, in order; the last one makes its outputs.
 
     Attributes:
@@ -120,7 +120,7 @@ class Draft:
         initializers: constants that they read.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: LoweringContext) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self._site, self._count = site, 0
@@ -151,7 +151,7 @@ class Draft:
         self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
         return name
 
-    def end(self, op: str, inputs: Sequence[str], **attributes: Any) -> Draft:
+    def end(self, op: str, inputs: Sequence[str], **attributes: Any) -> Replacement:
         """The last node, which makes the node's own output."""
         node = self._site.node
         self.nodes.append(helper.make_node(op, inputs, [node.output[0]], name=node.name, **attributes))
@@ -172,8 +172,8 @@ class Draft:
         return node
 
 
-Treatment = Draft | Wrap | None
-Rule = Callable[[Site], Treatment]
+Treatment = Replacement | Wrap | None
+Rule = Callable[[LoweringContext], Treatment]
 
 
 def refuse(node: onnx.NodeProto, reason: str) -> QdqError:

@@ -5,25 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qdqtool.autodiff.lowered.site import Draft, Rule, Site, Treatment, Wrap, integers
+from qdqtool.autodiff.lowered.site import Replacement, Rule, LoweringContext, Treatment, Wrap, integers
 
 
-def _kernel(site: Site) -> tuple[int, ...]:
+def _kernel(site: LoweringContext) -> tuple[int, ...]:
     return tuple(site.attribute("kernel_shape") or site.shape(1)[2:])
 
 
-def _each(site: Site, name: str) -> list[int]:
+def _each(site: LoweringContext, name: str) -> list[int]:
     """An attribute with one number per spatial axis, by default ones."""
     return list(site.attribute(name) or [1] * (len(site.shape(0)) - 2))
 
 
-def _pads(site: Site, totals: Sequence[int], lower: bool) -> list[int]:
+def _pads(site: LoweringContext, totals: Sequence[int], lower: bool) -> list[int]:
     """Totals shared between begin and end; what is odd goes to the begin if `lower`."""
     begins = [(total + 1) // 2 if lower else total // 2 for total in totals]
     return [*begins, *(total - begin for total, begin in zip(totals, begins, strict=True))]
 
 
-def _explicit_pads(site: Site, kernel: Sequence[int]) -> list[int]:
+def _explicit_pads(site: LoweringContext, kernel: Sequence[int]) -> list[int]:
     """The pads of a convolution or pool, from those it names or from `auto_pad` and its shapes."""
     how, count = site.attribute("auto_pad", "NOTSET"), len(kernel)
     if how == "NOTSET":
@@ -40,38 +40,38 @@ def _explicit_pads(site: Site, kernel: Sequence[int]) -> list[int]:
     return _pads(site, totals, how == "SAME_LOWER")
 
 
-def _convolution(site: Site) -> Treatment:
+def _convolution(site: LoweringContext) -> Treatment:
     if site.attribute("auto_pad", "NOTSET") == "NOTSET":
         return None
-    draft = Draft(site)
+    draft = Replacement(site)
     draft.again(auto_pad=None, pads=_explicit_pads(site, _kernel(site)))
     return draft
 
 
-def _max_pool(site: Site) -> Treatment:
+def _max_pool(site: LoweringContext) -> Treatment:
     """The gradient goes where the indices tell, which the builder adds as a second output."""
     if site.attribute("storage_order", 0):
         raise site.refusal("counts its indices by column (storage_order)")
     if site.attribute("auto_pad", "NOTSET") == "NOTSET":
         return None
-    draft = Draft(site)
+    draft = Replacement(site)
     draft.again(auto_pad=None, pads=_explicit_pads(site, site.attribute("kernel_shape")))
     return draft
 
 
-def _average_pool(site: Site) -> Treatment:
+def _average_pool(site: LoweringContext) -> Treatment:
     """The gradient kernel knows no rounding up and no dilation."""
     if site.attribute("ceil_mode", 0) and _rounds_up(site):
         raise site.refusal("rounds its size up (ceil_mode)")
     if any(dilation != 1 for dilation in _each(site, "dilations")):
         raise site.refusal("has dilations")
-    draft = Draft(site)
+    draft = Replacement(site)
     pads = _explicit_pads(site, site.attribute("kernel_shape"))
     draft.again(auto_pad=None, dilations=None, ceil_mode=None, pads=pads)
     return draft
 
 
-def _rounds_up(site: Site) -> bool:
+def _rounds_up(site: LoweringContext) -> bool:
     """Whether the last window reaches beyond what rounding down would give."""
     kernel = site.attribute("kernel_shape")
     pads, strides = _explicit_pads(site, kernel), _each(site, "strides")
@@ -80,7 +80,7 @@ def _rounds_up(site: Site) -> bool:
     return any((size + low + high - k) // stride + 1 != out for size, out, k, low, high, stride in sizes)
 
 
-def _transposed(site: Site) -> Wrap:
+def _transposed(site: LoweringContext) -> Wrap:
     """ConvTranspose is the gradient of a Conv with the same weight, so its own gradients are Conv and ConvGrad.
 
     dx = Conv(g, w); dw is what ConvGrad gives by the weight with g as the input and x as the gradient.
@@ -106,7 +106,7 @@ def _transposed(site: Site) -> Wrap:
     return Wrap(names, text, names)
 
 
-def _transposed_pads(site: Site, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
+def _transposed_pads(site: LoweringContext, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
     """What is cut off at the begin and the end of each axis, by the output's real shape."""
     how, count = site.attribute("auto_pad", "NOTSET"), len(kernel)
     if how == "NOTSET" and not site.attribute("output_shape"):

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from qdqtool.autodiff.rules.tape import Shape, Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 from qdqtool.autodiff.rules.windows import Windows, windows_of
 
 # Measured on onnxruntime 1.31's CPU kernels with 2 MiB of second-level cache, in numbers, not bytes.
@@ -23,7 +23,7 @@ _NARROW = 8  # channels below which one product over all taps wins
 _LONG_ROW = 40  # places in a row from which it is read faster than channels
 
 
-def _conv(site: Site) -> Gradients:
+def _conv(site: VjpContext) -> Gradients:
     x, w, g = site.x, site.given(1), site.g
     groups = int(site.get("group", 1))
     windows = windows_of(site, w.shape[2:], x.shape[2:], g.shape[2:])
@@ -34,7 +34,7 @@ def _conv(site: Site) -> Gradients:
     ]
 
 
-def _conv_transpose(site: Site) -> Gradients:
+def _conv_transpose(site: VjpContext) -> Gradients:
     """The forward pass is the input gradient of a Conv from y to x, so that Conv is the way back."""
     x, w, g = site.x, site.given(1), site.g
     groups = int(site.get("group", 1))
@@ -49,7 +49,7 @@ def _conv_transpose(site: Site) -> Gradients:
     ]
 
 
-def _transposed_windows(site: Site, w: Value, g: Value) -> Windows:
+def _transposed_windows(site: VjpContext, w: GraphValue, g: GraphValue) -> Windows:
     """The windows on the output. Where the output's shape is asked for, the pads are what is left over."""
     windows = windows_of(site, w.shape[2:], g.shape[2:], site.x.shape[2:])
     auto = site.get("auto_pad", "NOTSET")
@@ -73,14 +73,14 @@ def _attributes(windows: Windows, groups: int) -> dict[str, Any]:
     }
 
 
-def _bias(g: Value) -> Value:
+def _bias(g: GraphValue) -> GraphValue:
     return g.sum([axis for axis in range(len(g.shape)) if axis != 1], keep=False)
 
 
 # ---------------------------------------------------------------- by the input
 
 
-def spread_back(g: Value, w: Value, windows: Windows, groups: int, large: Shape) -> Value:
+def spread_back(g: GraphValue, w: GraphValue, windows: Windows, groups: int, large: Shape) -> GraphValue:
     """The gradient by x [N, C, *large]: every window gives its share back to the places that it saw."""
     shape = (g.shape[0], w.shape[1] * groups, *large)
     if _flipping_pays(g, w, windows, groups):
@@ -92,7 +92,7 @@ def spread_back(g: Value, w: Value, windows: Windows, groups: int, large: Shape)
     return g.tape.emit("ConvTranspose", [g, w], shape, **how)
 
 
-def _flipping_pays(g: Value, w: Value, windows: Windows, groups: int) -> bool:
+def _flipping_pays(g: GraphValue, w: GraphValue, windows: Windows, groups: int) -> bool:
     """Where Conv has a kernel of its own, or ConvTranspose makes a buffer that no cache holds."""
     if any(step != 1 for step in windows.strides):
         return False
@@ -101,7 +101,7 @@ def _flipping_pays(g: Value, w: Value, windows: Windows, groups: int) -> bool:
     return windows.pointwise or depthwise or buffer > _LARGE_BUFFER
 
 
-def _by_flipped_weight(g: Value, w: Value, windows: Windows, groups: int, shape: Shape) -> Value:
+def _by_flipped_weight(g: GraphValue, w: GraphValue, windows: Windows, groups: int, shape: Shape) -> GraphValue:
     """A Conv over g with the weight turned and flipped; windows are one place apart."""
     rank = len(windows.kernel)
     begins = tuple(span - 1 - begin for span, begin in zip(windows.spans, windows.begins, strict=True))
@@ -112,7 +112,7 @@ def _by_flipped_weight(g: Value, w: Value, windows: Windows, groups: int, shape:
     return g.tape.emit("Conv", [g, _turned(w, groups)], shape, **_attributes(back, groups))
 
 
-def _turned(w: Value, groups: int) -> Value:
+def _turned(w: GraphValue, groups: int) -> GraphValue:
     """[M, C / G, *K] as [C, M / G, *K], each kernel from its other end."""
     m, c, *kernel = w.shape
     parts = w.flip(range(2, len(w.shape))).reshape((groups, m // groups, c, *kernel))
@@ -123,7 +123,7 @@ def _turned(w: Value, groups: int) -> Value:
 # ---------------------------------------------------------------- by the weight
 
 
-def weight_gradient(x: Value, g: Value, windows: Windows, groups: int) -> Value:
+def weight_gradient(x: GraphValue, g: GraphValue, windows: Windows, groups: int) -> GraphValue:
     """The gradient by w [M, C / G, *K]: for each tap, g times what that tap saw, summed over windows and images."""
     shape = (g.shape[1], x.shape[1] // groups, *windows.kernel)
     if windows.pointwise and groups == 1:
@@ -134,16 +134,16 @@ def weight_gradient(x: Value, g: Value, windows: Windows, groups: int) -> Value:
     return way(x, g, windows, groups).reshape(shape)
 
 
-def _channels_by_places(value: Value) -> Value:
+def _channels_by_places(value: GraphValue) -> GraphValue:
     """[N, C, *S] as [C, N * S], the order in which a matrix product reads without a detour."""
     turned = value.transpose((1, 0, *range(2, len(value.shape))))
     return turned.reshape((value.shape[1], math.prod(value.shape) // value.shape[1]))
 
 
-def _per_tap(x: Value, g: Value, windows: Windows, groups: int) -> Value:
+def _per_tap(x: GraphValue, g: GraphValue, windows: Windows, groups: int) -> GraphValue:
     """One product of matrices per tap: g as [G, M / G, N * O] with what the tap saw, [G, N * O, C / G]."""
     m, c = g.shape[1] // groups, x.shape[1] // groups
-    sums: list[list[Value]] = [[] for _ in range(math.prod(windows.kernel))]
+    sums: list[list[GraphValue]] = [[] for _ in range(math.prod(windows.kernel))]
     for part, by_part in _by_images(x, g):
         count = math.prod(by_part.shape) // (groups * m)
         left = _channels_by_places(by_part).reshape((groups, m, count))
@@ -154,7 +154,7 @@ def _per_tap(x: Value, g: Value, windows: Windows, groups: int) -> Value:
     return g.tape.concat(products, 0).transpose((1, 0))
 
 
-def _at_once(x: Value, g: Value, windows: Windows, groups: int) -> Value:
+def _at_once(x: GraphValue, g: GraphValue, windows: Windows, groups: int) -> GraphValue:
     """One product for all taps, [K * C, N * O] with g as [N * O, M]: for images, whose channels fill no vector."""
     m, c, rank = g.shape[1], x.shape[1], len(windows.kernel)
     zeros = ((0, 0, *windows.begins), (0, 0, *windows.ends))
@@ -169,7 +169,7 @@ def _at_once(x: Value, g: Value, windows: Windows, groups: int) -> Value:
     return total.transpose((2, 1, 0))
 
 
-def _depthwise(x: Value, g: Value, windows: Windows) -> Value:
+def _depthwise(x: GraphValue, g: GraphValue, windows: Windows) -> GraphValue:
     """Every channel on its own: per tap a product number by number, and its sum."""
     channels, places = g.shape[1], math.prod(g.shape[2:])
     step = min(channels, max(1, _BLOCK // places))
@@ -177,7 +177,7 @@ def _depthwise(x: Value, g: Value, windows: Windows) -> Value:
     for begin in range(0, channels, step):
         end = min(channels, begin + step)
         mine, by_mine = (value.slice([begin], [end], [1], [1]) for value in (x, g))
-        sums: list[list[Value]] = [[] for _ in range(math.prod(windows.kernel))]
+        sums: list[list[GraphValue]] = [[] for _ in range(math.prod(windows.kernel))]
         for part, by_part in _by_images(mine, by_mine):
             for terms, term in zip(sums, _depthwise_terms(part, by_part, windows), strict=True):
                 terms.append(term)
@@ -185,7 +185,7 @@ def _depthwise(x: Value, g: Value, windows: Windows) -> Value:
     return g.tape.concat(columns, 1).transpose((1, 0)).reshape((channels, 1, *windows.kernel))
 
 
-def _depthwise_terms(x: Value, g: Value, windows: Windows) -> Iterator[Value]:
+def _depthwise_terms(x: GraphValue, g: GraphValue, windows: Windows) -> Iterator[GraphValue]:
     """For each tap the sums [C]; with channels last where the places that a tap sees are no long rows."""
     rank = len(windows.kernel)
     if all(step == 1 for step in windows.strides) and g.shape[-1] >= _LONG_ROW:
@@ -199,7 +199,7 @@ def _depthwise_terms(x: Value, g: Value, windows: Windows) -> Iterator[Value]:
         yield (places * turned).sum(range(rank + 1), keep=False)
 
 
-def _by_images(x: Value, g: Value) -> Iterator[tuple[Value, Value]]:
+def _by_images(x: GraphValue, g: GraphValue) -> Iterator[tuple[GraphValue, GraphValue]]:
     """Gives x and g in blocks of images that a cache holds while the taps read them again and again."""
     images = x.shape[0]
     step = max(1, _BLOCK // max(1, math.prod(x.shape[1:])))
@@ -208,7 +208,7 @@ def _by_images(x: Value, g: Value) -> Iterator[tuple[Value, Value]]:
         yield x.slice([begin], [end], [1], [0]), g.slice([begin], [end], [1], [0])
 
 
-def _channels_last(x: Value, windows: Windows, groups: int) -> Value:
+def _channels_last(x: GraphValue, windows: Windows, groups: int) -> GraphValue:
     """Gives x as [G, N, *S, C / G], with the windows' zeros around S."""
     rank = len(windows.kernel)
     parts = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
@@ -216,7 +216,7 @@ def _channels_last(x: Value, windows: Windows, groups: int) -> Value:
     return turned.pad((0, 0, *windows.begins, 0), (0, 0, *windows.ends, 0))
 
 
-def _seen(padded: Value, windows: Windows, counts: Sequence[int], first: int) -> Iterator[Value]:
+def _seen(padded: GraphValue, windows: Windows, counts: Sequence[int], first: int) -> Iterator[GraphValue]:
     """For each tap in order, the places that it sees, one per window; spatial axes begin at `first`."""
     axes = range(first, first + len(windows.kernel))
     for tap in itertools.product(*(range(size) for size in windows.kernel)):

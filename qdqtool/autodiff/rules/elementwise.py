@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from qdqtool.autodiff.rules.tape import Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 # The slope of f at x, from x, y and the node's attributes.
-_Slope = Callable[[Value, Value, Site], Value]
+_Slope = Callable[[GraphValue, GraphValue, VjpContext], GraphValue]
 
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772, 1.0507009873554805  # the attributes' defaults
 _HALF_ROOT = math.sqrt(0.5)
@@ -20,22 +20,22 @@ _GELU_TANH = math.sqrt(2 / math.pi)
 
 
 def _by(slope: _Slope) -> Rule:
-    def rule(site: Site) -> Gradients:
+    def rule(site: VjpContext) -> Gradients:
         return [site.g * slope(site.x, site.y, site)]
 
     return rule
 
 
-def _mask(condition: Value, like: Value) -> Value:
+def _mask(condition: GraphValue, like: GraphValue) -> GraphValue:
     """1 where the condition holds, else 0. A product with it is faster than Where in onnxruntime."""
     return condition.cast(like.kind)
 
 
-def _relu(x: Value, y: Value, site: Site) -> Value:
+def _relu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     return _mask(y.above(0), x)
 
 
-def _gelu(x: Value, y: Value, site: Site) -> Value:
+def _gelu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     if site.get("approximate", "none") == "tanh":
         bend = (_GELU_TANH * (x + _GELU_CUBE * (x * x * x))).unary("Tanh")
         inner = _GELU_TANH * (1 + 3 * _GELU_CUBE * (x * x))
@@ -43,51 +43,51 @@ def _gelu(x: Value, y: Value, site: Site) -> Value:
     return 0.5 * (1 + (x * _HALF_ROOT).unary("Erf")) + x * (_NORMAL * (-0.5 * (x * x)).unary("Exp"))
 
 
-def _mish(x: Value, y: Value, site: Site) -> Value:
+def _mish(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     bend = x.unary("Softplus").unary("Tanh")
     return bend + x * x.unary("Sigmoid") * (1 - bend * bend)
 
 
-def _hard_swish(x: Value, y: Value, site: Site) -> Value:
+def _hard_swish(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     """The slope x / 3 + 1 / 2 between -3 and 3, where it is neither 0 nor 1."""
     return x.at_least(3).where(x.lift(1), x.at_most(-3).where(x.lift(0), x * (1 / 3) + 0.5))
 
 
-def _softsign(x: Value, y: Value, site: Site) -> Value:
+def _softsign(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     return ((1 + x.unary("Abs")) ** 2).unary("Reciprocal")
 
 
-def _elu(x: Value, y: Value, site: Site) -> Value:
+def _elu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     return x.above(0).where(x.lift(1), y + site.get("alpha", 1.0))
 
 
-def _selu(x: Value, y: Value, site: Site) -> Value:
+def _selu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     gamma = site.get("gamma", _SELU_GAMMA)
     return x.above(0).where(x.lift(gamma), y + gamma * site.get("alpha", _SELU_ALPHA))
 
 
-def _celu(x: Value, y: Value, site: Site) -> Value:
+def _celu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     return x.above(0).where(x.lift(1), 1 + y / site.get("alpha", 1.0))
 
 
-def _leaky_relu(x: Value, y: Value, site: Site) -> Value:
+def _leaky_relu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     slope = float(site.get("alpha", 0.01))
     return _mask(x.above(0), x) * (1 - slope) + slope
 
 
-def _hard_sigmoid(x: Value, y: Value, site: Site) -> Value:
+def _hard_sigmoid(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     return _mask(y.above(0).both(y.below(1)), x) * float(site.get("alpha", 0.2))
 
 
-def _pass_on(site: Site) -> Gradients:
+def _pass_on(site: VjpContext) -> Gradients:
     return [site.g]
 
 
-def _cast(site: Site) -> Gradients:
+def _cast(site: VjpContext) -> Gradients:
     return [site.g.cast(site.x.kind)]
 
 
-def _dropout(site: Site) -> Gradients:
+def _dropout(site: VjpContext) -> Gradients:
     training = site.optional(2)
     if training is not None and (value := site.known(training.name)) is not None and not value.any():
         training = None

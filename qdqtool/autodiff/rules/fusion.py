@@ -16,14 +16,14 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qdqtool.autodiff.rules.tape import Shape, Tape, Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Site
+from qdqtool.autodiff.rules.tape import Shape, Tape, GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, VjpContext
 
 JOINT_DOMAIN = "qdqtool.joint"
 """Domain of nodes that stand for several until they are written down; none of it is in a finished graph."""
 
 
-class Joints:
+class FusedOps:
     """Joins nodes of one forward graph. What is differentiated is a graph of its own, so nothing is edited.
 
     Attributes:
@@ -39,7 +39,7 @@ class Joints:
             types: of every tensor, initialisers included.
             kept: tensors that are given out, which therefore must stay.
         """
-        self.made: dict[str, Value] = {}
+        self.made: dict[str, GraphValue] = {}
         self._tape, self._shapes, self._types, self._kept = tape, shapes, types, frozenset(kept)
 
     def join(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
@@ -91,7 +91,7 @@ class Joints:
         def write(op: str, inputs: Sequence[str], shape: Shape) -> str:
             name = self._tape.fresh(f"{norm.output[0]}/{op}")
             nodes.append(helper.make_node(op, inputs, [name]))
-            self.made[name] = Value(name, shape, x_kind, self._tape)
+            self.made[name] = GraphValue(name, shape, x_kind, self._tape)
             return name
 
         root = write("Sqrt", [write("Add", [variance, eps], channels)], channels)
@@ -108,7 +108,7 @@ class Joints:
         made.output.append(norm.output[0])
         return [*nodes, made]
 
-    def _constant(self, value: Value) -> str:
+    def _constant(self, value: GraphValue) -> str:
         self.made[value.name] = value
         return value.name
 
@@ -129,7 +129,7 @@ def written_out(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     return [helper.make_node("Sigmoid", [x], [s]), helper.make_node("Mul", [x, s], [y], name=node.name)]
 
 
-def silu(site: Site) -> Gradients:
+def silu(site: VjpContext) -> Gradients:
     """With s = sigmoid(x), y = x s: dx = g (s + y (1 - s))."""
     s = site.outputs[1]
     assert s is not None  # `_silu` names it

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from qdqtool.autodiff.rules.tape import Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 
-def _gather(site: Site) -> Gradients:
+def _gather(site: VjpContext) -> Gradients:
     """Adds each picked piece to its place; one constant index needs no more than a pad with zeros."""
     axis, indices = site.axis(0), site.given(1)
     shape = site.x.shape
@@ -32,22 +32,22 @@ def _gather(site: Site) -> Gradients:
     return [added.transpose((1, 0, 2)).reshape(shape)]
 
 
-def _scatter_nd(target: Value, indices: Value, updates: Value) -> Value:
+def _scatter_nd(target: GraphValue, indices: GraphValue, updates: GraphValue) -> GraphValue:
     indices = indices.cast(TensorProto.INT64)
     return target.tape.emit("ScatterND", [target, indices, updates], target.shape, reduction="add")
 
 
-def _scatter_elements(target: Value, indices: Value, updates: Value, axis: int, reduction: str = "add") -> Value:
+def _scatter_elements(target: GraphValue, indices: GraphValue, updates: GraphValue, axis: int, reduction: str = "add") -> GraphValue:
     how: dict[str, Any] = {"axis": axis, "reduction": reduction}
     return target.tape.emit("ScatterElements", [target, indices, updates], target.shape, **how)
 
 
-def _gather_elements(site: Site) -> Gradients:
+def _gather_elements(site: VjpContext) -> Gradients:
     zeros = site.tape.zeros(site.x.shape, site.x.kind)
     return [_scatter_elements(zeros, site.given(1), site.g, site.axis(0))]
 
 
-def _gather_nd(site: Site) -> Gradients:
+def _gather_nd(site: VjpContext) -> Gradients:
     """Adds to where the index tuples point; batch axes become leading indices first."""
     indices, batch = site.given(1), int(site.get("batch_dims", 0))
     if batch:
@@ -55,7 +55,7 @@ def _gather_nd(site: Site) -> Gradients:
     return [_scatter_nd(site.tape.zeros(site.x.shape, site.x.kind), indices, site.g)]
 
 
-def _with_batch(site: Site, indices: Value, batch: int) -> Value:
+def _with_batch(site: VjpContext, indices: GraphValue, batch: int) -> GraphValue:
     """Index tuples with the batch's own indices before them."""
     places = np.indices(indices.shape[:batch], dtype=np.int64).transpose((*range(1, batch + 1), 0))
     middle = len(indices.shape) - batch - 1
@@ -64,14 +64,14 @@ def _with_batch(site: Site, indices: Value, batch: int) -> Value:
     return site.tape.concat([lead, indices], len(indices.shape) - 1)
 
 
-def _reduction(site: Site) -> str:
+def _reduction(site: VjpContext) -> str:
     reduction = str(site.get("reduction", "none"))
     if reduction not in ("none", "add"):
         raise site.refusal(f"with reduction={reduction} has no gradient here")
     return reduction
 
 
-def _scattered(site: Site) -> Gradients:
+def _scattered(site: VjpContext) -> Gradients:
     """ScatterElements: what is overwritten gets no gradient, what is written gets that of its place."""
     axis, indices = site.axis(0), site.given(1)
     kept = site.g
@@ -84,7 +84,7 @@ def _scattered(site: Site) -> Gradients:
     return [kept, None, written]
 
 
-def _scattered_nd(site: Site) -> Gradients:
+def _scattered_nd(site: VjpContext) -> Gradients:
     """ScatterND: as ScatterElements, with whole pieces."""
     indices, shape = site.given(1), site.given(2).shape
     kept = site.g
@@ -95,7 +95,7 @@ def _scattered_nd(site: Site) -> Gradients:
     return [kept, None, written]
 
 
-def _top_k(site: Site) -> Gradients:
+def _top_k(site: VjpContext) -> Gradients:
     indices = site.extra_output(1, site.y.shape, TensorProto.INT64)
     zeros = site.tape.zeros(site.x.shape, site.x.kind)
     return [_scatter_elements(zeros, indices, site.g, site.axis(-1))]

@@ -16,7 +16,7 @@ from qdqtool.graph.tensors import array_of, constant_value
 _MOST = 1 << 16  # numbers of a tensor that is worth folding: axes, pads, indices; not weights
 
 
-class Known:
+class KnownValues:
     """Looks values up, computes what it must, and remembers. Weights are given as they are, never computed."""
 
     def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], varying: frozenset[str]) -> None:

@@ -7,24 +7,24 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qdqtool.autodiff.rules.tape import Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 
-def _reshape(site: Site) -> Gradients:
+def _reshape(site: VjpContext) -> Gradients:
     return [site.g.reshape(site.x.shape)]
 
 
-def _transpose(site: Site) -> Gradients:
+def _transpose(site: VjpContext) -> Gradients:
     order = site.get("perm", tuple(reversed(range(len(site.x.shape)))))
     return [site.g.transpose([int(place) for place in np.argsort(order)])]
 
 
-def _expand(site: Site) -> Gradients:
+def _expand(site: VjpContext) -> Gradients:
     return [site.g.sum_to(site.x.shape)]
 
 
-def _tile(site: Site) -> Gradients:
+def _tile(site: VjpContext) -> Gradients:
     """Each axis split into copies and places, and the copies summed."""
     shape = site.x.shape
     if not shape:
@@ -35,9 +35,9 @@ def _tile(site: Site) -> Gradients:
     return [site.g.reshape(split).sum(axes).reshape(shape)]
 
 
-def _concat(site: Site) -> Gradients:
+def _concat(site: VjpContext) -> Gradients:
     axis, at = site.axis(0), 0
-    gradients: list[Value | None] = []
+    gradients: list[GraphValue | None] = []
     for index, value in enumerate(site.inputs):
         size = 0 if value is None else value.shape[axis]
         gradients.append(site.g.slice([at], [at + size], [1], [axis]) if site.wants(index) else None)
@@ -45,11 +45,11 @@ def _concat(site: Site) -> Gradients:
     return gradients
 
 
-def _split(site: Site) -> Gradients:
+def _split(site: VjpContext) -> Gradients:
     """The parts joined again, zeros for those that the loss does not depend on."""
     axis, at = site.axis(0), 0
     sizes = _split_sizes(site, axis)
-    parts: list[Value] = []
+    parts: list[GraphValue] = []
     for cotangent, size in zip(site.cotangents, sizes, strict=True):
         shape = (*site.x.shape[:axis], size, *site.x.shape[axis + 1 :])
         parts.append(site.tape.zeros(shape, site.x.kind) if cotangent is None else cotangent)
@@ -57,7 +57,7 @@ def _split(site: Site) -> Gradients:
     return [site.tape.concat(parts, axis)]
 
 
-def _split_sizes(site: Site, axis: int) -> tuple[int, ...]:
+def _split_sizes(site: VjpContext, axis: int) -> tuple[int, ...]:
     """The parts' sizes: from an input, else equal, the last one smaller where that does not come out even."""
     given = site.integers(1, "sizes of its parts")
     if given is not None:
@@ -67,7 +67,7 @@ def _split_sizes(site: Site, axis: int) -> tuple[int, ...]:
     return (*(each,) * (count - 1), size - each * (count - 1))
 
 
-def _slice(site: Site) -> Gradients:
+def _slice(site: VjpContext) -> Gradients:
     """The pieces put back where they were, zeros around and between them."""
     shape, gradient = site.x.shape, site.g
     begins, ends = [0] * len(shape), [0] * len(shape)
@@ -81,7 +81,7 @@ def _slice(site: Site) -> Gradients:
     return [gradient.pad(begins, ends)]
 
 
-def _slice_places(site: Site) -> dict[int, range]:
+def _slice_places(site: VjpContext) -> dict[int, range]:
     """The places that are kept, for each axis that is cut."""
     begins, ends = (site.integers(index, "bounds") or () for index in (1, 2))
     axes = site.integers(3, "axes") or tuple(range(len(begins)))
@@ -93,7 +93,7 @@ def _slice_places(site: Site) -> dict[int, range]:
     return places
 
 
-def _pad(site: Site) -> Gradients:
+def _pad(site: VjpContext) -> Gradients:
     begins, ends = _pad_counts(site)
     shape, mode = site.x.shape, site.get("mode", "constant")
     gradient = site.g
@@ -107,7 +107,7 @@ def _pad(site: Site) -> Gradients:
     return [gradient]
 
 
-def _pad_value(site: Site, inner: Value) -> Value | None:
+def _pad_value(site: VjpContext, inner: GraphValue) -> GraphValue | None:
     """The number that is padded with stands in every place outside the tensor."""
     if not site.wants(2):
         return None
@@ -115,7 +115,7 @@ def _pad_value(site: Site, inner: Value) -> Value | None:
     return (everywhere - inside).reshape(site.given(2).shape)
 
 
-def _pad_counts(site: Site) -> tuple[list[int], list[int]]:
+def _pad_counts(site: VjpContext) -> tuple[list[int], list[int]]:
     rank = len(site.x.shape)
     pads = site.integers(1, "pads") or (0,) * (2 * rank)
     axes = site.integers(3, "axes") or tuple(range(rank))
@@ -136,7 +136,7 @@ def _source(mode: str, size: int, begin: int, end: int) -> np.ndarray[tuple[int]
     return np.minimum(places % period, -places % period)
 
 
-def _depth_to_space(site: Site) -> Gradients:
+def _depth_to_space(site: VjpContext) -> Gradients:
     """Undoes the split of channels into blocks of b x b: the axes of the forward pass in reverse order."""
     block = int(site.get("blocksize", 1))
     n, channels, height, width = site.x.shape
@@ -147,7 +147,7 @@ def _depth_to_space(site: Site) -> Gradients:
     return [parts.transpose((0, 3, 5, 1, 2, 4)).reshape(site.x.shape)]
 
 
-def _space_to_depth(site: Site) -> Gradients:
+def _space_to_depth(site: VjpContext) -> Gradients:
     block = int(site.get("blocksize", 1))
     n, channels, height, width = site.x.shape
     parts = site.g.reshape((n, block, block, channels, height // block, width // block))

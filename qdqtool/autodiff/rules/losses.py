@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto, helper
 
-from qdqtool.autodiff.rules.tape import Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 
-def _weighted_hits(site: Site, g: Value) -> tuple[Value, Value]:
+def _weighted_hits(site: VjpContext, g: GraphValue) -> tuple[GraphValue, GraphValue]:
     """Where the labels point in [N, C, *], and each label's share of the gradient, [N, 1, *].
 
     The loss is -sum(w_l * log p_l); the mean divides by sum(w_l). An ignored label weighs 0.
@@ -34,11 +34,11 @@ def _weighted_hits(site: Site, g: Value) -> tuple[Value, Value]:
     return hits, share.reshape((labels.shape[0], 1, *labels.shape[1:]))
 
 
-def _cross_entropy(site: Site) -> Gradients:
+def _cross_entropy(site: VjpContext) -> Gradients:
     """With p the softmax of the scores: share (p - hit), and through log p itself: g - p sum(g)."""
     shape, kind = site.x.shape, site.x.kind
     p = site.extra_output(1, shape, kind).unary("Exp")
-    terms: list[Value] = []
+    terms: list[GraphValue] = []
     by_loss, by_log = site.cotangents[0], site.cotangents[1] if len(site.cotangents) > 1 else None
     if by_loss is not None:
         hits, share = _weighted_hits(site, by_loss)
@@ -48,7 +48,7 @@ def _cross_entropy(site: Site) -> Gradients:
     return [site.tape.add_up(terms)]
 
 
-def _negative_log_likelihood(site: Site) -> Gradients:
+def _negative_log_likelihood(site: VjpContext) -> Gradients:
     hits, share = _weighted_hits(site, site.g)
     return [-(hits * share)]
 

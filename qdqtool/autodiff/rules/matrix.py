@@ -6,18 +6,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from qdqtool.autodiff.rules.tape import Shape, Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 
-def _gemm(site: Site) -> Gradients:
+def _gemm(site: VjpContext) -> Gradients:
     """Y = alpha A' B' + beta C, a dash for a transposition that the attributes ask for."""
     a, b = site.x, site.given(1)
     turn_a, turn_b = bool(site.get("transA", 0)), bool(site.get("transB", 0))
     alpha, beta = site.get("alpha", 1.0), site.get("beta", 1.0)
     g = site.g
     scaled = g if alpha == 1 else g * alpha
-    gradients: list[Value | None] = [None, None, None]
+    gradients: list[GraphValue | None] = [None, None, None]
     if site.wants(0):
         gradients[0] = b.gemm(scaled, turn_b, True) if turn_a else scaled.gemm(b, False, not turn_b)
     if site.wants(1):
@@ -28,7 +28,7 @@ def _gemm(site: Site) -> Gradients:
     return gradients
 
 
-def _matmul(site: Site) -> Gradients:
+def _matmul(site: VjpContext) -> Gradients:
     """With vectors as matrices of one row or column: dA = G B', dB = A' G, summed over what was broadcast."""
     a, b = site.x, site.given(1)
     left: Shape = a.shape if len(a.shape) > 1 else (1, *a.shape)
@@ -36,8 +36,8 @@ def _matmul(site: Site) -> Gradients:
     rows, columns = left[-2], right[-1]
     lead = site.g.shape[: len(site.g.shape) - (len(a.shape) > 1) - (len(b.shape) > 1)]
     g, first, second = site.g.reshape((*lead, rows, columns)), a.reshape(left), b.reshape(right)
-    by_left: Value | None
-    by_right: Value | None
+    by_left: GraphValue | None
+    by_right: GraphValue | None
     if len(right) == 2:
         by_left, by_right = _by_flat(first, second, g)
     else:
@@ -49,7 +49,7 @@ def _matmul(site: Site) -> Gradients:
     ]
 
 
-def _by_flat(first: Value, second: Value, g: Value) -> tuple[Value, Value]:
+def _by_flat(first: GraphValue, second: GraphValue, g: GraphValue) -> tuple[GraphValue, GraphValue]:
     """One matrix for the whole batch: every row of the batch is a row of one large product."""
     inner, columns = second.shape
     rows = g.reshape((math.prod(g.shape[:-1]), columns))
@@ -57,7 +57,7 @@ def _by_flat(first: Value, second: Value, g: Value) -> tuple[Value, Value]:
     return rows.gemm(second, False, True).reshape(first.shape), flat.gemm(rows, True, False)
 
 
-def _einsum(site: Site) -> Gradients:
+def _einsum(site: VjpContext) -> Gradients:
     """The gradient by an operand is a sum of products of the others and g, spread over letters that only it has."""
     equation = str(site.get("equation", "")).replace(" ", "")
     if "." in equation:
@@ -72,7 +72,7 @@ def _einsum(site: Site) -> Gradients:
     return [_einsum_by(site, terms, right, index) if site.wants(index) else None for index in range(len(terms))]
 
 
-def _einsum_by(site: Site, terms: list[str], right: str, index: int) -> Value:
+def _einsum_by(site: VjpContext, terms: list[str], right: str, index: int) -> GraphValue:
     others = [(term, site.given(at)) for at, term in enumerate(terms) if at != index]
     mine, shape = terms[index], site.given(index).shape
     seen = set(right).union(*(term for term, _ in others))

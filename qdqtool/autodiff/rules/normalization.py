@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qdqtool.autodiff.rules.tape import Shape, Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 
-def _batch_normalization(site: Site) -> Gradients:
+def _batch_normalization(site: VjpContext) -> Gradients:
     """An affine map y = (x - mean) k + bias with k = scale / sqrt(variance + epsilon), each per channel.
 
     dx = g k; dscale = sum(g (x - mean)) / sqrt(..); dbias = sum(g); and so on for the statistics, should they be asked.
@@ -39,7 +39,7 @@ def _batch_normalization(site: Site) -> Gradients:
     ]
 
 
-def _through_statistics(x: Value, upstream: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+def _through_statistics(x: GraphValue, upstream: GraphValue, axes: Sequence[int], epsilon: float) -> tuple[GraphValue, GraphValue]:
     """The way back through x^ = (x - mean) / sqrt(variance + epsilon) over axes.
 
     dx = (u - mean(u) - x^ mean(u x^)) / sqrt(..), where u is the gradient by x^.
@@ -53,7 +53,7 @@ def _through_statistics(x: Value, upstream: Value, axes: Sequence[int], epsilon:
     return inverse * (upstream - upstream.mean(axes) - normal * (upstream * normal).mean(axes)), normal
 
 
-def _layer_normalization(site: Site) -> Gradients:
+def _layer_normalization(site: VjpContext) -> Gradients:
     axis = site.axis(-1)
     axes = range(axis, len(site.x.shape))
     scale, bias = site.given(1), site.optional(2)
@@ -65,7 +65,7 @@ def _layer_normalization(site: Site) -> Gradients:
     ]
 
 
-def _instance_normalization(site: Site) -> Gradients:
+def _instance_normalization(site: VjpContext) -> Gradients:
     x, g = site.x, site.g
     axes = range(2, len(x.shape))
     rest = [0, *axes]
@@ -74,7 +74,7 @@ def _instance_normalization(site: Site) -> Gradients:
     return [by_x, (g * normal).sum(rest, keep=False), g.sum(rest, keep=False)]
 
 
-def _group_normalization(site: Site) -> Gradients:
+def _group_normalization(site: VjpContext) -> Gradients:
     """Over [N, groups, C / groups, *S]; scale and bias are per group until opset 20, per channel since 21."""
     x, g, groups = site.x, site.g, int(site.get("num_groups", 1))
     n, channels, *spatial = x.shape
@@ -93,7 +93,7 @@ def _group_normalization(site: Site) -> Gradients:
     ]
 
 
-def _lrn(site: Site) -> Gradients:
+def _lrn(site: VjpContext) -> Gradients:
     """With y = x d^-beta, d = bias + alpha / size * (sum of squares over the window of channels).
 
     dx = g d^-beta - 2 alpha beta / size * x * (sum of g y / d over the channels whose window holds this one).
@@ -108,17 +108,17 @@ def _lrn(site: Site) -> Gradients:
     return [g * d ** (-beta) - (2 * alpha * beta / size) * x * seen]
 
 
-def _softmax(site: Site) -> Gradients:
+def _softmax(site: VjpContext) -> Gradients:
     """The gradient is dx = y (g - sum(g y))."""
     product = site.g * site.y
     return [product - site.y * product.sum([site.axis(-1)])]
 
 
-def _log_softmax(site: Site) -> Gradients:
+def _log_softmax(site: VjpContext) -> Gradients:
     return [site.g - site.y.unary("Exp") * site.g.sum([site.axis(-1)])]
 
 
-def _lp_normalization(site: Site) -> Gradients:
+def _lp_normalization(site: VjpContext) -> Gradients:
     """With y = x / |x|: dx = (g - y sum(g y)) / |x| for p = 2, (g - sign(x) sum(g y)) / |x| for p = 1."""
     axis = site.axis(-1)
     p = int(site.get("p", 2))

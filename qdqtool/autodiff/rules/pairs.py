@@ -11,9 +11,9 @@ import numpy as np
 from onnx import TensorProto
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.pairs import Pair
-from qdqtool.autodiff.rules.tape import Shape, Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.pairs import PairFunction
+from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 _LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7),
@@ -26,10 +26,10 @@ _LIMITS: dict[int, tuple[int, int]] = {
 """The integers of each type, lowest and highest. Float8 is not among them: its steps are not even."""
 
 
-def rule_of(pair: Pair) -> Rule:
+def rule_of(pair: PairFunction) -> Rule:
     """The rule for one kind of pair."""
 
-    def rule(site: Site) -> Gradients:
+    def rule(site: VjpContext) -> Gradients:
         x, g, scale = site.x, site.g, site.given(1)
         mask = _inside(site, pair).cast(x.kind)
         by_scale = None
@@ -41,7 +41,7 @@ def rule_of(pair: Pair) -> Rule:
     return rule
 
 
-def _inside(site: Site, pair: Pair) -> Value:
+def _inside(site: VjpContext, pair: PairFunction) -> GraphValue:
     """Where x was not cut off: between the ends of the lowest and the highest step, which round to those steps.
 
     The same as |y - x| <= scale / 2, in fewer passes over x, and with no rounding of y to blur the border.
@@ -57,13 +57,13 @@ def _inside(site: Site, pair: Pair) -> Value:
     return x.at_least(wide * (lowest - 0.5 - steps)).both(x.at_most(wide * (highest + 0.5 - steps)))
 
 
-def _spread_shape(x: Value, scale: Value, axis: int | None) -> Shape:
+def _spread_shape(x: GraphValue, scale: GraphValue, axis: int | None) -> Shape:
     """The scale's shape beside x: one number, or one per channel of the axis."""
     if axis is None:
         return ()
     return (scale.shape[0], *(1,) * (len(x.shape) - axis - 1))
 
 
-def pair_of(domain: str, op_type: str) -> Pair | None:
+def pair_of(domain: str, op_type: str) -> PairFunction | None:
     """The kind of pair that an operator is, None for any other operator."""
-    return Pair.parse(op_type) if domain == PAIR_DOMAIN else None
+    return PairFunction.parse(op_type) if domain == PAIR_DOMAIN else None

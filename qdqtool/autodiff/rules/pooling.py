@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from qdqtool.autodiff.rules.tape import Shape, Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 from qdqtool.autodiff.rules.windows import Windows, averages, windows_of
 
 
-def _max_pool(site: Site) -> Gradients:
+def _max_pool(site: VjpContext) -> Gradients:
     """The gradient goes to the first of the largest numbers of each window, as elsewhere in the field.
 
     MaxPool tells its choices when asked, but then takes ten times its time in onnxruntime. Windows that do not meet,
@@ -32,7 +32,7 @@ def _max_pool(site: Site) -> Gradients:
     return [_by_choices(site)]
 
 
-def _by_choices(site: Site) -> Value:
+def _by_choices(site: VjpContext) -> GraphValue:
     """Adds each window's gradient where MaxPool says that its largest number was, counted through the whole tensor."""
     if site.get("storage_order", 0):
         raise site.refusal("with storage_order=1 has no gradient here")
@@ -45,7 +45,7 @@ def _by_choices(site: Site) -> Value:
     )
 
 
-def _axis_by_axis(site: Site, windows: Windows) -> Value:
+def _axis_by_axis(site: VjpContext, windows: Windows) -> GraphValue:
     """The maximum over a window is the one over its rows' maxima, so one axis after the other is undone."""
     stages = [site.x]
     for axis in reversed(range(1, len(windows.kernel))):
@@ -56,7 +56,7 @@ def _axis_by_axis(site: Site, windows: Windows) -> Value:
     return gradient
 
 
-def _maximum(x: Value, windows: Windows, axis: int) -> Value:
+def _maximum(x: GraphValue, windows: Windows, axis: int) -> GraphValue:
     """The maxima of windows along one spatial axis."""
     rank = len(windows.kernel)
     begin, end, span = windows.begins[axis], windows.ends[axis], windows.spans[axis]
@@ -70,7 +70,7 @@ def _maximum(x: Value, windows: Windows, axis: int) -> Value:
     return x.tape.emit("MaxPool", [x], shape, **how)
 
 
-def _undo(x: Value, y: Value, g: Value, windows: Windows, axis: int) -> Value:
+def _undo(x: GraphValue, y: GraphValue, g: GraphValue, windows: Windows, axis: int) -> GraphValue:
     """The gradient by x of y = the maxima along one axis: each tap takes what earlier ones left, where it is equal."""
     at, begin = 2 + axis, windows.begins[axis]
     size, count = x.shape[at], y.shape[at]
@@ -88,7 +88,7 @@ def _undo(x: Value, y: Value, g: Value, windows: Windows, axis: int) -> Value:
     return g.tape.add_up(terms)
 
 
-def _placed(value: Value, axis: int, begin: int, size: int) -> Value:
+def _placed(value: GraphValue, axis: int, begin: int, size: int) -> GraphValue:
     """The value from place `begin` on in zeros of a size."""
     rank = len(value.shape)
     begins = [begin if at == axis else 0 for at in range(rank)]
@@ -102,7 +102,7 @@ def _tiles(windows: Windows, large: Shape, small: Shape) -> bool:
     return len(large) == 2 and windows.kernel == windows.strides and windows.dilations == (1, 1) and pieces == large
 
 
-def _by_tiles(x: Value, y: Value, g: Value, windows: Windows) -> Value:
+def _by_tiles(x: GraphValue, y: GraphValue, g: GraphValue, windows: Windows) -> GraphValue:
     """Where windows do not meet: equal numbers rank by their place in the window, and the first one is chosen."""
     down, right = windows.kernel
     ranks = np.arange(down * right, 0, -1, dtype=np.float32).reshape(down, right)
@@ -112,7 +112,7 @@ def _by_tiles(x: Value, y: Value, g: Value, windows: Windows) -> Value:
     return _repeated(g, windows) * rank.equals(_repeated(first, windows)).cast(x.kind)
 
 
-def _repeated(value: Value, windows: Windows) -> Value:
+def _repeated(value: GraphValue, windows: Windows) -> GraphValue:
     """Every number of the last two axes repeated over its window."""
     shape = (*value.shape[:2], *(size * times for size, times in zip(value.shape[2:], windows.kernel, strict=True)))
     scales = value.tape.constant(np.array([1, 1, *windows.kernel], np.float32))
@@ -120,7 +120,7 @@ def _repeated(value: Value, windows: Windows) -> Value:
     return value.tape.emit("Resize", [value, None, scales], shape, **how)
 
 
-def _average_pool(site: Site) -> Gradients:
+def _average_pool(site: VjpContext) -> Gradients:
     """An average is linear and one axis after the other: the transposed matrix along each."""
     large, small = site.x.shape[2:], site.y.shape[2:]
     windows = windows_of(site, site.get("kernel_shape", ()), large, small)
@@ -131,12 +131,12 @@ def _average_pool(site: Site) -> Gradients:
     return [gradient]
 
 
-def _global_average(site: Site) -> Gradients:
+def _global_average(site: VjpContext) -> Gradients:
     share = site.g * (1 / max(1, math.prod(site.x.shape[2:])))
     return [share.expand(site.x.shape)]
 
 
-def _global_max(site: Site) -> Gradients:
+def _global_max(site: VjpContext) -> Gradients:
     """Equal shares where several numbers are the largest."""
     hits = site.x.equals(site.y).cast(site.x.kind)
     return [hits * (site.g / hits.sum(range(2, len(site.x.shape))))]

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from onnx import helper
 
-from qdqtool.autodiff.rules.tape import Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 # The gradient by x, from x, y and g; y and g have axes of one where x was reduced over.
-_Backward = Callable[[Value, Value, Value, tuple[int, ...]], Value]
+_Backward = Callable[[GraphValue, GraphValue, GraphValue, tuple[int, ...]], GraphValue]
 
 
-def _axes(site: Site) -> tuple[int, ...]:
+def _axes(site: VjpContext) -> tuple[int, ...]:
     axes = site.axes()
     if axes:
         return axes
@@ -24,7 +24,7 @@ def _axes(site: Site) -> tuple[int, ...]:
 
 
 def _reduction(backward: _Backward) -> Rule:
-    def rule(site: Site) -> Gradients:
+    def rule(site: VjpContext) -> Gradients:
         axes = _axes(site)
         kept = tuple(1 if axis in axes else size for axis, size in enumerate(site.x.shape))
         gradient = backward(site.x, site.y.reshape(kept), site.g.reshape(kept), axes)
@@ -33,22 +33,22 @@ def _reduction(backward: _Backward) -> Rule:
     return rule
 
 
-def _mean(x: Value, y: Value, g: Value, axes: tuple[int, ...]) -> Value:
+def _mean(x: GraphValue, y: GraphValue, g: GraphValue, axes: tuple[int, ...]) -> GraphValue:
     return g * (1 / max(1, math.prod(x.shape[axis] for axis in axes)))
 
 
-def _extreme(x: Value, y: Value, g: Value, axes: tuple[int, ...]) -> Value:
+def _extreme(x: GraphValue, y: GraphValue, g: GraphValue, axes: tuple[int, ...]) -> GraphValue:
     """Equal shares where several numbers are the largest."""
     hits = x.equals(y).cast(x.kind)
     return hits * (g / hits.sum(axes))
 
 
-def _norm(x: Value, y: Value, g: Value, axes: tuple[int, ...]) -> Value:
+def _norm(x: GraphValue, y: GraphValue, g: GraphValue, axes: tuple[int, ...]) -> GraphValue:
     """Gives x / y, and 0 for a vector of zeros."""
     return x * (g / y.maximum(float(np.finfo(helper.tensor_dtype_to_np_dtype(x.kind)).tiny)))
 
 
-def _product(x: Value, y: Value, g: Value, axes: tuple[int, ...]) -> Value:
+def _product(x: GraphValue, y: GraphValue, g: GraphValue, axes: tuple[int, ...]) -> GraphValue:
     """The product of the others, exact beside zeros.
 
     With p the product of what is not zero and n the count of zeros: p / x where n = 0, p at the zero where n = 1,
@@ -76,7 +76,7 @@ _BACKWARD: Mapping[str, _Backward] = {
 }
 
 
-def _cumulative_sum(site: Site) -> Gradients:
+def _cumulative_sum(site: VjpContext) -> Gradients:
     """A number counts in every sum from its place on: the running sum of g from the other end."""
     axis = site.given(1)
     how = {"exclusive": int(site.get("exclusive", 0)), "reverse": 1 - int(site.get("reverse", 0))}

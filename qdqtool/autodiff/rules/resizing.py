@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto, helper
 
-from qdqtool.autodiff.rules.tape import Value
-from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, Site
+from qdqtool.autodiff.rules.tape import GraphValue
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 from qdqtool.runtime.installed import load_onnxruntime
 
 Matrix = npt.NDArray[np.float32]
 _ROI, _SCALES, _SIZES = 1, 2, 3
 
 
-def _resize(site: Site) -> Gradients:
+def _resize(site: VjpContext) -> Gradients:
     if site.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise site.refusal("with keep_aspect_ratio_policy has no gradient here")
     x, y = site.x, site.y
@@ -37,7 +37,7 @@ def _resize(site: Site) -> Gradients:
     return [gradient]
 
 
-def _moves(site: Site, axis: int) -> bool:
+def _moves(site: VjpContext, axis: int) -> bool:
     if site.x.shape[axis] != site.y.shape[axis]:
         return True
     cropped = site.get("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
@@ -45,14 +45,14 @@ def _moves(site: Site, axis: int) -> bool:
     return cropped or (scale is not None and scale != 1)
 
 
-def _place(site: Site, axis: int) -> int | None:
+def _place(site: VjpContext, axis: int) -> int | None:
     """Where an axis stands in the lists of scales, sizes and regions."""
     rank = len(site.x.shape)
     axes = [int(entry) % rank for entry in site.get("axes", range(rank))]
     return axes.index(axis) if axis in axes else None
 
 
-def _scale(site: Site, axis: int) -> float | None:
+def _scale(site: VjpContext, axis: int) -> float | None:
     """The scale that the node is given for an axis; None where it is given sizes."""
     value, place = site.optional(_SCALES), _place(site, axis)
     if value is None or not value.shape or not value.shape[0]:
@@ -60,7 +60,7 @@ def _scale(site: Site, axis: int) -> float | None:
     return 1.0 if place is None else float(site.constant(_SCALES, "scales")[place])
 
 
-def _matrix(site: Site, axis: int) -> Matrix:
+def _matrix(site: VjpContext, axis: int) -> Matrix:
     """The map along one axis as [new size, size]; what is taken from outside the image counts as zero."""
     size, new = site.x.shape[axis], site.y.shape[axis]
     attributes = {name: value for name, value in site.attributes.items() if name not in ("axes", "extrapolation_value")}
@@ -114,7 +114,7 @@ def _repeats(matrices: Mapping[int, Matrix]) -> tuple[int, ...] | None:
     return tuple(counts)
 
 
-def _block_sums(g: Value, repeats: tuple[int, ...]) -> Value:
+def _block_sums(g: GraphValue, repeats: tuple[int, ...]) -> GraphValue:
     """The sum over the places that one place was repeated to: an average over blocks, times their size."""
     down, right = repeats
     n, channels, height, width = g.shape

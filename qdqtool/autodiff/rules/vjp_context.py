@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.autodiff.rules.tape import Shape, Tape, Value
+from qdqtool.autodiff.rules.tape import Shape, Tape, GraphValue
 from qdqtool.errors import QdqError
 
 TODO = "freeze the weights before it, cut the graph there, or train with the other back end"
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class VjpContext:
     """One node of the forward graph on the way back.
 
     Attributes:
@@ -34,20 +34,20 @@ class Site:
 
     node: onnx.NodeProto
     tape: Tape
-    inputs: tuple[Value | None, ...]
-    outputs: tuple[Value | None, ...]
-    cotangents: tuple[Value | None, ...]
+    inputs: tuple[GraphValue | None, ...]
+    outputs: tuple[GraphValue | None, ...]
+    cotangents: tuple[GraphValue | None, ...]
     wanted: tuple[bool, ...]
     attributes: Mapping[str, Any]
     known: Callable[[str], npt.NDArray[Any] | None]
 
     @property
-    def x(self) -> Value:
+    def x(self) -> GraphValue:
         """The first input."""
         return self.given(0)
 
     @property
-    def y(self) -> Value:
+    def y(self) -> GraphValue:
         """The first output."""
         value = self.outputs[0]
         if value is None:
@@ -55,7 +55,7 @@ class Site:
         return value
 
     @property
-    def g(self) -> Value:
+    def g(self) -> GraphValue:
         """The gradient by the first output, of an operator whose further outputs have none.
 
         Raises:
@@ -63,9 +63,9 @@ class Site:
         """
         if any(value is not None for value in self.cotangents[1:]):
             raise self.refusal("is differentiated by its first output only, and the loss depends on another one")
-        return cast(Value, self.cotangents[0])
+        return cast(GraphValue, self.cotangents[0])
 
-    def given(self, index: int) -> Value:
+    def given(self, index: int) -> GraphValue:
         """An input that the operator cannot be without.
 
         Raises:
@@ -76,7 +76,7 @@ class Site:
             raise self.refusal(f"has no input {index}")
         return value
 
-    def optional(self, index: int) -> Value | None:
+    def optional(self, index: int) -> GraphValue | None:
         """An input, or None where it is left out."""
         return self.inputs[index] if index < len(self.inputs) else None
 
@@ -117,19 +117,19 @@ class Site:
             given = self.integers(index, "axes")
         return None if given is None else tuple(sorted(int(axis) % len(self.x.shape) for axis in given))
 
-    def extra_output(self, index: int, shape: Shape, kind: int) -> Value:
+    def extra_output(self, index: int, shape: Shape, kind: int) -> GraphValue:
         """An optional output of the forward node, named now where the graph did not ask for it."""
         while len(self.node.output) <= index:
             self.node.output.append("")
         if not self.node.output[index]:
             self.node.output[index] = self.tape.fresh(f"backward/{self.node.op_type}_output")
-        return Value(self.node.output[index], shape, kind, self.tape)
+        return GraphValue(self.node.output[index], shape, kind, self.tape)
 
     def refusal(self, reason: str) -> QdqError:
         """The error that this node has no gradient for a reason."""
         return QdqError(self.node.name or self.node.output[0], f"{self.node.op_type} {reason}", TODO)
 
 
-Gradients: TypeAlias = Sequence[Value | None]
+Gradients: TypeAlias = Sequence[GraphValue | None]
 """One gradient per input, of its shape and type; None or a shorter list where there is none."""
-Rule: TypeAlias = Callable[[Site], Gradients]
+Rule: TypeAlias = Callable[[VjpContext], Gradients]

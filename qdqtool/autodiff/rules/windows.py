@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.autodiff.rules.vjp_context import Site
+from qdqtool.autodiff.rules.vjp_context import VjpContext
 
 Numbers = tuple[int, ...]
 
@@ -50,7 +50,7 @@ class Windows:
         return tuple((n - 1) * s + span for n, s, span in zip(counts, self.strides, self.spans, strict=True))
 
 
-def windows_of(site: Site, kernel: Sequence[int], large: Sequence[int], small: Sequence[int]) -> Windows:
+def windows_of(site: VjpContext, kernel: Sequence[int], large: Sequence[int], small: Sequence[int]) -> Windows:
     """The windows of a node.
 
     Args:

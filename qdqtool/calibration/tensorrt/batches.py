@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.calibration.tensorrt.device_memory import Place, pointer_of
+from qdqtool.calibration.tensorrt.device_memory import DeviceMemory, pointer_of
 from qdqtool.calibration.tensorrt.log_capture import Said
 from qdqtool.errors import QdqError
 
@@ -34,7 +34,7 @@ class WatchedBatches:
         ended: whether TensorRT asked until there were no more.
     """
 
-    def __init__(self, batches: Iterable[Mapping[str, Any]], expected: Expected, place: Place, where: str) -> None:
+    def __init__(self, batches: Iterable[Mapping[str, Any]], expected: Expected, place: DeviceMemory, where: str) -> None:
         """Take batches that are walked when TensorRT asks for them.
 
         Args:

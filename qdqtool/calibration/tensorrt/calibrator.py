@@ -20,7 +20,7 @@ from qdqtool.calibration.tensorrt.input_shapes import Shapes, fix_inputs, requir
 from qdqtool.calibration.tensorrt.installed import Installed, find_tensorrt
 from qdqtool.calibration.tensorrt.log_capture import Said, quiet_polygraphy
 from qdqtool.calibration.tensorrt.written_cache import table_of, verified
-from qdqtool.data.loader import Feed
+from qdqtool.data.loader import DataLoader
 from qdqtool.data.model_inputs import inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import is_external
@@ -67,7 +67,7 @@ class TensorrtBackend:
 
         Args:
             request: the model.
-            batches: input name -> host array, or device pointer as `pointer_of` takes it; a `Feed` also says what they
+            batches: input name -> host array, or device pointer as `pointer_of` takes it; a `DataLoader` also says what they
                 are.
 
         Raises:
@@ -86,7 +86,7 @@ class TensorrtBackend:
         table = table_of(cache, request, watched.samples)
         facts: dict[str, Any] = {"method": request.method, "samples": watched.samples}
         facts.update(backend=self.name, tensorrt=installed.text)
-        if isinstance(batches, Feed):
+        if isinstance(batches, DataLoader):
             facts["data"] = batches.description
         table.facts.update(facts)
         return Calibrated(table, cache, written)

@@ -17,14 +17,14 @@ CUDA = ("cudart", "pycuda")
 Array = npt.NDArray[Any]
 
 
-class Place(Protocol):
+class DeviceMemory(Protocol):
     """Where the arrays of a batch go before TensorRT reads them."""
 
     def put(self, name: str, array: Array) -> Array | int:
         """The array itself where Polygraphy copies it, else the device pointer of a copy."""
         ...
 
-    def __enter__(self) -> Place: ...
+    def __enter__(self) -> DeviceMemory: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -33,7 +33,7 @@ class Place(Protocol):
         ...
 
 
-def open_place(cuda: str) -> Place:
+def open_place(cuda: str) -> DeviceMemory:
     """The way to the device that `--cuda` names; nothing is allocated yet.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.decode.head import Head, HeadDecoder, Seen, Settings, Size
+from qdqtool.evaluation.decode.head import RecognizedHead, HeadDecoder, HeadOutputs, HeadSettings, Size
 from qdqtool.evaluation.nms import Selection
 
 # family -> the file here that knows it
@@ -61,7 +61,7 @@ def find_decoder(
             raise QdqError(f"--decoder {family}", f"does not fit the outputs: {head}", f"they are {_told(seen)}")
         return HeadDecoder(family, head, selection)
     tried = {known: _recognise(known, seen) for known in FAMILIES}
-    found = {known: head for known, head in tried.items() if isinstance(head, Head)}
+    found = {known: head for known, head in tried.items() if isinstance(head, RecognizedHead)}
     if len(found) == 1:
         return HeadDecoder(*found.popitem(), selection)
     if found:
@@ -71,16 +71,16 @@ def find_decoder(
     raise QdqError("--decoder auto", f"no family fits the outputs {_told(seen)} ({reasons})", _TODO)
 
 
-def _recognise(family: str, seen: Seen) -> Head | str:
+def _recognise(family: str, seen: HeadOutputs) -> RecognizedHead | str:
     module = importlib.import_module(f"qdqtool.evaluation.decode.{FAMILIES[family]}")
-    head: Head | str = module.recognise(seen)
+    head: RecognizedHead | str = module.recognise(seen)
     return head
 
 
-def _seen(outputs: Mapping[str, Any], size: Size, settings: Settings) -> Seen:
+def _seen(outputs: Mapping[str, Any], size: Size, settings: HeadSettings) -> HeadOutputs:
     arrays = {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
     shapes = {name: _shape(name, arrays[name].shape if name in arrays else outputs[name]) for name in outputs}
-    return Seen(shapes, arrays, size, settings)
+    return HeadOutputs(shapes, arrays, size, settings)
 
 
 def _shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
@@ -91,11 +91,11 @@ def _shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
     return (*(one if isinstance(one, int) else 1 for one in first), *rest)
 
 
-def _told(seen: Seen) -> str:
+def _told(seen: HeadOutputs) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in seen.shapes.items())
 
 
-def _parsed(text: str) -> tuple[str, Settings]:
+def _parsed(text: str) -> tuple[str, HeadSettings]:
     family, *words = (word.strip() for word in text.split(","))
     if family not in (*FAMILIES, "auto"):
         near = difflib.get_close_matches(family, FAMILIES, 1)
@@ -107,7 +107,7 @@ def _parsed(text: str) -> tuple[str, Settings]:
         if key in given:
             raise QdqError("--decoder", f"{key} is given twice")
         given[key] = _setting(key, value)
-    return family, Settings(**given)
+    return family, HeadSettings(**given)
 
 
 def _setting(key: str, value: str) -> Any:

@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cells
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, counted
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, counted
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.5
 _NORM = 35.0  # pixels that a distance of 1 stands for
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     maps = sorted(seen.of_rank(4), key=lambda name: seen.shapes[name][1])
     if len(maps) != 2 or len(seen.shapes) != 2:
@@ -31,7 +31,7 @@ def recognise(seen: Seen) -> Head | str:
     if seen.size[0] * rows != seen.size[1] * columns:
         return f"{cover} has another aspect ratio than the input"
     told = f"{cover} and {boxes}, {counted(classes)}, stride {seen.size[0] / columns:g}"
-    return Head(told, IOU, partial(_candidates, cover=cover, boxes=boxes), classes)
+    return RecognizedHead(told, IOU, partial(_candidates, cover=cover, boxes=boxes), classes)
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, cover: str, boxes: str) -> Candidates:

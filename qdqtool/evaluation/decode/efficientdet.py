@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cell_count, cells, map_size
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, are_probabilities, corners, counted, sigmoid
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, are_probabilities, corners, counted, sigmoid
 from qdqtool.evaluation.decode.ssd import corners_in_order
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
@@ -26,7 +26,7 @@ _RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
 _BOX = 4 * _EACH
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.of_rank(3)) == len(seen.shapes) == 2:
         return _joined(seen)
@@ -35,7 +35,7 @@ def recognise(seen: Seen) -> Head | str:
     return "neither two outputs of nine anchors a cell nor two maps for each of five strides"
 
 
-def _joined(seen: Seen) -> Head | str:
+def _joined(seen: HeadOutputs) -> RecognizedHead | str:
     rows = _EACH * cell_count(seen.size, _STRIDES)
     boxes = [name for name, shape in seen.shapes.items() if shape[1:] == (rows, 4)]
     if len(boxes) != 1 or any(shape[1] != rows for shape in seen.shapes.values()):
@@ -46,7 +46,7 @@ def _joined(seen: Seen) -> Head | str:
     return _head(seen, (scores,), (boxes[0],), seen.shapes[scores][2], f"{scores} and {boxes[0]}")
 
 
-def _maps(seen: Seen) -> Head | str:
+def _maps(seen: HeadOutputs) -> RecognizedHead | str:
     """Maps of five strides, channels first or last."""
     scores, boxes = [], []
     for stride in _STRIDES:
@@ -68,10 +68,10 @@ def _channels(shape: tuple[int, ...], columns: int, rows: int) -> int:
     return shape[3] if shape[1:3] == (rows, columns) else 0
 
 
-def _head(seen: Seen, scores: tuple[str, ...], boxes: tuple[str, ...], classes: int, told: str) -> Head:
+def _head(seen: HeadOutputs, scores: tuple[str, ...], boxes: tuple[str, ...], classes: int, told: str) -> RecognizedHead:
     ready = all(name in seen.arrays and are_probabilities(seen.arrays[name]) for name in scores)
     read = partial(_candidates, scores=scores, boxes=boxes, classes=classes, ready=ready)
-    return Head(f"{told}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes)
+    return RecognizedHead(f"{told}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes)
 
 
 def _candidates(

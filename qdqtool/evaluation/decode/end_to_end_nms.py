@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import strides_of
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size
 from qdqtool.evaluation.detections import Array
 
 IOU = 1.0  # nothing is left to suppress
@@ -21,7 +21,7 @@ _YX = (1, 0, 3, 2)
 _PARTS = {"count": ("num",), "boxes": ("box",), "scores": ("score",), "classes": ("class", "label")}
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.shapes) == 1:
         name, shape = next(iter(seen.shapes.items()))
@@ -34,10 +34,10 @@ def recognise(seen: Seen) -> Head | str:
     tensorflow = len(seen.shapes[parts["count"]]) == 1  # TensorRT's plugin writes [batch, 1] and x before y
     pixels = _in_pixels(seen, parts["boxes"], slice(0, 4))
     read = partial(_read_parts, parts=parts, tensorflow=tensorflow, pixels=pixels)
-    return Head(f"{parts['boxes']} and three more, NMS in the graph", IOU, read)
+    return RecognizedHead(f"{parts['boxes']} and three more, NMS in the graph", IOU, read)
 
 
-def _parts(seen: Seen) -> dict[str, str]:
+def _parts(seen: HeadOutputs) -> dict[str, str]:
     """Part -> the output whose name says so, each taken once."""
     found: dict[str, str] = {}
     for part, words in _PARTS.items():
@@ -48,13 +48,13 @@ def _parts(seen: Seen) -> dict[str, str]:
     return found
 
 
-def _rows(seen: Seen, name: str, shape: tuple[int, ...]) -> Head:
+def _rows(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHead:
     first = shape[2] - 6
     pixels = _in_pixels(seen, name, slice(first, first + 4))
-    return Head(f"{name} {list(shape)}, NMS in the graph", IOU, partial(_read_rows, name=name, pixels=pixels))
+    return RecognizedHead(f"{name} {list(shape)}, NMS in the graph", IOU, partial(_read_rows, name=name, pixels=pixels))
 
 
-def _in_pixels(seen: Seen, name: str, corners: slice) -> bool:
+def _in_pixels(seen: HeadOutputs, name: str, corners: slice) -> bool:
     """Whether corners count pixels: fractions of the input hardly pass 1. Without values they do."""
     return name not in seen.arrays or bool(np.abs(seen.arrays[name][..., corners]).max(initial=0) > 4)
 

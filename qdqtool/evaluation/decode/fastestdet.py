@@ -12,13 +12,13 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cells
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, corners, counted, sigmoid
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, corners, counted, sigmoid
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.45
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.shapes) != 1 or not seen.of_rank(4):
         return "not one output [batch, 5 + classes, rows, columns]"
@@ -28,7 +28,7 @@ def recognise(seen: Seen) -> Head | str:
     if (seen.size[0] / shape[3], seen.size[1] / shape[2]) != (16, 16):
         return f"{name} is no map of stride 16"
     told = f"{name} {list(shape)}, {counted(shape[1] - 5)}, stride 16"
-    return Head(told, IOU, partial(_candidates, name=name), shape[1] - 5)
+    return RecognizedHead(told, IOU, partial(_candidates, name=name), shape[1] - 5)
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, name: str) -> Candidates:

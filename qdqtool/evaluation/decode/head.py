@@ -20,7 +20,7 @@ Candidates = tuple[Float64, Float32]  # corners (B, N, 4) in pixels of the input
 
 
 @dataclass(frozen=True)
-class Settings:
+class HeadSettings:
     """What a family cannot know from the outputs; each has a default.
 
     Attributes:
@@ -35,7 +35,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Seen:
+class HeadOutputs:
     """A detector's outputs as a family looks at them.
 
     Attributes:
@@ -48,7 +48,7 @@ class Seen:
     shapes: Mapping[str, tuple[int, ...]]
     arrays: Mapping[str, Array] = field(default_factory=dict)
     size: Size = (0, 0)
-    settings: Settings = field(default_factory=Settings)
+    settings: HeadSettings = field(default_factory=HeadSettings)
 
     def of_rank(self, rank: int) -> dict[str, tuple[int, ...]]:
         """The outputs with so many dimensions."""
@@ -56,7 +56,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Head:
+class RecognizedHead:
     """A recognised head.
 
     Attributes:
@@ -83,7 +83,7 @@ class HeadDecoder:
     """
 
     family: str
-    head: Head
+    head: RecognizedHead
     selection: Selection
 
     @property

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import all_cells, map_size, strides_of
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, counted, expected
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, counted, expected
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
 
@@ -23,7 +23,7 @@ _STRIDES = (8, 16, 32, 64)
 Pairs = tuple[tuple[str, str], ...]
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     flat = seen.of_rank(3)
     if len(seen.shapes) == 1 and flat:
@@ -37,15 +37,15 @@ def recognise(seen: Seen) -> Head | str:
     pairs = tuple((scores[counts[stride]], boxes[counts[stride]]) for stride in strides)
     classes = seen.shapes[pairs[0][0]][2]
     told = f"{pairs[0][0]} and {2 * len(strides) - 1} more, {counted(classes)}, strides {', '.join(map(str, strides))}"
-    return Head(told, IOU, partial(_candidates, pairs=pairs, strides=strides), classes)
+    return RecognizedHead(told, IOU, partial(_candidates, pairs=pairs, strides=strides), classes)
 
 
-def _plus(seen: Seen) -> Head | str:
+def _plus(seen: HeadOutputs) -> RecognizedHead | str:
     name, shape = next(iter(seen.shapes.items()))
     strides, classes = strides_of(shape[1], seen.size), shape[2] - 4 * _BINS
     if len(strides) != 4 or classes < 1:
         return f"{name} is not [batch, cells of strides 8 to 64, classes + {4 * _BINS}]"
-    return Head(f"NanoDet-Plus, {name} {list(shape)}, {counted(classes)}", IOU, partial(_read_plus, name=name), classes)
+    return RecognizedHead(f"NanoDet-Plus, {name} {list(shape)}, {counted(classes)}", IOU, partial(_read_plus, name=name), classes)
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, pairs: Pairs, strides: tuple[int, ...]) -> Candidates:

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, softmax
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, softmax
 from qdqtool.evaluation.decode.priors import decode_offsets, priors_for
 from qdqtool.evaluation.decode.ssd import boxes_and_scores, shares
 from qdqtool.evaluation.detections import Array
@@ -17,7 +17,7 @@ from qdqtool.evaluation.nms import Float64
 IOU = 0.4
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     pair = boxes_and_scores(seen)
     points = [name for name, shape in seen.of_rank(3).items() if shape[2] == 10]
@@ -28,7 +28,7 @@ def recognise(seen: Seen) -> Head | str:
     if found is None or found[0] != "RetinaFace" or seen.shapes[scores][2] != 2:
         return f"{seen.shapes[boxes][1]} rows are not two priors for each cell of the strides 8, 16 and 32"
     read = partial(_candidates, boxes=boxes, scores=scores, shares=shares(seen, scores), priors=found[1])
-    return Head(f"{scores}, {boxes} and {points[0]}, {seen.shapes[boxes][1]} priors, faces", IOU, read, 1)
+    return RecognizedHead(f"{scores}, {boxes} and {points[0]}, {seen.shapes[boxes][1]} priors, faces", IOU, read, 1)
 
 
 def _candidates(

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, are_shares, counted, softmax
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, are_shares, counted, softmax
 from qdqtool.evaluation.decode.priors import decode_offsets, priors_for
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
@@ -20,7 +20,7 @@ IOU = 0.4
 _BOX_WORDS = ("box", "loc", "reg")
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     pair = boxes_and_scores(seen)
     if pair is None or len(seen.shapes) != 2:
@@ -36,15 +36,15 @@ def recognise(seen: Seen) -> Head | str:
     told = f"{scores} {list(seen.shapes[scores])} and {boxes}, {counted(classes)} and background"
     if decoded:
         pixels = boxes in seen.arrays and bool(np.median(seen.arrays[boxes][..., 2:]) > 2)
-        return Head(f"{told}, boxes decoded in the graph", IOU, partial(read, pixels=pixels, priors=None), classes)
+        return RecognizedHead(f"{told}, boxes decoded in the graph", IOU, partial(read, pixels=pixels, priors=None), classes)
     found = priors_for(seen.shapes[boxes][1], seen.size)
     if found is None:
         width, height = seen.size
         return f"no known set has {seen.shapes[boxes][1]} priors for {width}x{height}"
-    return Head(f"{told}, priors of {found[0]}", IOU, partial(read, pixels=False, priors=found[1]), classes)
+    return RecognizedHead(f"{told}, priors of {found[0]}", IOU, partial(read, pixels=False, priors=found[1]), classes)
 
 
-def boxes_and_scores(seen: Seen) -> tuple[str, str] | None:
+def boxes_and_scores(seen: HeadOutputs) -> tuple[str, str] | None:
     """The output of boxes and the one of classes, of as many rows; None where they cannot be told."""
     fours = [name for name, shape in seen.of_rank(3).items() if shape[2] == 4]
     if len(fours) > 1:  # three classes and background are four numbers too
@@ -65,7 +65,7 @@ def corners_in_order(boxes: Array) -> bool:
     return bool((boxes[..., 2:] >= boxes[..., :2]).all(-1).mean() > 0.95)
 
 
-def shares(seen: Seen, scores: str) -> bool:
+def shares(seen: HeadOutputs, scores: str) -> bool:
     """Whether the classes went through a Softmax; where values are not at hand, they did."""
     return scores not in seen.arrays or are_shares(seen.arrays[scores])
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cells, strides_of
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, are_probabilities, corners, counted, sigmoid
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, are_probabilities, corners, counted, sigmoid
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
 
@@ -25,7 +25,7 @@ ANCHORS = {
 COCO, _V8_COCO = 255, 144  # channels of a map for 80 classes: 3 * (5 + 80), and YOLOv8's 64 + 80
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     maps = seen.of_rank(5)
     flat = seen.of_rank(3)
@@ -40,7 +40,7 @@ def recognise(seen: Seen) -> Head | str:
     return "neither one output [batch, 3 * cells, 5 + classes] nor maps of three anchors"
 
 
-def _not_three_anchors(seen: Seen, channels: set[int]) -> str:
+def _not_three_anchors(seen: HeadOutputs, channels: set[int]) -> str:
     """Why maps of these channels are not YOLOv5's; "" where they may be."""
     one = min(channels)
     if len(channels) > 1 or one % 3 or one < 18:
@@ -52,14 +52,14 @@ def _not_three_anchors(seen: Seen, channels: set[int]) -> str:
     return ""
 
 
-def _decoded(seen: Seen, name: str, shape: tuple[int, ...]) -> Head | str:
+def _decoded(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHead | str:
     if not strides_of(shape[1], seen.size, each=3) or shape[2] < 6:
         return f"{name} has not three rows of 5 + classes for each cell"
     told = f"{name} {list(shape)}, {counted(shape[2] - 5)}, decoded in the graph"
-    return Head(told, IOU, partial(_read_decoded, name=name), shape[2] - 5)
+    return RecognizedHead(told, IOU, partial(_read_decoded, name=name), shape[2] - 5)
 
 
-def _raw(seen: Seen, maps: Mapping[str, tuple[int, ...]]) -> Head | str:
+def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHead | str:
     """A head of raw maps: name -> anchors, columns, rows, numbers an anchor."""
     order = sorted(maps, key=lambda name: -maps[name][1])
     anchors = seen.settings.anchors or ANCHORS.get(len(maps), ())
@@ -75,7 +75,7 @@ def _raw(seen: Seen, maps: Mapping[str, tuple[int, ...]]) -> Head | str:
     ready = all(name in seen.arrays and are_probabilities(seen.arrays[name]) for name in order)
     sides = np.array(anchors, np.float64).reshape(len(order), 3, 2)
     told = f"{', '.join(order)}, {counted(classes)}, raw maps{' behind a sigmoid' if ready else ''}"
-    return Head(told, IOU, partial(_read_raw, order=tuple(order), sides=sides, ready=ready), classes)
+    return RecognizedHead(told, IOU, partial(_read_raw, order=tuple(order), sides=sides, ready=ready), classes)
 
 
 def _read_decoded(outputs: Mapping[str, Array], size: Size, *, name: str) -> Candidates:

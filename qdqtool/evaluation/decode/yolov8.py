@@ -15,8 +15,8 @@ import numpy as np
 from qdqtool.evaluation.decode.grids import cells, strides_of
 from qdqtool.evaluation.decode.head import (
     Candidates,
-    Head,
-    Seen,
+    RecognizedHead,
+    HeadOutputs,
     Size,
     are_probabilities,
     corners,
@@ -33,7 +33,7 @@ _BOX = 4 * _BINS
 Levels = tuple[tuple[str, ...], ...]
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     flat, maps = seen.of_rank(3), seen.of_rank(4)
     if len(flat) == 1 and len(flat) + len(maps) == len(seen.shapes):
@@ -43,17 +43,17 @@ def recognise(seen: Seen) -> Head | str:
     return "neither one output [batch, 4 + classes, cells] nor maps"
 
 
-def _decoded(seen: Seen, name: str, shape: tuple[int, ...]) -> Head | str:
+def _decoded(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHead | str:
     """One output; a map of prototypes beside it says how many of its channels are for masks."""
     masks = sum(other[1] for other in seen.of_rank(4).values())
     classes = seen.settings.classes or shape[1] - 4 - masks
     if not strides_of(shape[2], seen.size) or not 0 < classes <= shape[1] - 4:
         return f"{name} has not one column of 4 + classes for each cell"
     told = f"{name} {list(shape)}, {counted(classes)}, decoded in the graph"
-    return Head(told, IOU, partial(_read_decoded, name=name, classes=classes), classes)
+    return RecognizedHead(told, IOU, partial(_read_decoded, name=name, classes=classes), classes)
 
 
-def _raw(seen: Seen, maps: Mapping[str, tuple[int, ...]]) -> Head | str:
+def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHead | str:
     by_size: dict[tuple[int, int], list[str]] = {}
     for name in maps:
         by_size.setdefault((maps[name][3], maps[name][2]), []).append(name)
@@ -73,7 +73,7 @@ def _raw(seen: Seen, maps: Mapping[str, tuple[int, ...]]) -> Head | str:
         are_probabilities(seen.arrays[names[1]]) for names in levels
     )
     told = f"{', '.join(name for names in levels for name in names)}, {counted(classes)}, raw maps of {_BINS} bins"
-    return Head(told, IOU, partial(_read_raw, levels=levels, ready=ready), classes)
+    return RecognizedHead(told, IOU, partial(_read_raw, levels=levels, ready=ready), classes)
 
 
 def _level(maps: Mapping[str, tuple[int, ...]], names: list[str]) -> tuple[str, ...]:

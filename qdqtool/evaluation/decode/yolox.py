@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, cell_count
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, corners, counted
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, corners, counted
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.65
 _FARTHEST = 16  # raw offsets stay within a few strides' fractions; decoded centres spread over the whole input
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.shapes) != 1 or not seen.of_rank(3):
         return "not one output [batch, cells, 5 + classes]"
@@ -31,7 +31,7 @@ def recognise(seen: Seen) -> Head | str:
         decoded = name in seen.arrays and _is_decoded(seen.arrays[name])
     how = "decoded in the graph" if decoded else "strides 8, 16, 32"
     read = partial(_candidates, name=name, decoded=decoded)
-    return Head(f"{name} {list(shape)}, {counted(shape[2] - 5)}, {how}", IOU, read, shape[2] - 5)
+    return RecognizedHead(f"{name} {list(shape)}, {counted(shape[2] - 5)}, {how}", IOU, read, shape[2] - 5)
 
 
 def _is_decoded(output: Array) -> bool:

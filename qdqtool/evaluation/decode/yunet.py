@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, map_size
-from qdqtool.evaluation.decode.head import Candidates, Head, Seen, Size, corners
+from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, corners
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.45
 Levels = tuple[tuple[str, str, str], ...]
 
 
-def recognise(seen: Seen) -> Head | str:
+def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     levels = []
     for stride in STRIDES:
@@ -31,7 +31,7 @@ def recognise(seen: Seen) -> Head | str:
             return f"no outputs [batch, cells, 1] twice and [batch, cells, 4] for stride {stride}"
         levels.append((ones[0], ones[1], fours[0]))
     told = f"{levels[0][0]}, {levels[0][1]}, {levels[0][2]} and those of the strides 16 and 32, faces"
-    return Head(told, IOU, partial(_candidates, levels=tuple(levels)), 1)
+    return RecognizedHead(told, IOU, partial(_candidates, levels=tuple(levels)), 1)
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, levels: Levels) -> Candidates:

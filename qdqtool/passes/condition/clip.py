@@ -31,7 +31,7 @@ def clip_weights(view: GraphView, shares: Mapping[str, Float64]) -> int:
     constants = Constants(editor)
     cut = 0
     for key, share in shares.items():
-        node = view.producer[key]
+        node = view.producers[key]
         index = weight_index(view, node)
         assert index is not None
         weight = constants.read(node, index)

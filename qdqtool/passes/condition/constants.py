@@ -77,7 +77,7 @@ class Constants:
         self._uses[name] -= 1
         if self._uses[name]:
             return
-        maker = self.editor.view.producer.get(name)
+        maker = self.editor.view.producers.get(name)
         if maker is None:
             self.editor.drop_initializers([name])
             self.editor.drop_inputs([name])

@@ -24,7 +24,7 @@ def bias_site(view: GraphView, node: Node) -> tuple[Node, int] | None:
     """
     if node.op != "MatMul":
         return (node, 2) if has_plain_bias(view, node) else None
-    uses = view.readers(node.outputs[0])
+    uses = view.consumers(node.outputs[0])
     if len(uses) != 1 or uses[0].node.op != "Add" or view.is_output(node.outputs[0]):
         return None
     side = constant_side(view, uses[0].node)
@@ -50,7 +50,7 @@ def correct_biases(view: GraphView, additions: Mapping[str, Float64]) -> list[st
     constants = Constants(editor)
     fresh: list[str] = []
     for key, addition in additions.items():
-        node = view.producer[key]
+        node = view.producers[key]
         site = bias_site(view, node)
         assert site is not None
         owner, index = site

@@ -90,7 +90,7 @@ def _divide_makers(view: GraphView, constants: Constants, nodes: Mapping[str, No
 
 def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
     """A Mul behind the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
-    maker = editor.view.producer.get(one.tensor)
+    maker = editor.view.producers.get(one.tensor)
     shape = [1] * one.rank
     shape[one.axis] = one.factors.size
     with np.errstate(divide="raise"):

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.training.losses.distill_targets import Kind, kind_term
+from qdqtool.training.losses.distill_targets import TargetKind, kind_term
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec, label_term
-from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.nodes import Nodes, LossValue
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.losses.script import Weighted, script_terms
 from qdqtool.training.losses.targets import Targets, bound_term, match_term
@@ -55,7 +55,7 @@ def append_losses(
     options: LossOptions,
     teacher: Teacher | None,
     shapes: Mapping[str, tuple[int, ...]],
-    kinds: Sequence[Kind] = (),
+    kinds: Sequence[TargetKind] = (),
 ) -> LossGraph:
     """Write every term that is asked for behind a forward graph; afterwards the teacher gives what they want.
 
@@ -93,15 +93,15 @@ def append_losses(
 
 
 def _match_terms(
-    nodes: Nodes, targets: Targets, points: Sequence[str] | Mapping[str, float], kinds: Sequence[Kind], weight: float
+    nodes: Nodes, targets: Targets, points: Sequence[str] | Mapping[str, float], kinds: Sequence[TargetKind], weight: float
 ) -> list[Weighted]:
     """The label-free terms, which share one weight."""
     if not weight >= 0 or not np.isfinite(weight):
-        raise QdqError(f"--match {weight:g}", "is not 0 or above", "give a weight, or leave it out")
+        raise QdqError(f"--distill-weight {weight:g}", "is not 0 or above", "give a weight, or leave it out")
     if not weight:
         return []
     if not points and not kinds:
-        raise QdqError("--match", "student and teacher share no tensor to match", "give labels, --bind or --loss")
+        raise QdqError("--distill-weight", "student and teacher share no tensor to match", "give labels, --distill or --loss")
     ends = {kind.name: kind for kind in kinds}
     names = [name for name in points if name not in ends]
     if targets.teacher is not None:
@@ -115,13 +115,13 @@ def _match_terms(
 
 def _check_trained(weighted: Sequence[Weighted]) -> None:
     if not weighted:
-        raise QdqError("loss", "there is nothing to minimise", "leave out --match 0, or give --label, --bind or --loss")
+        raise QdqError("loss", "there is nothing to minimise", "leave out --distill-weight 0, or give --label, --distill or --loss")
     for name, value, _ in weighted:
         if not value.trained:
             raise QdqError(name, "no gradient runs from this term to the model", "name a tensor that weights act on")
 
 
-def _total(nodes: Nodes, weighted: Sequence[Weighted]) -> Value:
+def _total(nodes: Nodes, weighted: Sequence[Weighted]) -> LossValue:
     """The weighted sum of scalars, by few nodes whatever their number."""
     row = nodes.op("Concat", *(value.unsqueeze(0) for _, value, _ in weighted), axis=0)
     return (row * nodes.constant(np.array([weight for _, _, weight in weighted], np.float32))).sum()

@@ -20,7 +20,7 @@ from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.rulebook import load_rules
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.nodes import Nodes, LossValue
 from qdqtool.training.losses.targets import Targets
 
 Behind = Literal["sigmoid", "softmax", "values"]
@@ -30,7 +30,7 @@ _ACTIVATIONS: Mapping[str, Behind] = {"Sigmoid": "sigmoid", "Softmax": "softmax"
 
 
 @dataclass(frozen=True)
-class End:
+class DistillTarget:
     """One tensor that is held against the teacher's.
 
     Attributes:
@@ -47,7 +47,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TargetKind:
     """Ends of one kind: those of all levels of a pyramid. They are one term.
 
     Attributes:
@@ -56,12 +56,12 @@ class Kind:
     """
 
     name: str
-    ends: tuple[End, ...]
+    ends: tuple[DistillTarget, ...]
 
 
 def find_kinds(
     quantised: onnx.ModelProto, folder: Path | None, known: Collection[str], shapes: Shapes
-) -> tuple[tuple[Kind, ...], frozenset[str]]:
+) -> tuple[tuple[TargetKind, ...], frozenset[str]]:
     """Every kind of end, and the graph outputs whose error they are.
 
     Args:
@@ -71,22 +71,22 @@ def find_kinds(
         shapes: tensor -> shape, the student's.
     """
     view = GraphView(quantised.graph, folder)
-    ends: dict[tuple[str, Behind], End] = {}
+    ends: dict[tuple[str, Behind], DistillTarget] = {}
     covered: set[str] = set()
     for head in find_heads(view, load_rules("gpu").heads):
         found = [end for end in _ends_of(view, head, shapes) if end.tensor in known]
         ends.update(((end.tensor, end.form), end) for end in found)
         covered.update(head.outputs if found else ())
     beside = _beside(ends.values(), shapes)
-    kinds: dict[str, list[End]] = {}
+    kinds: dict[str, list[DistillTarget]] = {}
     for end in ends.values():
         name = f"{end.form} {shapes[end.tensor][end.axis]}"
         kinds.setdefault(name, []).append(replace(end, beside=beside.get(end.tensor, ())))
     outputs = {value.name for value in quantised.graph.output}
-    return tuple(Kind(name, tuple(members)) for name, members in kinds.items()), frozenset(covered & outputs)
+    return tuple(TargetKind(name, tuple(members)) for name, members in kinds.items()), frozenset(covered & outputs)
 
 
-def kind_term(nodes: Nodes, targets: Targets, kind: Kind) -> Value:
+def kind_term(nodes: Nodes, targets: Targets, kind: TargetKind) -> LossValue:
     """The divergence, or the square error, of all ends of a kind, summed over places as they count."""
     parts = [_end_term(nodes, targets, end) for end in kind.ends]
     total = parts[0]
@@ -95,8 +95,8 @@ def kind_term(nodes: Nodes, targets: Targets, kind: Kind) -> Value:
     return total
 
 
-def _end_term(nodes: Nodes, targets: Targets, end: End) -> Value:
-    where = f"--match {end.tensor}"
+def _end_term(nodes: Nodes, targets: Targets, end: DistillTarget) -> LossValue:
+    where = f"--distill-weight {end.tensor}"
     s, t = nodes.tensor(end.tensor, where), targets.value(end.tensor, where)
     if end.form == "sigmoid":
         each = terms.bernoulli_divergence(s, t)
@@ -110,7 +110,7 @@ def _end_term(nodes: Nodes, targets: Targets, end: End) -> Value:
     return each.sum()
 
 
-def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[End]:
+def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[DistillTarget]:
     """Logits where a head gives scores, else what it gives."""
     made = list(_activations(view, head.key)) if head.label != "regression" else []
     for node in made:
@@ -119,19 +119,19 @@ def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[End]:
             rank = len(shapes[tensor])
             last: Any = attribute(node, "axis", -1)
             axis = int(last) % rank if form == "softmax" else _channels(rank)
-            yield End(tensor, form, axis)
+            yield DistillTarget(tensor, form, axis)
     if not made and len(shapes.get(head.key, ())) > 1:
         rank = len(shapes[head.key])
         if head.label == "score" and rank == 2:  # a classifier's logits, which are outputs themselves
-            yield End(head.key, "softmax", _channels(rank))
-        yield End(head.key, "values", _channels(rank))
+            yield DistillTarget(head.key, "softmax", _channels(rank))
+        yield DistillTarget(head.key, "values", _channels(rank))
 
 
 def _activations(view: GraphView, start: str) -> Iterator[Node]:
     """The first operators on every way from a head that make probabilities; no way goes through another weight."""
     stack, seen = [start], {start}
     while stack:
-        for use in view.readers(stack.pop()):
+        for use in view.consumers(stack.pop()):
             node = use.node
             if node.op in _ACTIVATIONS:
                 yield node
@@ -146,9 +146,9 @@ def _channels(rank: int) -> int:
     return 2 if rank == 3 else 1
 
 
-def _beside(ends: Collection[End], shapes: Shapes) -> dict[str, tuple[str, ...]]:
+def _beside(ends: Collection[DistillTarget], shapes: Shapes) -> dict[str, tuple[str, ...]]:
     """End -> logits of sigmoids for the same places, one of each other kind; none where two of a kind could be it."""
-    places: dict[tuple[int, ...], list[End]] = {}
+    places: dict[tuple[int, ...], list[DistillTarget]] = {}
     for end in ends:
         places.setdefault(_place(end, shapes), []).append(end)
     found = {}
@@ -162,7 +162,7 @@ def _beside(ends: Collection[End], shapes: Shapes) -> dict[str, tuple[str, ...]]
     return found
 
 
-def _place(end: End, shapes: Shapes) -> tuple[int, ...]:
+def _place(end: DistillTarget, shapes: Shapes) -> tuple[int, ...]:
     """What two tensors for the same places have in common: all sizes but the channels', and where those lie."""
     shape: Sequence[int] = shapes[end.tensor]
     sizes = tuple(size for axis, size in enumerate(shape) if axis != end.axis)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.nodes import Nodes, LossValue
 from qdqtool.training.losses.options import Label, nearest
 
 Array = npt.NDArray[Any]
@@ -59,9 +59,9 @@ class LabelInputs:
     def __init__(self, nodes: Nodes) -> None:
         self.specs: dict[str, LabelSpec] = {}
         self._nodes = nodes
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, LossValue] = {}
 
-    def value(self, spec: LabelSpec) -> Value:
+    def value(self, spec: LabelSpec) -> LossValue:
         """The graph input of an array.
 
         Raises:
@@ -87,7 +87,7 @@ def _narrower(one: LabelSpec, other: LabelSpec) -> LabelSpec:
     return replace(one, lowest=max(lows, default=None), highest=min(highs, default=None))
 
 
-def label_term(nodes: Nodes, inputs: LabelInputs, label: Label) -> Value:
+def label_term(nodes: Nodes, inputs: LabelInputs, label: Label) -> LossValue:
     """The term of one `--label`.
 
     Raises:
@@ -150,16 +150,16 @@ def _shape_hint(spec: LabelSpec) -> str:
 # ---------------------------------------------------------------------- kinds
 
 
-def _plain(formula: Callable[[Value, Value], Value], highest: float | None = None) -> Callable[..., Value]:
+def _plain(formula: Callable[[LossValue, LossValue], LossValue], highest: float | None = None) -> Callable[..., LossValue]:
     """A term whose targets have the output's shape."""
 
-    def term(s: Value, inputs: LabelInputs, label: Label, where: str) -> Value:
+    def term(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
         return formula(s, inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where, None, highest)))
 
     return term
 
 
-def _classes(s: Value, inputs: LabelInputs, label: Label, where: str) -> tuple[Value, int]:
+def _classes(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> tuple[LossValue, int]:
     """The class numbers of an output, and its class axis."""
     axis = terms.axis_of(s, label.numbers, where)
     shape = s.shape[:axis] + s.shape[axis + 1 :]
@@ -167,27 +167,27 @@ def _classes(s: Value, inputs: LabelInputs, label: Label, where: str) -> tuple[V
     return inputs.value(LabelSpec(label.array, shape, TensorProto.INT64, where, None, highest)), axis
 
 
-def _cross_entropy(s: Value, inputs: LabelInputs, label: Label, where: str) -> Value:
+def _cross_entropy(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     numbers, axis = _classes(s, inputs, label, where)
     return terms.cross_entropy(s, numbers, axis)
 
 
-def _focal(s: Value, inputs: LabelInputs, label: Label, where: str) -> Value:
+def _focal(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     numbers, axis = _classes(s, inputs, label, where)
     return terms.softmax_focal(s, numbers, axis, **_without_axis(label.numbers))
 
 
-def _sigmoid_focal(s: Value, inputs: LabelInputs, label: Label, where: str) -> Value:
+def _sigmoid_focal(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     y = inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where, None, 1.0))
     return terms.sigmoid_focal(s, y, **label.numbers)
 
 
-def _smooth_l1(s: Value, inputs: LabelInputs, label: Label, where: str) -> Value:
+def _smooth_l1(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     t = inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where))
     return terms.smooth_l1(s, t, label.numbers.get("beta", 1.0))
 
 
-def _smooth_l1_mask(s: Value, inputs: LabelInputs, label: Label, where: str) -> Value:
+def _smooth_l1_mask(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     if s.rank < 2:
         raise QdqError(where, f"{s.name} of shape {list(s.shape)} has no anchors to mask", "use smooth-l1")
     t = inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where))
@@ -199,7 +199,7 @@ def _without_axis(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if name != "axis"}
 
 
-_TERMS: Mapping[str, Callable[..., Value]] = {
+_TERMS: Mapping[str, Callable[..., LossValue]] = {
     "ce": _cross_entropy,
     "focal": _focal,
     "sigmoid-focal": _sigmoid_focal,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes of a loss, written behind a forward graph: each is checked when it is made, for shapes and for a gradient.
 
-Arithmetic on a `Value` writes nodes, so that a formula in `terms.py` or in a user's script reads as one.
+Arithmetic on a `LossValue` writes nodes, so that a formula in `terms.py` or in a user's script reads as one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SMALL = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class LossValue:
     """One tensor of a graph under construction.
 
     Attributes:
@@ -68,56 +68,56 @@ class Value:
         """How many elements."""
         return math.prod(self.shape)
 
-    def __add__(self, other: Value | npt.ArrayLike) -> Value:
+    def __add__(self, other: LossValue | npt.ArrayLike) -> LossValue:
         return self.nodes.op("Add", self, other)
 
-    def __radd__(self, other: npt.ArrayLike) -> Value:
+    def __radd__(self, other: npt.ArrayLike) -> LossValue:
         return self.nodes.op("Add", other, self)
 
-    def __sub__(self, other: Value | npt.ArrayLike) -> Value:
+    def __sub__(self, other: LossValue | npt.ArrayLike) -> LossValue:
         return self.nodes.op("Sub", self, other)
 
-    def __rsub__(self, other: npt.ArrayLike) -> Value:
+    def __rsub__(self, other: npt.ArrayLike) -> LossValue:
         return self.nodes.op("Sub", other, self)
 
-    def __mul__(self, other: Value | npt.ArrayLike) -> Value:
+    def __mul__(self, other: LossValue | npt.ArrayLike) -> LossValue:
         return self.nodes.op("Mul", self, other)
 
-    def __rmul__(self, other: npt.ArrayLike) -> Value:
+    def __rmul__(self, other: npt.ArrayLike) -> LossValue:
         return self.nodes.op("Mul", other, self)
 
-    def __truediv__(self, other: Value | npt.ArrayLike) -> Value:
+    def __truediv__(self, other: LossValue | npt.ArrayLike) -> LossValue:
         return self.nodes.op("Div", self, other)
 
-    def __rtruediv__(self, other: npt.ArrayLike) -> Value:
+    def __rtruediv__(self, other: npt.ArrayLike) -> LossValue:
         return self.nodes.op("Div", other, self)
 
-    def __neg__(self) -> Value:
+    def __neg__(self) -> LossValue:
         return self.nodes.op("Neg", self)
 
-    def sum(self) -> Value:
+    def sum(self) -> LossValue:
         """The sum of all elements, a scalar."""
         return self.nodes.op("ReduceSum", self, keepdims=0)
 
-    def mean(self) -> Value:
+    def mean(self) -> LossValue:
         """The mean of all elements, a scalar."""
         return self.nodes.op("ReduceMean", self, keepdims=0)
 
-    def sum_over(self, axis: int) -> Value:
+    def sum_over(self, axis: int) -> LossValue:
         """The sum along one axis, which goes."""
         return self.nodes.op("ReduceSum", self, self.nodes.constant(np.array([axis], np.int64)), keepdims=0)
 
-    def max_over(self, axis: int) -> Value:
+    def max_over(self, axis: int) -> LossValue:
         """The largest along one axis, which stays with size 1."""
         if self.nodes.opset < 18:
             return self.nodes.op("ReduceMax", self, axes=[axis], keepdims=1)
         return self.nodes.op("ReduceMax", self, self.nodes.constant(np.array([axis], np.int64)), keepdims=1)
 
-    def unsqueeze(self, axis: int) -> Value:
+    def unsqueeze(self, axis: int) -> LossValue:
         """With an axis of size 1 put in."""
         return self.nodes.op("Unsqueeze", self, self.nodes.constant(np.array([axis], np.int64)))
 
-    def as_float(self) -> Value:
+    def as_float(self) -> LossValue:
         """As float32."""
         return self.nodes.op("Cast", self, to=TensorProto.FLOAT)
 
@@ -150,11 +150,11 @@ class Nodes:
         self._made = {name for node in proto.graph.node for name in node.output if name}
         self._names = {*self._fixed, *self._given, *self._made, *(node.name for node in proto.graph.node)}
         self._small: dict[str, onnx.TensorProto] = {}
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], LossValue] = {}
 
     # ------------------------------------------------------------------ what is there
 
-    def tensor(self, name: str, where: object) -> Value:
+    def tensor(self, name: str, where: object) -> LossValue:
         """A tensor of the forward graph.
 
         Raises:
@@ -165,7 +165,7 @@ class Nodes:
             raise QdqError(where, f"the model has no tensor {name}{guess}", "run qdqtool show for the names")
         elem_type = self._fixed.get(name) or self._types.get(name) or TensorProto.FLOAT
         trained = name not in self._given and elem_type == TensorProto.FLOAT
-        return Value(name, tuple(self._shapes[name]), elem_type, trained, self)
+        return LossValue(name, tuple(self._shapes[name]), elem_type, trained, self)
 
     def has(self, name: str) -> bool:
         """Whether the forward graph has a tensor of this name."""
@@ -173,7 +173,7 @@ class Nodes:
 
     # ------------------------------------------------------------------ what is new
 
-    def constant(self, array: npt.NDArray[Any], base: str = "loss/constant") -> Value:
+    def constant(self, array: npt.NDArray[Any], base: str = "loss/constant") -> LossValue:
         """A constant; float64 becomes float32, and int of any width int64."""
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
         key = (array.dtype.str, array.shape, array.tobytes())
@@ -183,21 +183,21 @@ class Nodes:
         self.graph.initializer.append(tensor)
         if array.size <= _SMALL:
             self._small[tensor.name] = tensor
-        self._constants[key] = Value(tensor.name, array.shape, tensor.data_type, False, self)
+        self._constants[key] = LossValue(tensor.name, array.shape, tensor.data_type, False, self)
         return self._constants[key]
 
-    def parameter(self, array: npt.NDArray[np.float32], base: str) -> Value:
+    def parameter(self, array: npt.NDArray[np.float32], base: str) -> LossValue:
         """An initialiser that is trained with the weights and not exported."""
         tensor = numpy_helper.from_array(np.ascontiguousarray(array, np.float32), self._free(base))
         self.graph.initializer.append(tensor)
         self.parameters.append(tensor.name)
-        return Value(tensor.name, array.shape, tensor.data_type, True, self)
+        return LossValue(tensor.name, array.shape, tensor.data_type, True, self)
 
-    def input(self, name: str, shape: Sequence[int], elem_type: int = TensorProto.FLOAT) -> Value:
+    def input(self, name: str, shape: Sequence[int], elem_type: int = TensorProto.FLOAT) -> LossValue:
         """A further input of the graph; the name is free or `free_name` gave it."""
         self._names.add(name)
         self.graph.input.append(helper.make_tensor_value_info(name, elem_type, list(shape)))
-        return Value(name, tuple(shape), elem_type, False, self)
+        return LossValue(name, tuple(shape), elem_type, False, self)
 
     def is_free(self, name: str) -> bool:
         """Whether nothing in the graph has this name."""
@@ -207,7 +207,7 @@ class Nodes:
         """`base`, or `base` with the first free number behind it; taken from now on."""
         return self._free(base)
 
-    def op(self, op_type: str, *inputs: Value | npt.ArrayLike, **attributes: Any) -> Value:
+    def op(self, op_type: str, *inputs: LossValue | npt.ArrayLike, **attributes: Any) -> LossValue:
         """One node of the default domain; arrays become constants, numbers such of the other inputs' type.
 
         Raises:
@@ -228,9 +228,9 @@ class Nodes:
         shape, elem_type = self._inferred(node, values)
         self.graph.node.append(node)
         passes = trained and op_type not in STOPS and elem_type == TensorProto.FLOAT
-        return Value(output, shape, elem_type, passes, self)
+        return LossValue(output, shape, elem_type, passes, self)
 
-    def named(self, value: Value, base: str) -> str:
+    def named(self, value: LossValue, base: str) -> str:
         """The scalar under a name that tells what it is, as a graph output."""
         name = self._free(base)
         self.graph.node.append(helper.make_node("Identity", [value.name], [name], name))
@@ -239,19 +239,19 @@ class Nodes:
 
     # ------------------------------------------------------------------ how
 
-    def _values(self, op_type: str, inputs: Sequence[Value | npt.ArrayLike]) -> list[Value]:
+    def _values(self, op_type: str, inputs: Sequence[LossValue | npt.ArrayLike]) -> list[LossValue]:
         """The inputs, arrays and numbers as constants; numbers and terms of arithmetic take the others' type."""
-        floats = all(one.elem_type == TensorProto.FLOAT for one in inputs if isinstance(one, Value))
+        floats = all(one.elem_type == TensorProto.FLOAT for one in inputs if isinstance(one, LossValue))
         values = []
         for one in inputs:
-            if not isinstance(one, Value):
+            if not isinstance(one, LossValue):
                 array = np.asarray(one)
                 adapts = array.ndim == 0 or op_type in _ARITHMETIC
                 one = self.constant(array.astype(np.float32 if floats else np.int64) if adapts else array)
             values.append(one)
         return values
 
-    def _inferred(self, node: onnx.NodeProto, values: Sequence[Value]) -> tuple[tuple[int, ...], int]:
+    def _inferred(self, node: onnx.NodeProto, values: Sequence[LossValue]) -> tuple[tuple[int, ...], int]:
         """Shape and element type of a node's output, by ONNX's own shape inference."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self.opset, "")
@@ -285,7 +285,7 @@ class Nodes:
         return name
 
 
-def _check_operands(op_type: str, values: Sequence[Value]) -> None:
+def _check_operands(op_type: str, values: Sequence[LossValue]) -> None:
     """Say in our words what goes wrong most often."""
     told = " and ".join(f"{value.name} {list(value.shape)}" for value in values)
     if len({value.elem_type for value in values}) > 1:

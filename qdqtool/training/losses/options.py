@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asks to be minimised: `--label`, `--bind`, `--loss`, `--match` as values. No graph is read here."""
+"""What the user asks to be minimised: `--label`, `--distill`, `--loss`, `--distill-weight` as values. No graph is read here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
 """Kinds of `--label` and the names of the numbers that may stand behind their `=`, in order."""
 
 BIND_KINDS: Mapping[str, tuple[str, ...]] = {"L1": (), "L2": (), "KL": ("temperature", "axis"), "COS": ("axis",)}
-"""The same of `--bind`; L1, L2 and KL are TAO's criteria."""
+"""The same of `--distill`; L1, L2 and KL are TAO's criteria."""
 
 _LABEL_FORM = "write OUTPUT:KIND[:WEIGHT[:INPUT]]"
 _BIND_FORM = "write STUDENT:TEACHER:KIND[:WEIGHT]"
@@ -125,7 +125,7 @@ def parse_binding(text: str) -> Binding:
     Raises:
         QdqError: no known kind, no two names, or a weight or number that is none.
     """
-    where = f"--bind {text}"
+    where = f"--distill {text}"
     words = text.split(":")
     at = _place_of_kind(where, words, BIND_KINDS, _BIND_FORM)
     if at < 2 or len(words) > at + 2:

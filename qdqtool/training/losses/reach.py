@@ -9,7 +9,7 @@ import onnx
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.non_differentiable import STOPS
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
 # Inputs other than the first say where or how much: sizes, places, axes. Their values carry no gradient.
@@ -56,7 +56,7 @@ def _gradient_inputs(node: onnx.NodeProto) -> Sequence[str]:
     """The inputs of a node that its output's gradient goes on to."""
     inputs = list(node.input)
     if node.domain == PAIR_DOMAIN:
-        pair = Pair.parse(node.op_type)
+        pair = PairFunction.parse(node.op_type)
         return inputs[:2] if pair is not None and pair.learned else inputs[:1]
     if node.domain not in ("", "ai.onnx"):
         return inputs

@@ -14,13 +14,13 @@ from qdqtool.data.polygraphy_loader import load_script, split_script
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec
-from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.nodes import Nodes, LossValue
 from qdqtool.training.losses.targets import Targets
 
 _FUNCTION = "loss"
 _WANTED = "return a scalar, or {name: scalar} or {name: (scalar, weight)}"
 
-Weighted = tuple[str, Value, float]
+Weighted = tuple[str, LossValue, float]
 
 
 class LossBuilder:
@@ -30,7 +30,7 @@ class LossBuilder:
     `.as_float()`; arrays and numbers beside them become constants.
 
     Attributes:
-        terms: the formulas of `--label` and `--bind` as functions (`terms.cross_entropy(x, y, axis)`, ...).
+        terms: the formulas of `--label` and `--distill` as functions (`terms.cross_entropy(x, y, axis)`, ...).
     """
 
     terms = terms
@@ -39,25 +39,25 @@ class LossBuilder:
         """Build on a graph; `where` is the script, for messages."""
         self._nodes, self._targets, self._inputs, self._where = nodes, targets, inputs, where
 
-    def tensor(self, name: str) -> Value:
+    def tensor(self, name: str) -> LossValue:
         """A tensor of the model that is trained: an output, or any tensor inside."""
         return self._nodes.tensor(name, self._where)
 
-    def teacher(self, name: str) -> Value:
+    def teacher(self, name: str) -> LossValue:
         """A tensor of the teacher."""
         return self._targets.value(name, self._where)
 
-    def label(self, name: str, shape: Sequence[int], *, integers: bool = False) -> Value:
+    def label(self, name: str, shape: Sequence[int], *, integers: bool = False) -> LossValue:
         """An array that the data hold, float32 or int64, batch axis first."""
         elem_type = TensorProto.INT64 if integers else TensorProto.FLOAT
         spec = LabelSpec(name, tuple(int(size) for size in shape), elem_type, f"--loss {self._where}")
         return self._inputs.value(spec)
 
-    def constant(self, value: npt.ArrayLike) -> Value:
+    def constant(self, value: npt.ArrayLike) -> LossValue:
         """A constant array: float32, or int64 where it holds integers."""
         return self._nodes.constant(np.asarray(value))
 
-    def op(self, op_type: str, *inputs: Value | npt.ArrayLike, **attributes: Any) -> Value:
+    def op(self, op_type: str, *inputs: LossValue | npt.ArrayLike, **attributes: Any) -> LossValue:
         """One ONNX operator of the default domain, by its first output."""
         return self._nodes.op(op_type, *inputs, **attributes)
 
@@ -98,7 +98,7 @@ def script_terms(text: str, nodes: Nodes, targets: Targets, inputs: LabelInputs)
 
 def _checked(path: object, name: str, answer: Any) -> Weighted:
     value, weight = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, 1.0)
-    if not isinstance(value, Value) or not isinstance(weight, int | float) or not np.isfinite(weight):
+    if not isinstance(value, LossValue) or not isinstance(weight, int | float) or not np.isfinite(weight):
         raise QdqError(path, f"gives a {type(answer).__name__} for the term {name}", _WANTED)
     if value.shape or value.elem_type != TensorProto.FLOAT:
         reason = f"gives a tensor of shape {list(value.shape)} for the term {name}, not a float32 scalar"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.nodes import Nodes, LossValue
 from qdqtool.training.losses.options import Binding
 from qdqtool.training.losses.teacher import Teacher
 
@@ -28,9 +28,9 @@ class Targets:
         self.inputs: dict[str, str] = {}
         self.teacher = teacher
         self._nodes = nodes
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, LossValue] = {}
 
-    def value(self, name: str, where: object) -> Value:
+    def value(self, name: str, where: object) -> LossValue:
         """The graph input that takes a tensor of the teacher.
 
         Raises:
@@ -45,13 +45,13 @@ class Targets:
         return self._values[name]
 
 
-def match_term(nodes: Nodes, targets: Targets, tensor: str) -> Value:
+def match_term(nodes: Nodes, targets: Targets, tensor: str) -> LossValue:
     """The normalised error of a tensor against the teacher's of the same name.
 
     Raises:
         QdqError: it is missing on a side, or the shapes differ.
     """
-    where = f"--match {tensor}"
+    where = f"--distill-weight {tensor}"
     s, t = nodes.tensor(tensor, where), targets.value(tensor, where)
     if s.shape != t.shape:
         reason = f"the student's is {list(s.shape)}, the teacher's {list(t.shape)}"
@@ -59,13 +59,13 @@ def match_term(nodes: Nodes, targets: Targets, tensor: str) -> Value:
     return terms.normalised_error(s, t)
 
 
-def bound_term(nodes: Nodes, targets: Targets, binding: Binding, random: np.random.Generator) -> Value:
-    """The term of one `--bind`; where channels alone differ, a 1x1 projection that is trained brings them together.
+def bound_term(nodes: Nodes, targets: Targets, binding: Binding, random: np.random.Generator) -> LossValue:
+    """The term of one `--distill`; where channels alone differ, a 1x1 projection that is trained brings them together.
 
     Raises:
         QdqError: a tensor is missing on its side (with the nearest name), or the shapes do not go together.
     """
-    where = f"--bind {binding.pair}:{binding.kind}"
+    where = f"--distill {binding.pair}:{binding.kind}"
     student, wanted = split_pair(binding.pair, nodes, targets, where)
     s, t = nodes.tensor(student, where), targets.value(wanted, where)
     axis = terms.axis_of(s, binding.numbers, where) if s.rank > 1 or binding.kind in ("KL", "COS") else 0
@@ -100,7 +100,7 @@ def split_pair(pair: str, nodes: Nodes, targets: Targets, where: str) -> tuple[s
     raise QdqError(where, "neither side is a tensor of its model", "run qdqtool show for the names")
 
 
-def _check_projectable(s: Value, t: Value, axis: int, binding: Binding, where: str) -> None:
+def _check_projectable(s: LossValue, t: LossValue, axis: int, binding: Binding, where: str) -> None:
     told = f"the student's {list(s.shape)} and the teacher's {list(t.shape)}"
     if s.rank != t.rank or s.rank < 2:
         raise QdqError(where, f"{told} have different ranks or no channels", "bind tensors of the same layout")
@@ -111,7 +111,7 @@ def _check_projectable(s: Value, t: Value, axis: int, binding: Binding, where: s
         raise QdqError(where, f"{told} have different numbers of classes", "use L2 or COS, which project")
 
 
-def project(s: Value, channels: int, axis: int, random: np.random.Generator) -> Value:
+def project(s: LossValue, channels: int, axis: int, random: np.random.Generator) -> LossValue:
     """A linear map of the channels, the same at every position: weights N(0, 1 / channels of s), bias 0."""
     nodes, own = s.nodes, s.shape[axis]
     base = f"projection/{s.name}"

@@ -100,7 +100,7 @@ class Teacher:
         self._part = runnable_part(proto, self._view, self._runtime)
         self._inputs = inputs_of(proto.graph)
         self._sources = self._paired(tuple(batch))
-        self.names = frozenset(self._view.producer) - self._part.behind.keys()
+        self.names = frozenset(self._view.producers) - self._part.behind.keys()
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._wanted: tuple[str, ...] = ()
         self._session: Any = None

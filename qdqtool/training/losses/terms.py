@@ -12,30 +12,30 @@ from collections.abc import Mapping
 import numpy as np
 
 from qdqtool.errors import QdqError
-from qdqtool.training.losses.nodes import Value
+from qdqtool.training.losses.nodes import LossValue
 
 _FLOOR = 1e-6  # mean square below which a teacher's tensor counts as silent: an error there is not blown up further
 
 
-def normalised_error(s: Value, t: Value) -> Value:
+def normalised_error(s: LossValue, t: LossValue) -> LossValue:
     """sum((s - t)^2) / (sum(t^2) + eps), eps = 1e-6 per element: the error's power over the teacher's."""
     difference = s - t
     power = s.nodes.op("ReduceSumSquare", t, keepdims=0)  # one pass; no gradient is asked of it
     return (difference * difference).sum() / (power + _FLOOR * t.size)
 
 
-def mean_square(s: Value, t: Value) -> Value:
+def mean_square(s: LossValue, t: LossValue) -> LossValue:
     """mean((s - t)^2): MSE on labels, L2 in distillation."""
     difference = s - t
     return (difference * difference).mean()
 
 
-def mean_absolute(s: Value, t: Value) -> Value:
+def mean_absolute(s: LossValue, t: LossValue) -> LossValue:
     """mean(|s - t|)."""
     return s.nodes.op("Abs", s - t).mean()
 
 
-def smooth_l1(s: Value, t: Value, beta: float = 1.0, mask: Value | None = None) -> Value:
+def smooth_l1(s: LossValue, t: LossValue, beta: float = 1.0, mask: LossValue | None = None) -> LossValue:
     """d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, with d = s - t.
 
     With c = d clipped to [-beta, beta] both branches are c * (d - c / 2) / beta.
@@ -56,27 +56,27 @@ def smooth_l1(s: Value, t: Value, beta: float = 1.0, mask: Value | None = None) 
     return (each * mask.unsqueeze(-1)).sum() / nodes.op("Max", mask.sum(), 1.0)
 
 
-def softplus(x: Value) -> Value:
+def softplus(x: LossValue) -> LossValue:
     """log(1 + exp(x)) without overflow: (x + |x|) / 2 + log(1 + exp(-|x|)); its gradient at 0 is 1/2, as it should."""
     magnitude = x.nodes.op("Abs", x)
     tail = x.nodes.op("Log", x.nodes.op("Exp", -magnitude) + 1.0)
     return (x + magnitude) * 0.5 + tail
 
 
-def _counting(y: Value) -> tuple[Value, Value]:
+def _counting(y: LossValue) -> tuple[LossValue, LossValue]:
     """Targets with what is ignored (below 0) put to 0, and 1 where they count."""
     nodes = y.nodes
     counts = nodes.op("GreaterOrEqual", y, 0.0).as_float()
     return nodes.op("Max", y, 0.0), counts
 
 
-def binary_cross_entropy(x: Value, y: Value) -> Value:
+def binary_cross_entropy(x: LossValue, y: LossValue) -> LossValue:
     """mean(softplus(x) - x * y) over the targets that are not negative; x are logits, y lie in [0, 1]."""
     y, counts = _counting(y)
     return ((softplus(x) - x * y) * counts).sum() / x.nodes.op("Max", counts.sum(), 1.0)
 
 
-def sigmoid_focal(x: Value, y: Value, gamma: float = 2.0, alpha: float = 0.25) -> Value:
+def sigmoid_focal(x: LossValue, y: LossValue, gamma: float = 2.0, alpha: float = 0.25) -> LossValue:
     """Focal loss (Lin 2017) of logits with one sigmoid per class, as RetinaNet takes it.
 
     sum(a * (1 - p)^gamma * bce) / max(1, sum(y)), where p is the probability of what is true and a is alpha for
@@ -91,7 +91,7 @@ def sigmoid_focal(x: Value, y: Value, gamma: float = 2.0, alpha: float = 0.25) -
     return each.sum() / nodes.op("Max", y.sum(), 1.0)
 
 
-def one_hot(labels: Value, classes: int, axis: int) -> Value:
+def one_hot(labels: LossValue, classes: int, axis: int) -> LossValue:
     """1 at the class of each label along a new axis; all 0 for a negative label, which is thereby ignored."""
     nodes = labels.nodes
     shape = [1] * (labels.rank + 1)
@@ -100,7 +100,7 @@ def one_hot(labels: Value, classes: int, axis: int) -> Value:
     return nodes.op("Equal", labels.unsqueeze(axis), numbers).as_float()
 
 
-def cross_entropy(x: Value, labels: Value, axis: int) -> Value:
+def cross_entropy(x: LossValue, labels: LossValue, axis: int) -> LossValue:
     """mean(-log softmax(x)[label]) over the labels that are not negative; x are logits with classes on `axis`."""
     nodes = x.nodes
     hot = one_hot(labels, x.shape[axis], axis)
@@ -108,7 +108,7 @@ def cross_entropy(x: Value, labels: Value, axis: int) -> Value:
     return -(chosen / nodes.op("Max", hot.sum(), 1.0))
 
 
-def softmax_focal(x: Value, labels: Value, axis: int, gamma: float = 2.0, alpha: float = 0.25) -> Value:
+def softmax_focal(x: LossValue, labels: LossValue, axis: int, gamma: float = 2.0, alpha: float = 0.25) -> LossValue:
     """Focal loss of SSD's form: sum(-a * (1 - p)^gamma * log p) / max(1, anchors of a class above 0).
 
     Class 0 is background, with a = 1 - alpha; labels below 0 are ignored.
@@ -124,7 +124,7 @@ def softmax_focal(x: Value, labels: Value, axis: int, gamma: float = 2.0, alpha:
     return each.sum() / nodes.op("Max", objects.sum(), 1.0)
 
 
-def divergence(s: Value, t: Value, axis: int, temperature: float = 1.0) -> Value:
+def divergence(s: LossValue, t: LossValue, axis: int, temperature: float = 1.0) -> LossValue:
     """T^2 * mean over positions of sum(p * (log p - log q)), p = softmax(t / T), q = softmax(s / T) (Hinton 2015).
 
     T^2 keeps the gradient's size whatever T is.
@@ -133,31 +133,31 @@ def divergence(s: Value, t: Value, axis: int, temperature: float = 1.0) -> Value
     return each.sum() * (temperature**2 * s.shape[axis] / s.size)
 
 
-def bernoulli_divergence(s: Value, t: Value) -> Value:
+def bernoulli_divergence(s: LossValue, t: LossValue) -> LossValue:
     """KL(sigmoid(t) || sigmoid(s)) of every logit, of the shape of s."""
     p = t.nodes.op("Sigmoid", t)
     return softplus(s) - softplus(t) - p * (s - t)
 
 
-def categorical_divergence(s: Value, t: Value, axis: int) -> Value:
+def categorical_divergence(s: LossValue, t: LossValue, axis: int) -> LossValue:
     """KL(softmax(t) || softmax(s)) along the classes, its summands; of the shape of s."""
     nodes = s.nodes
     log_q, log_p = nodes.op("LogSoftmax", s, axis=axis), nodes.op("LogSoftmax", t, axis=axis)
     return nodes.op("Exp", log_p) * (log_p - log_q)
 
 
-def cosine(s: Value, t: Value, axis: int) -> Value:
+def cosine(s: LossValue, t: LossValue, axis: int) -> LossValue:
     """The mean over positions of 1 - <s, t> / (|s| |t|) along the channels."""
     lengths = _length(s, axis) * _length(t, axis)
     return 1.0 - ((s * t).sum_over(axis) / lengths).mean()
 
 
-def _length(x: Value, axis: int) -> Value:
+def _length(x: LossValue, axis: int) -> LossValue:
     """The length along an axis, 1e-3 at least, so that the gradient at a zero vector stays of a useful size."""
     return x.nodes.op("Sqrt", (x * x).sum_over(axis) + _FLOOR)
 
 
-def axis_of(s: Value, numbers: Mapping[str, float], where: object) -> int:
+def axis_of(s: LossValue, numbers: Mapping[str, float], where: object) -> int:
     """The axis of classes or channels: as given, else axis 1 of [N, C] and of pictures, the last of [N, anchors, C].
 
     Args:

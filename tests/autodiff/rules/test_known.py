@@ -6,16 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdqtool.autodiff.rules.known import Known
+from qdqtool.autodiff.rules.known import KnownValues
 from tests.graphs import model_of
 
 SHAPES = {"x": (2, 3, 4), "y": (2, 3, 4), "big": (300, 300)}
 
 
-def known(nodes: str, varying: frozenset[str] = frozenset()) -> Known:
+def known(nodes: str, varying: frozenset[str] = frozenset()) -> KnownValues:
     model = model_of(f"g (float[2,3,4] x) => (float y) <float[3] w> {{ {nodes} y = Mul(x, w) }}")
     shapes = SHAPES | {name: () for node in model.graph.node for name in node.output if name not in SHAPES}
-    return Known(model, shapes, varying)
+    return KnownValues(model, shapes, varying)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.autodiff.rules.tape import Tape, Value
+from qdqtool.autodiff.rules.tape import Tape, GraphValue
 from tests.autodiff.numeric import session_of
 
 A = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)
 MAP = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def evaluate(build: Callable[[Value], Value], array: np.ndarray, opset: int) -> tuple[np.ndarray, Value]:
+def evaluate(build: Callable[[GraphValue], GraphValue], array: np.ndarray, opset: int) -> tuple[np.ndarray, GraphValue]:
     tape = Tape(opset, ["x"])
-    result = build(Value("x", array.shape, TensorProto.FLOAT, tape))
+    result = build(GraphValue("x", array.shape, TensorProto.FLOAT, tape))
     tape.nodes.append(helper.make_node("Identity", [result.name], ["out"]))
     x, y = helper.make_tensor_value_info("x", 1, array.shape), helper.make_empty_tensor_value_info("out")
     graph = helper.make_graph(tape.nodes, "g", [x], [y], tape.initializers)
@@ -62,7 +62,7 @@ def evaluate(build: Callable[[Value], Value], array: np.ndarray, opset: int) -> 
         (lambda x: x.reshape((2, 1, 12)).expand((2, 3, 12)), np.repeat(A.reshape(2, 1, 12), 3, 1)),
     ],
 )
-def test_algebra(build: Callable[[Value], Value], expected: np.ndarray, opset: int) -> None:
+def test_algebra(build: Callable[[GraphValue], GraphValue], expected: np.ndarray, opset: int) -> None:
     found, value = evaluate(build, A, opset)
     assert found.shape == value.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -81,7 +81,7 @@ def test_spread_puts_zeros_between(axis: int, step: int) -> None:
 
 def test_the_same_node_is_written_once() -> None:
     tape = Tape(17, ["x"])
-    x = Value("x", (2,), TensorProto.FLOAT, tape)
+    x = GraphValue("x", (2,), TensorProto.FLOAT, tape)
     assert (x * 2).name == (x * 2).name
     assert (x * 2).name != (x * 3).name
     assert len(tape.nodes) == 2
@@ -90,8 +90,8 @@ def test_the_same_node_is_written_once() -> None:
 
 def test_constants_keep_the_type_beside_them() -> None:
     tape = Tape(17, ["x"])
-    assert Value("x", (2,), TensorProto.DOUBLE, tape).lift(1).kind == TensorProto.DOUBLE
-    assert Value("x", (2,), TensorProto.INT64, tape).lift(1).kind == TensorProto.INT64
+    assert GraphValue("x", (2,), TensorProto.DOUBLE, tape).lift(1).kind == TensorProto.DOUBLE
+    assert GraphValue("x", (2,), TensorProto.INT64, tape).lift(1).kind == TensorProto.INT64
 
 
 def test_names_are_fresh() -> None:

@@ -18,7 +18,7 @@ from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from tests.calibration.tensorrt.backend_subjects import INDEXED, NET, Batch, batches, model
-from tests.fake_tensorrt import Behaviour, Fake, installed
+from tests.fake_tensorrt import Behavior, Fake, installed
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -71,12 +71,12 @@ def test_ctrl_c_in_a_callback_is_raised_after_the_build(fake: Fake) -> None:
 
 
 def test_a_build_that_fails_because_of_a_batch_tells_of_the_batch() -> None:
-    with installed(V10, Behaviour(fails="Calibration failure occurred with no scaling factors detected.")):
+    with installed(V10, Behavior(fails="Calibration failure occurred with no scaling factors detected.")):
         refused("holds nothing for the input 'x'", data=[{"z": batches()[0]["x"]}])
 
 
 def test_a_build_that_fails_by_itself_tells_what_tensorrt_said() -> None:
-    with installed(V10, Behaviour(fails="Error Code 10: Could not find any implementation for node c1.")):
+    with installed(V10, Behavior(fails="Error Code 10: Could not find any implementation for node c1.")):
         refused("TensorRT builds nothing", "Could not find any implementation for node c1")
 
 
@@ -90,7 +90,7 @@ def test_a_network_that_asks_for_no_batch_is_an_error(fake: Fake, monkeypatch: p
 @pytest.mark.parametrize("swallows", [True, False])
 def test_the_bad_batch_is_named_with_its_shape(swallows: bool) -> None:
     data = [*small(), {"x": np.zeros((1, 4), np.float32)}]
-    with installed(V10, Behaviour(swallows=swallows)):
+    with installed(V10, Behavior(swallows=swallows)):
         refused("x: comes as [1, 4] in batch 3", "[2, 4]", text=OPEN.replace("N", "2"), data=data)
 
 
@@ -106,22 +106,22 @@ def test_a_cache_in_memory_is_never_given_and_always_asked_back(fake: Fake) -> N
 @pytest.mark.parametrize(
     ("behaviour", "parts"),
     [
-        (Behaviour(header="TRT-8601-EntropyCalibration2"), ("has the header TRT-8601", "TRT-101303-Entropy")),
-        (Behaviour(header="TRT-101303-MinMaxCalibration"), ("has the header TRT-101303-MinMax",)),
-        (Behaviour(header="garbage"), ("garbage", "is not the header of a calibration cache")),
-        (Behaviour(rename=lambda name: f"(Unnamed Layer* {name})"), ("names none of the 6 float tensors of net",)),
-        (Behaviour(rename=lambda name: f"{name}\n"), ("does not end in",)),
-        (Behaviour(writes_cache=False), ("TensorRT calibrated and wrote no cache",)),
+        (Behavior(header="TRT-8601-EntropyCalibration2"), ("has the header TRT-8601", "TRT-101303-Entropy")),
+        (Behavior(header="TRT-101303-MinMaxCalibration"), ("has the header TRT-101303-MinMax",)),
+        (Behavior(header="garbage"), ("garbage", "is not the header of a calibration cache")),
+        (Behavior(rename=lambda name: f"(Unnamed Layer* {name})"), ("names none of the 6 float tensors of net",)),
+        (Behavior(rename=lambda name: f"{name}\n"), ("does not end in",)),
+        (Behavior(writes_cache=False), ("TensorRT calibrated and wrote no cache",)),
     ],
     ids=["version", "algorithm", "header", "names", "line breaks", "nothing"],
 )
-def test_what_tensorrt_wrote_is_not_trusted_unseen(behaviour: Behaviour, parts: tuple[str, ...]) -> None:
+def test_what_tensorrt_wrote_is_not_trusted_unseen(behaviour: Behavior, parts: tuple[str, ...]) -> None:
     with installed(V10, behaviour):
         refused(*parts)
 
 
 def test_names_that_tensorrt_makes_up_stay_in_the_cache_alone() -> None:
-    with installed(V10, Behaviour(rename=lambda name: "(Unnamed Layer* 3) [Shuffle]_output" if name == "f" else name)):
+    with installed(V10, Behavior(rename=lambda name: "(Unnamed Layer* 3) [Shuffle]_output" if name == "f" else name)):
         found = TensorrtBackend().calibrate(request(), batches())
     assert "f" not in found.table and found.table.unscaled == {"f": "TensorRT gives it no scale"}
     assert found.cache is not None and "(Unnamed Layer* 3) [Shuffle]_output" in found.cache.entries
@@ -188,7 +188,7 @@ def test_a_model_that_the_parser_refuses_is_told_in_its_words(fake: Fake, tmp_pa
 
 
 def test_no_gpu_is_told_in_one_line() -> None:
-    with installed(V10, Behaviour(gpu=False)):
+    with installed(V10, Behavior(gpu=False)):
         refused("does not start a builder (CUDA initialization failure with error: 35)", "nvidia-smi")
 
 
@@ -227,7 +227,7 @@ def test_the_gpu_gets_int8_alone(fake: Fake) -> None:
 
 
 def test_the_dla_gets_its_device_type_and_the_flags_of_its_version() -> None:
-    with installed("10.3.0", Behaviour(dla_cores=2)) as fake:
+    with installed("10.3.0", Behavior(dla_cores=2)) as fake:
         TensorrtBackend(target="dla").calibrate(request(), batches())
     assert fake.config.default_device_type.name == "DLA" and fake.config.DLA_core == 0
     assert fake.config.flags == {"INT8", "FP16", "GPU_FALLBACK", "PREFER_PRECISION_CONSTRAINTS"}
@@ -325,7 +325,7 @@ def test_nothing_reaches_stdout_and_nothing_is_installed(
         ctypes.CDLL(None).puts(b"a library that prints")
         yield from batches()
 
-    with installed(V10, Behaviour(says="[I] [TRT] Calibrated batch 0 in 0.1 seconds.\n")):
+    with installed(V10, Behavior(says="[I] [TRT] Calibrated batch 0 in 0.1 seconds.\n")):
         TensorrtBackend().calibrate(request(), data())
     said = capfd.readouterr()
     assert said.out == "" and seen == [(False, "0")]

@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.auto_detect import FAMILIES, find_decoder
-from qdqtool.evaluation.decode.head import HeadDecoder, Seen
+from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs
 from qdqtool.evaluation.nms import Selection
 from tests.evaluation.decode import head_makers as make
 from tests.evaluation.decode.head_makers import Maker, boxes_in, check, identity
@@ -253,5 +253,5 @@ def test_nms_rows_beyond_the_number_are_no_boxes() -> None:
 
 
 def test_a_seen_output_is_listed_by_its_rank() -> None:
-    seen = Seen({"a": (1, 2), "b": (1, 2, 3)})
+    seen = HeadOutputs({"a": (1, 2), "b": (1, 2, 3)})
     assert seen.of_rank(3) == {"b": (1, 2, 3)}

@@ -16,7 +16,7 @@ from qdqtool.autodiff.backend import Forward
 from qdqtool.autodiff.builtin import Builtin
 from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.labels import label_feeds
-from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.nodes import Nodes, LossValue
 from qdqtool.training.losses.options import LossOptions, parse_label
 
 Array = npt.NDArray[Any]
@@ -47,7 +47,7 @@ def shapes_of(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     return weights | {node.output[0]: weights[node.input[0]] for node in proto.graph.node}
 
 
-def term_graph(formula: Callable[..., Value], opset: int, *arrays: Array) -> tuple[LossGraph, dict[str, Array]]:
+def term_graph(formula: Callable[..., LossValue], opset: int, *arrays: Array) -> tuple[LossGraph, dict[str, Array]]:
     """A formula of `terms.py` on arrays: the first is trained, the others are inputs; and what those are fed."""
     proto = bare(opset, s=arrays[0])
     nodes = Nodes(proto, shapes_of(proto))
@@ -64,13 +64,13 @@ def term_graph(formula: Callable[..., Value], opset: int, *arrays: Array) -> tup
     return graph, feeds
 
 
-def term_value(formula: Callable[..., Value], opset: int = 17, **arrays: Array) -> float:
+def term_value(formula: Callable[..., LossValue], opset: int = 17, **arrays: Array) -> float:
     """What a formula gives."""
     graph, feeds = term_graph(formula, opset, *arrays.values())
     return float(outputs_of(graph.proto, feeds)[graph.loss])
 
 
-def value_and_gradient(formula: Callable[..., Value], *arrays: Array) -> tuple[float, Array]:
+def value_and_gradient(formula: Callable[..., LossValue], *arrays: Array) -> tuple[float, Array]:
     """What a formula gives, and its gradient by the first array."""
     graph, feeds = term_graph(formula, 17, *arrays)
     return float(outputs_of(graph.proto, feeds)[graph.loss]), gradients_of(graph, ("s_w",), feeds)["s_w"]

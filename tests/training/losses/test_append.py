@@ -86,8 +86,8 @@ def test_a_projection_is_reached_and_trained() -> None:
     ("options", "points", "told"),
     [
         (LossOptions(match=0.0), ("y",), "there is nothing to minimise"),
-        (LossOptions(match=-1.0), ("y",), "--match -1: is not 0 or above"),
-        (LossOptions(match=float("nan")), ("y",), "--match nan: is not 0 or above"),
+        (LossOptions(match=-1.0), ("y",), "--distill-weight -1: is not 0 or above"),
+        (LossOptions(match=float("nan")), ("y",), "--distill-weight nan: is not 0 or above"),
         (LossOptions(), (), "share no tensor to match"),
         (LossOptions(), ("y",), "wants the teacher's tensor y, and there is no teacher"),
         (LossOptions(labels=(parse_label("x:mse"),)), (), "x:mse: no gradient runs from this term to the model"),

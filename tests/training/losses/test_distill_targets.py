@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.distill_targets import End, Kind, find_kinds, kind_term
+from qdqtool.training.losses.distill_targets import DistillTarget, TargetKind, find_kinds, kind_term
 from qdqtool.training.losses.nodes import Nodes
 from qdqtool.training.losses.points import rescaled
 from qdqtool.training.losses.targets import Targets
@@ -25,7 +25,7 @@ DETECTOR = """net (float[1,3,8,8] x) => (float[1,64,7] out)
 PLACES = {"b": (1, 4, 8, 8), "o": (1, 1, 8, 8), "c": (1, 2, 8, 8), "r": (1, 4, 8, 8), "out": (1, 64, 7)}
 
 
-def found(text: str, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, tuple[End, ...]], frozenset[str]]:
+def found(text: str, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, tuple[DistillTarget, ...]], frozenset[str]]:
     kinds, covered = find_kinds(model_of(text), None, shapes.keys(), shapes)
     return {kind.name: kind.ends for kind in kinds}, covered
 
@@ -33,9 +33,9 @@ def found(text: str, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, tupl
 def test_a_detector_ends_in_logits_and_boxes_that_count_where_objects_are() -> None:
     kinds, covered = found(DETECTOR, PLACES)
     assert kinds == {
-        "values 4": (End("b", "values", 1, ("o", "c")),),
-        "sigmoid 1": (End("o", "sigmoid", 1, ("c",)),),
-        "sigmoid 2": (End("c", "sigmoid", 1, ("o",)),),
+        "values 4": (DistillTarget("b", "values", 1, ("o", "c")),),
+        "sigmoid 1": (DistillTarget("o", "sigmoid", 1, ("c",)),),
+        "sigmoid 2": (DistillTarget("c", "sigmoid", 1, ("o",)),),
     }
     assert covered == {"out"}
 
@@ -45,7 +45,7 @@ def test_levels_of_a_pyramid_are_of_one_kind() -> None:
     { a = Conv(x, u)  p = Sigmoid(a)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
       b = Conv(m, v)  q = Sigmoid(b) }"""
     kinds, covered = found(text, {"a": (1, 2, 8, 8), "b": (1, 2, 4, 4)})
-    assert kinds == {"sigmoid 2": (End("a", "sigmoid", 1), End("b", "sigmoid", 1))}
+    assert kinds == {"sigmoid 2": (DistillTarget("a", "sigmoid", 1), DistillTarget("b", "sigmoid", 1))}
     assert covered == {"p", "q"}
 
 
@@ -55,7 +55,7 @@ def test_a_classifier_ends_in_its_logits(tail: str, alone: bool) -> None:
     text = f"""net (float[1,3,8,8] x) => (float[1,5] y) <float[4,3,3,3] w, float[4,5] v>
     {{ c = Conv(x, w)  r = Relu(c)  p = GlobalAveragePool(r)  f = Flatten(p)  g = Gemm(f, v)  {tail} }}"""
     kinds, covered = found(text, {"g": (1, 5), "y": (1, 5), "r": (1, 4, 6, 6)})
-    assert kinds == {form: (End("g", form.split()[0], 1),) for form in ["softmax 5", "values 5"][: 1 if alone else 2]}
+    assert kinds == {form: (DistillTarget("g", form.split()[0], 1),) for form in ["softmax 5", "values 5"][: 1 if alone else 2]}
     assert covered == {"y"}
 
 
@@ -85,7 +85,7 @@ def test_boxes_count_as_much_as_the_teacher_is_sure(opset: int) -> None:
     proto = bare(opset, **ours)
     nodes = Nodes(proto, shapes_of(proto))
     targets = Targets(nodes, Teacher(bare(opset, **theirs), None, {}))
-    value = kind_term(nodes, targets, Kind("values 4", (End("b", "values", 1, ("c",)),)))
+    value = kind_term(nodes, targets, TargetKind("values 4", (DistillTarget("b", "values", 1, ("c",)),)))
     name = nodes.named(value, "loss")
     fed = {taker: theirs[tensor] for tensor, taker in targets.inputs.items()}
     sure = (1 / (1 + np.exp(-theirs["c"]))).max(axis=1, keepdims=True)

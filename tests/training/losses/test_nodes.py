@@ -13,13 +13,13 @@ from qdqtool.autodiff.builtin import Builtin
 from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.errors import QdqError
-from qdqtool.training.losses.nodes import DIFFERENTIABLE, Nodes, Value
+from qdqtool.training.losses.nodes import DIFFERENTIABLE, Nodes, LossValue
 from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of
 
 X = np.arange(6.0).reshape(2, 3) + 1
 
 
-def started(opset: int = 17) -> tuple[onnx.ModelProto, Nodes, Value]:
+def started(opset: int = 17) -> tuple[onnx.ModelProto, Nodes, LossValue]:
     proto = bare(opset, x=X)
     nodes = Nodes(proto, shapes_of(proto))
     return proto, nodes, nodes.tensor("x", "test")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--label` and `--bind` may look like, and what each mistake says."""
+"""What `--label` and `--distill` may look like, and what each mistake says."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.training.losses.reach import reached_parameters
 from tests.graphs import model_of
 
@@ -46,7 +46,7 @@ def test_ways_that_carry_a_gradient_and_ways_that_do_not(way: str, there: bool) 
 @pytest.mark.parametrize(("learned", "found"), [(False, ("a",)), (True, ("a", "s"))])
 def test_a_scale_is_reached_where_it_is_learned(learned: bool, found: tuple[str, ...]) -> None:
     model = model_of("net (float[2,3] x) => (float[2,3] loss) <float[3,3] a> { loss = MatMul(x, w) }")
-    pair = Pair(None, learned)
+    pair = PairFunction(None, learned)
     model.graph.node.insert(0, onnx.helper.make_node(pair.op_type, ["a", "s", "z"], ["w"], domain=PAIR_DOMAIN))
     assert reached_parameters(model, "loss", ("a", "s", "z")) == found
 

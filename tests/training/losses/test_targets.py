@@ -33,7 +33,7 @@ def teacher_of(tensors: Arrays) -> Teacher:
 
 
 def bound(texts: str, student: Arrays, teacher: Arrays, seed: int = 0) -> tuple[LossGraph, dict[str, Any]]:
-    """The loss graph of some `--bind`, and what it computes."""
+    """The loss graph of some `--distill`, and what it computes."""
     proto, guide = bare(**student), teacher_of(teacher)
     options = LossOptions(bindings=tuple(parse_binding(text) for text in texts.split()), seed=seed)
     graph = append_losses(proto, (), options, guide, shapes_of(proto))

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.pairs import Pair
+from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from qdqtool.training.losses.teacher import Teacher, float_twin
 from tests.graphs import model_of
@@ -32,11 +32,11 @@ def with_pair(model: onnx.ModelProto, tensor: str, kind: int, zero: int = 0, sca
     for node in proto.graph.node:
         node.input[:] = [f"{tensor}_pair" if name == tensor else name for name in node.input]
     at = next((i + 1 for i, node in enumerate(proto.graph.node) if tensor in node.output), 0)
-    node = helper.make_node("Pair", [tensor, "s", "z"], [f"{tensor}_pair"], f"{tensor}_pair", domain=PAIR_DOMAIN)
+    node = helper.make_node("PairFunction", [tensor, "s", "z"], [f"{tensor}_pair"], f"{tensor}_pair", domain=PAIR_DOMAIN)
     proto.graph.node.insert(at, node)
     proto.graph.initializer.append(numpy_helper.from_array(np.array(scale, np.float32), "s"))
     proto.graph.initializer.append(helper.make_tensor("z", kind, [], [zero]))
-    proto.functions.append(Pair().function(opset))
+    proto.functions.append(PairFunction().function(opset))
     proto.opset_import.append(helper.make_opsetid(PAIR_DOMAIN, 1))
     return proto
 

@@ -14,7 +14,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, Value
+from qdqtool.training.losses.nodes import Nodes, LossValue
 from tests.training.losses.loss_graphs import bare, shapes_of, term_value, value_and_gradient
 
 Floats = npt.NDArray[np.float64]
@@ -166,7 +166,7 @@ TORCH = [
 
 @pytest.mark.parametrize(("formula", "other", "value", "gradient"), TORCH, ids=[row[0].__name__ for row in TORCH])
 def test_values_and_gradients_are_those_of_pytorch(
-    formula: Callable[..., Value], other: Any, value: float, gradient: list[float]
+    formula: Callable[..., LossValue], other: Any, value: float, gradient: list[float]
 ) -> None:
     how = {"axis": 1} if "axis" in inspect.signature(formula).parameters else {}
     how |= {"temperature": 4.0} if formula is terms.divergence else {}
