@@ -19,7 +19,7 @@ SPLITS = ("train", "val", "test")
 WIDTH, HEIGHT = 224, 160
 STRIDES = (8, 16, 32)
 LONGEST = (48.0, 72.0, float("inf"))  # the longer side, in pixels of the input, that a stride answers for at most
-REACH = 1.5  # a cell whose centre lies this near (strides, each axis) to a box's centre answers for it
+REACH = 1.5  # a cell whose center lies this near (strides, each axis) to a box's center answers for it
 SPREAD = 0.8  # how fast, in strides, what it should score falls off from there
 GREY = 114  # what YOLOX pads with
 _SHRINK = 3.0  # pixels of a photograph (640x480) to one of the input
@@ -80,7 +80,7 @@ def whole(photo: Photo) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def augmented(photo: Photo, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A window of the photograph as `whole` gives it: another size and place, mirrored, other colours."""
+    """A window of the photograph as `whole` gives it: another size and place, mirrored, other colors."""
     shrink = _SHRINK / _HALF / rng.uniform(0.85, 1.2)
     spare = photo.image.width - WIDTH * shrink, photo.image.height - HEIGHT * shrink
     left, top = (rng.uniform(min(0.0, one), max(0.0, one)) for one in spare)
@@ -91,8 +91,8 @@ def augmented(photo: Photo, rng: np.random.Generator) -> tuple[np.ndarray, np.nd
         pixels, boxes = pixels[:, ::-1], (boxes * (1, -1, 1, -1) + (0, HEIGHT, 0, HEIGHT))[:, [0, 3, 2, 1]]
     gain = rng.uniform(0.8, 1.2) * rng.uniform(0.92, 1.08, (3, 1, 1))
     mean = pixels.mean()
-    coloured = (pixels - mean) * gain + mean * rng.uniform(0.85, 1.15)
-    return np.clip(coloured, 0, 255).astype(np.float32), boxes.astype(np.float32), labels
+    colored = (pixels - mean) * gain + mean * rng.uniform(0.85, 1.15)
+    return np.clip(colored, 0, 255).astype(np.float32), boxes.astype(np.float32), labels
 
 
 def _window(photo: Photo, left: float, top: float, shrink: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -124,8 +124,8 @@ def grid() -> tuple[np.ndarray, np.ndarray]:
 def targets(boxes: np.ndarray, labels: np.ndarray) -> Targets:
     """What each cell should say, from the labels alone: nothing depends on what a network says so far.
 
-    A box is answered for by the stride that its longer side falls to, in the cells around its centre; a cell between
-    two boxes answers for the nearer one. The quality is exp(-d^2 / (2 SPREAD^2)), d the distance of the centres in
+    A box is answered for by the stride that its longer side falls to, in the cells around its center; a cell between
+    two boxes answers for the nearer one. The quality is exp(-d^2 / (2 SPREAD^2)), d the distance of the centers in
     strides: the cell in the middle should score best, so that suppression keeps its box.
 
     Args:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss that `train_bccd.py` minimises, as ONNX nodes: `qdqtool finetune ... --loss models/bccd_loss.py`.
+"""The loss that `train_bccd.py` minimizes, as ONNX nodes: `qdqtool finetune ... --loss models/bccd_loss.py`.
 
 The data must hold what `bccd_targets.py` yields. All starts from the output, so it fits any file of the detector.
 """
@@ -27,7 +27,7 @@ def loss(builder: Any) -> dict[str, Any]:
     off = quality - score
     focal = off * off * _entropy(builder, score, quality)
     confused = _entropy(builder, named, classes) * quality
-    missed = (1.0 - _generalised_iou(builder, _decoded(builder, output), corners)) * quality
+    missed = (1.0 - _generalized_iou(builder, _decoded(builder, output), corners)) * quality
     parts = {"score": (focal, 1.0), "class": (confused, 1.0), "box": (missed, BOX_WEIGHT)}
     return {name: (each.sum() / total, weight) for name, (each, weight) in parts.items()}
 
@@ -47,12 +47,12 @@ def _entropy(builder: Any, p: Any, y: Any) -> Any:
 def _decoded(builder: Any, output: Any) -> Any:
     """Corners in pixels [batch, 735, 4], as YOLOX's decoder reads offsets and log sizes."""
     cells, stride = (builder.constant(value[None]) for value in grid())
-    centre = (_part(builder, output, 0, 2) + cells) * stride
+    center = (_part(builder, output, 0, 2) + cells) * stride
     half = builder.op("Exp", builder.op("Min", _part(builder, output, 2, 4), 4.0)) * stride * 0.5
-    return builder.op("Concat", centre - half, centre + half, axis=2)
+    return builder.op("Concat", center - half, center + half, axis=2)
 
 
-def _generalised_iou(builder: Any, a: Any, b: Any) -> Any:
+def _generalized_iou(builder: Any, a: Any, b: Any) -> Any:
     """GIoU (Rezatofighi 2019) of boxes cell by cell [batch, 735, 1]; some number where b has no area."""
     both = _area(builder, builder.op("Max", _first(builder, a), _first(builder, b)), "Min", a, b)
     hull = _area(builder, builder.op("Min", _first(builder, a), _first(builder, b)), "Max", a, b)

@@ -51,7 +51,7 @@ def evaluate(path: str | Path, data: str | Path | Mapping[str, np.ndarray]) -> d
 def run(path: str | Path, images: np.ndarray, batch: int = 50) -> tuple[np.ndarray, np.ndarray]:
     """The outputs "scores" and "boxes" over all images, computed as the graph is written.
 
-    onnxruntime's defaults would quantise the biases of a Q/DQ model and so measure another model.
+    onnxruntime's defaults would quantize the biases of a Q/DQ model and so measure another model.
     """
     import onnxruntime
 
@@ -67,11 +67,11 @@ def run(path: str | Path, images: np.ndarray, batch: int = 50) -> tuple[np.ndarr
 
 
 def decode(boxes: np.ndarray) -> np.ndarray:
-    """Raw boxes [N, 4, H, W] (shift of the centre in cells, log of the size in cells) to [N, H, W, 4] corners."""
+    """Raw boxes [N, 4, H, W] (shift of the center in cells, log of the size in cells) to [N, H, W, 4] corners."""
     rows, columns = np.mgrid[0 : boxes.shape[2], 0 : boxes.shape[3]]
-    centre = np.stack([columns + 0.5 + boxes[:, 0], rows + 0.5 + boxes[:, 1]], axis=-1)
+    center = np.stack([columns + 0.5 + boxes[:, 0], rows + 0.5 + boxes[:, 1]], axis=-1)
     half = np.exp(np.moveaxis(boxes[:, 2:], 1, -1)) / 2
-    return np.concatenate([centre - half, centre + half], axis=-1) * STRIDE
+    return np.concatenate([center - half, center + half], axis=-1) * STRIDE
 
 
 def detect(scores: np.ndarray, boxes: np.ndarray) -> Boxes:

@@ -42,7 +42,7 @@ def part(images: np.ndarray, labels: np.ndarray, seed: int = 20) -> dict[Split, 
 
 
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear resize of [H, W], pixel centres at half integers, edges repeated."""
+    """Bilinear resize of [H, W], pixel centers at half integers, edges repeated."""
     resized = _weights(image.shape[0], height) @ image @ _weights(image.shape[1], width).T
     return np.asarray(resized, np.float32)
 

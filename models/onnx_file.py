@@ -35,7 +35,7 @@ def write(
         )
     proto = onnx.load(path)
     _state_shapes(proto.graph, model, shape)
-    _own_initialisers(proto.graph)
+    _own_initializers(proto.graph)
     _name_folded_weights(proto.graph)
     proto.ir_version = IR_VERSION
     onnx.checker.check_model(proto, full_check=True)
@@ -51,8 +51,8 @@ def _state_shapes(graph: onnx.GraphProto, model: torch.nn.Module, shape: tuple[i
             value.type.tensor_type.shape.dim[axis].dim_value = one.shape[axis]
 
 
-def _own_initialisers(graph: onnx.GraphProto) -> None:
-    """Give each reader its own copy of an initialiser that the exporter shares through Identity nodes."""
+def _own_initializers(graph: onnx.GraphProto) -> None:
+    """Give each reader its own copy of an initializer that the exporter shares through Identity nodes."""
     values = {tensor.name: tensor for tensor in graph.initializer}
     shared = [node for node in graph.node if node.op_type == "Identity" and node.input[0] in values]
     for node in shared:

@@ -54,7 +54,7 @@ def as_input(images: np.ndarray) -> np.ndarray:
     return (images[:, None].astype(np.float32) / np.float32(255)).astype(np.float32)
 
 
-def labelled(scenes: list[Scene]) -> dict[str, np.ndarray]:
+def labeled(scenes: list[Scene]) -> dict[str, np.ndarray]:
     """The scenes as flat arrays: images [N, 96, 96] uint8, boxes [M, 4], labels [M], scene [M]."""
     counts = [len(scene.labels) for scene in scenes]
     return {

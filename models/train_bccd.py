@@ -95,12 +95,12 @@ class CellDetector(nn.Module):
 
 def corners_of(raw: torch.Tensor, cells: torch.Tensor, stride: torch.Tensor) -> torch.Tensor:
     """Offsets and log sizes [..., 4] of cells to corners in pixels, as YOLOX's decoder reads them."""
-    centre = (raw[..., :2] + cells) * stride
+    center = (raw[..., :2] + cells) * stride
     half = raw[..., 2:].clamp(max=4).exp() * stride / 2
-    return torch.cat([centre - half, centre + half], -1)
+    return torch.cat([center - half, center + half], -1)
 
 
-def generalised_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def generalized_iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """GIoU (Rezatofighi 2019) of paired boxes [K, 4]."""
     both = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0).prod(1)
     union = (a[:, 2:] - a[:, :2]).prod(1) + (b[:, 2:] - b[:, :2]).prod(1) - both
@@ -123,7 +123,7 @@ def loss(
     named = entropy(classes, truth, reduction="none").sum(-1, keepdim=True) * quality
     mine = quality[..., 0] > 0
     decoded = corners_of(box, cells, stride)[mine]
-    off = (1 - generalised_iou(decoded, corners[mine])) * quality[mine][:, 0]
+    off = (1 - generalized_iou(decoded, corners[mine])) * quality[mine][:, 0]
     return (focal.sum() + named.sum() + BOX_WEIGHT * off.sum()) / quality.sum().clamp(min=1)
 
 
@@ -135,7 +135,7 @@ def batch_of(photos: list[Photo], rows: np.ndarray, rng: np.random.Generator) ->
 
 
 class Training:
-    """The state that a checkpoint holds: weights, their moving average, the optimiser, the epochs done."""
+    """The state that a checkpoint holds: weights, their moving average, the optimizer, the epochs done."""
 
     def __init__(self, seed: int, epochs: int, steps: int) -> None:
         torch.manual_seed(seed)
@@ -145,7 +145,7 @@ class Training:
         decayed = [one for one in self.model.parameters() if one.ndim > 1]
         others = [one for one in self.model.parameters() if one.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": 0.02}, {"params": others, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, RATE)
+        self.optimizer = torch.optim.AdamW(groups, RATE)
         self.done = 0
         cells, stride = grid()
         self.cells, self.stride = torch.from_numpy(cells), torch.from_numpy(stride)
@@ -159,11 +159,11 @@ class Training:
         for number, rows in enumerate(order):
             self._set_rate(self.done * self.steps + number)
             images, *wanted = batch_of(photos, rows, rng)
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             cost = loss(self.model, images, wanted, self.cells, self.stride)
             cost.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
-            self.optimiser.step()
+            self.optimizer.step()
             self._follow(self.done * self.steps + number)
             total += cost.item()
         self.done += 1
@@ -173,7 +173,7 @@ class Training:
         """Up in the first twentieth, then down along a cosine."""
         share = step / (self.epochs * self.steps)
         rate = RATE * (share / 0.05 if share < 0.05 else 0.5 * (1 + math.cos(math.pi * (share - 0.05) / 0.95)))
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = max(rate, RATE * 0.01)
 
     def _follow(self, step: int) -> None:
@@ -187,7 +187,7 @@ class Training:
 
     def save(self, path: Path) -> None:
         """Write the state whole, or not at all."""
-        parts = {name: getattr(self, name).state_dict() for name in ("model", "average", "optimiser")}
+        parts = {name: getattr(self, name).state_dict() for name in ("model", "average", "optimizer")}
         fresh = path.with_suffix(".tmp")
         torch.save({**parts, "done": self.done, "plan": [self.seed, self.epochs, self.steps]}, fresh)
         fresh.replace(path)
@@ -199,7 +199,7 @@ class Training:
         state = torch.load(path, weights_only=True)
         if state["plan"] != [self.seed, self.epochs, self.steps]:
             raise SystemExit(f"{path}: is of another seed, number of epochs or data; give another --out")
-        for name in ("model", "average", "optimiser"):
+        for name in ("model", "average", "optimizer"):
             getattr(self, name).load_state_dict(state[name])
         self.done = state["done"]
 

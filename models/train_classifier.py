@@ -23,7 +23,7 @@ CALIB_IMAGES = 128
 
 
 class ConvBnSilu(nn.Module):
-    """Convolution, batch normalisation, SiLU (or none); `groups` equal to the channels makes it depthwise."""
+    """Convolution, batch normalization, SiLU (or none); `groups` equal to the channels makes it depthwise."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, *, silu: bool = True
@@ -98,15 +98,15 @@ def train(digits: Digits, epochs: int) -> Classifier:
     model = Classifier()
     images, labels = torch.from_numpy(as_input(digits)), torch.from_numpy(digits.labels)
     steps = len(labels) // BATCH
-    optimiser = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-2, total_steps=epochs * steps)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=epochs * steps)
     for epoch in range(epochs):
         total = 0.0
         for rows in torch.randperm(len(labels))[: steps * BATCH].split(BATCH):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             cost = nn.functional.cross_entropy(model(disturb(images[rows])), labels[rows], label_smoothing=0.05)
             cost.backward()
-            optimiser.step()
+            optimizer.step()
             rate.step()
             total += cost.item()
         if epoch % 10 == 9:

@@ -14,19 +14,19 @@ import onnx_file
 import torch
 from detection_map import STRIDE, evaluate
 from digits import load_split
-from scenes import CALIB, SIDE, TEST, VALIDATION, Scene, as_input, compose_many, labelled
+from scenes import CALIB, SIDE, TEST, VALIDATION, Scene, as_input, compose_many, labeled
 from torch import nn
 
 CELLS = SIDE // STRIDE
 CLASSES = 10
-REACH = 6.0  # a cell whose centre lies this near (pixels, each axis) to a digit's centre answers for it
+REACH = 6.0  # a cell whose center lies this near (pixels, each axis) to a digit's center answers for it
 SEED = 7
 SCENES = 8_000
 BATCH = 64
 
 
 class ConvBnRelu(nn.Module):
-    """Convolution without bias, batch normalisation, ReLU (or none, before a residual addition)."""
+    """Convolution without bias, batch normalization, ReLU (or none, before a residual addition)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, *, relu: bool = True) -> None:
         super().__init__()
@@ -113,12 +113,12 @@ def targets(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
 def corners_of(raw: torch.Tensor) -> torch.Tensor:
     """Raw boxes [N, 4, 12, 12] to corners in pixels; the same arithmetic as `detection_map.decode`."""
     line = torch.arange(CELLS, dtype=raw.dtype) + 0.5
-    centre = torch.stack([line[None, None] + raw[:, 0], line[None, :, None] + raw[:, 1]], 1)
+    center = torch.stack([line[None, None] + raw[:, 0], line[None, :, None] + raw[:, 1]], 1)
     half = raw[:, 2:].clamp(max=4).exp() / 2
-    return torch.cat([centre - half, centre + half], 1) * STRIDE
+    return torch.cat([center - half, center + half], 1) * STRIDE
 
 
-def generalised_iou(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def generalized_iou(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """IoU and GIoU (Rezatofighi 2019) of paired boxes [K, 4]."""
     both = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0).prod(1)
     union = (a[:, 2:] - a[:, :2]).prod(1) + (b[:, 2:] - b[:, :2]).prod(1) - both
@@ -130,7 +130,7 @@ def loss(model: Detector, images: torch.Tensor, label: torch.Tensor, corners: to
     """Quality focal loss on the scores, whose target is the IoU reached (Li 2020), and GIoU on the boxes."""
     logits, raw = model.logits(images)
     scene, row, column = torch.nonzero(label >= 0, as_tuple=True)
-    overlap, giou = generalised_iou(corners_of(raw)[scene, :, row, column], corners[scene, :, row, column])
+    overlap, giou = generalized_iou(corners_of(raw)[scene, :, row, column], corners[scene, :, row, column])
     wanted = torch.zeros_like(logits)
     wanted[scene, label[scene, row, column], row, column] = overlap.detach().clamp(min=0)
     entropy = nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
@@ -144,15 +144,15 @@ def train(scenes: list[Scene], epochs: int) -> Detector:
     images = torch.from_numpy(as_input(np.stack([scene.image for scene in scenes])))
     label, corners = (torch.from_numpy(np.stack(column)) for column in zip(*map(targets, scenes), strict=True))
     steps = len(scenes) // BATCH
-    optimiser = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, total_steps=epochs * steps)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=epochs * steps)
     for epoch in range(epochs):
         total = 0.0
         for rows in torch.randperm(len(scenes))[: steps * BATCH].split(BATCH):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             cost = loss(model, images[rows], label[rows], corners[rows])
             cost.backward()
-            optimiser.step()
+            optimizer.step()
             rate.step()
             total += cost.item()
         print(f"epoch {epoch + 1}/{epochs}: loss {total / steps:.4f}", flush=True)
@@ -170,15 +170,15 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)  # sums are split by thread: one thread gives the same bits on any count of cores
     digits = load_split()
-    calib = labelled(compose_many(*CALIB, digits["calib"]))
-    test = labelled(compose_many(*TEST, digits["test"]))
+    calib = labeled(compose_many(*CALIB, digits["calib"]))
+    test = labeled(compose_many(*TEST, digits["test"]))
     chosen.out.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(chosen.out / "digits_calib.npz", images=as_input(calib["images"]))
     np.savez_compressed(chosen.out / "digits_test.npz", **test)
     model = train(compose_many(SEED, chosen.scenes, digits["train"]), chosen.epochs)
     path = chosen.out / "digits_detector.onnx"
     onnx_file.write(model, (1, SIDE, SIDE), ["scores", "boxes"], path, keep_batch_norm=True)
-    validation = labelled(compose_many(*VALIDATION, digits["calib"]))
+    validation = labeled(compose_many(*VALIDATION, digits["calib"]))
     print("on scenes of the calibration digits:", evaluate(path, validation))
     print("held out:", evaluate(path, test))
 

@@ -87,7 +87,7 @@ def path_of(source: object) -> Path | None:
 
 
 def raise_ir(proto: onnx.ModelProto) -> None:
-    """Raise an IR version below 4, where an initialiser had to be a graph input, and remember what it was."""
+    """Raise an IR version below 4, where an initializer had to be a graph input, and remember what it was."""
     if proto.ir_version < 4:
         set_metadata(proto, _IR, str(proto.ir_version))
         proto.ir_version = 7

@@ -102,7 +102,7 @@ RUNTIME_SERVES = "every verb that runs a model"
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the judgements below are made from."""
+    """What the judgments below are made from."""
 
     requirements: tuple[Requirement, ...]
     loaded: Mapping[str, Loaded]
@@ -172,12 +172,12 @@ def _judged(item: Item, loaded: Loaded, requirement: Requirement | None) -> Item
 
 
 def _runtime(seen: _Seen) -> Item:
-    """The onnxruntime that runs models: one flavour, whole, and the one that pip believes to be there."""
-    from qdqtool.runtime.installed import flavour_clash, installed_flavours
+    """The onnxruntime that runs models: one flavor, whole, and the one that pip believes to be there."""
+    from qdqtool.runtime.installed import flavor_clash, installed_flavors
 
-    loaded, found = seen.loaded["onnxruntime"], installed_flavours()
+    loaded, found = seen.loaded["onnxruntime"], installed_flavors()
     if len(found) > 1:
-        clash = flavour_clash(found)
+        clash = flavor_clash(found)
         return Item("optional", "onnxruntime", "wrong", loaded.version, clash.reason, clash.todo)
     if loaded.missing and not found:
         choice = ("cpu", "gpu") if seen.loaded[DRIVER].missing else ("gpu", "cpu")
@@ -185,7 +185,7 @@ def _runtime(seen: _Seen) -> Item:
         return Item("optional", "onnxruntime", "missing", "", f"for {RUNTIME_SERVES}", todo)
     name = found[0] if found else "onnxruntime"
     recorded = version_of(name)
-    requirement = _requirement_for_flavour(name, seen.requirements)
+    requirement = _requirement_for_flavor(name, seen.requirements)
     item = _judged(Item("optional", name, "ok", recorded or loaded.version), loaded, requirement)
     if item.state == "wrong":
         return item
@@ -194,7 +194,7 @@ def _runtime(seen: _Seen) -> Item:
     if loaded.missing or not facts.get("whole"):
         return Item("optional", name, "wrong", item.version, "is installed only in part", again)
     if recorded and loaded.version and recorded != loaded.version:
-        text = f"pip has recorded {recorded}, the files are of {loaded.version}: another flavour was written over it"
+        text = f"pip has recorded {recorded}, the files are of {loaded.version}: another flavor was written over it"
         return Item("optional", name, "wrong", loaded.version, text, again)
     tried = seen.loaded.get(_TRIAL, Loaded())
     if fault := _cannot_run(name, tried):
@@ -244,7 +244,7 @@ def _cannot_run(name: str, tried: Loaded) -> str:
     if tried.error:
         return f"loads, but does not run a model as the verbs do ({tried.error})"
     if _is_training(name) and tried.facts and not tried.facts.get("gradients"):
-        return "builds no gradients, which finetune --backend ort-training needs: another flavour was written over it"
+        return "builds no gradients, which finetune --backend ort-training needs: another flavor was written over it"
     return ""
 
 
@@ -253,13 +253,13 @@ def _is_training(name: str) -> bool:
 
 
 def _has_runtime() -> bool:
-    from qdqtool.runtime.installed import installed_flavours
+    from qdqtool.runtime.installed import installed_flavors
 
-    return bool(installed_flavours())
+    return bool(installed_flavors())
 
 
-def _requirement_for_flavour(name: str, requirements: Sequence[Requirement]) -> Requirement | None:
-    """What is asked of a flavour; of one that no extra names, what is asked of the plain one."""
+def _requirement_for_flavor(name: str, requirements: Sequence[Requirement]) -> Requirement | None:
+    """What is asked of a flavor; of one that no extra names, what is asked of the plain one."""
     plain = "onnxruntime-training-cpu" if _is_training(name) else "onnxruntime"
     table = {one.name: one for one in requirements}
     found = table.get(name) or table.get(plain)

@@ -9,7 +9,7 @@ import onnx
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.match.plan import PlanOptions
-from qdqtool.mixed_precision.sensitivity_runner import Quantised
+from qdqtool.mixed_precision.sensitivity_runner import Quantized
 from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
 
@@ -81,7 +81,7 @@ def _model(nodes: list[str], weights: dict[str, Float32], outputs: list[str]) ->
     return model
 
 
-def quantised(model: onnx.ModelProto, *, points_only: bool = False) -> Quantised:
+def quantized(model: onnx.ModelProto, *, points_only: bool = False) -> Quantized:
     """The model, its scales by the largest value, and its samples; every head in INT8."""
     from qdqtool.graph.view import GraphView
     from qdqtool.match.planner import make_plan
@@ -91,4 +91,4 @@ def quantised(model: onnx.ModelProto, *, points_only: bool = False) -> Quantised
     points = frozenset(p.tensor for p in make_plan(GraphView(model.graph), options).activations)
     how = CalibrationOptions("max", progress=False)
     table = calibrate_scales(model, None, data, how, points if points_only else None, points, options)
-    return Quantised(ChoiceSource(model, None, data, {}), options, (), table.scales)
+    return Quantized(ChoiceSource(model, None, data, {}), options, (), table.scales)

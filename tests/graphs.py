@@ -37,7 +37,7 @@ V10 = TrtVersion(10, 3, 0)
 def model_of(text: str, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
     """A model from the text of one graph.
 
-    What stands between <> without a value and is made by no node becomes an initialiser: seeded random float32 values in
+    What stands between <> without a value and is made by no node becomes an initializer: seeded random float32 values in
     (0.1, 1) with alternating signs, none of them equal.
     """
     model = onnx.parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}, "trt" : 1]> {text}')
@@ -64,7 +64,7 @@ def node_of(view: GraphView, key: str) -> Node:
 
 
 def plan_of(model: str | onnx.ModelProto, **options: Any) -> Plan:
-    """What is decided about a graph; every head is quantised unless told otherwise."""
+    """What is decided about a graph; every head is quantized unless told otherwise."""
     options.setdefault("float_heads", "none")
     proto = model_of(model) if isinstance(model, str) else model
     return make_plan(GraphView(proto.graph), PlanOptions(**options))

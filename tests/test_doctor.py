@@ -202,7 +202,7 @@ def test_no_runtime(world: World, driver: Loaded, first: str) -> None:
     assert item.todo.startswith(f'pip install "qdqtool[{first}]"') and "[train]" in item.todo
 
 
-def test_flavours_over_one_another(world: World) -> None:
+def test_flavors_over_one_another(world: World) -> None:
     world.recorded["onnxruntime-gpu"] = "1.31.1"
     item = runtime_of(world)
     assert (item.state, item.text) == ("wrong", "onnxruntime and onnxruntime-gpu are installed over one another")
@@ -223,7 +223,7 @@ def test_leftovers_of_a_runtime_that_pip_does_not_know(world: World) -> None:
     assert runtime_of(world).state == "wrong"
 
 
-def test_runtime_that_another_flavour_was_written_over(world: World) -> None:
+def test_runtime_that_another_flavor_was_written_over(world: World) -> None:
     world.recorded["onnxruntime"] = "1.30.0"
     item = runtime_of(world)
     assert item.state == "wrong" and "pip has recorded 1.30.0, the files are of 1.31.1" in item.text
@@ -248,7 +248,7 @@ def test_runtime_that_does_not_load(world: World) -> None:
         ("onnxruntime-training-cpu", "1.18.0", "wrong"),
     ],
 )
-def test_each_flavour_has_its_floor(world: World, name: str, version: str, state: str) -> None:
+def test_each_flavor_has_its_floor(world: World, name: str, version: str, state: str) -> None:
     del world.recorded["onnxruntime"]
     world.recorded[name] = version
     world.loaded["onnxruntime"] = Loaded(version=version, facts=RUNTIME.facts)

@@ -342,10 +342,10 @@ def test_float_and_placed_compared_by_polygraphy() -> None:
     data = batches(4, seed=9)
     insert = ours.InsertQdq(lambda: net(), data=batches())
     plain = OnnxrtRunner(SessionFromOnnx(theirs.BytesFromOnnx(lambda: net())), name="float")
-    quantised = OnnxrtRunner(SessionFromOnnx(theirs.BytesFromOnnx(insert)), name="int8")
-    results = Comparator.run([plain, quantised], data_loader=data)
+    quantized = OnnxrtRunner(SessionFromOnnx(theirs.BytesFromOnnx(insert)), name="int8")
+    results = Comparator.run([plain, quantized], data_loader=data)
     loss = [snr(a["y"], b["y"]) for a, b in zip(results["float"], results["int8"], strict=True)]
-    assert 10 < min(loss) < max(loss) < 80  # it is quantised, and it is the same network
+    assert 10 < min(loss) < max(loss) < 80  # it is quantized, and it is the same network
     assert Comparator.compare_accuracy(results, compare_func=SnrCompareFunc(snr_threshold=min(loss) - 1))
     assert not Comparator.compare_accuracy(results, compare_func=SnrCompareFunc(snr_threshold=max(loss) + 1))
 

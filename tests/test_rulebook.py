@@ -138,7 +138,7 @@ BROKEN = {
     "unknown key": (FUSION + 'sea = "s"\n', "rule 'mine': unknown key 'sea', did you mean 'see'"),
     "no reason": (FUSION.replace('why = "w"\n', ""), "rule 'mine': no 'why'"),
     "no match": (f'[[fusion]]\nname = "mine"\n{RULE}', "rule 'mine': no 'match'"),
-    "status": (FUSION.replace("guess", "rumour"), "rule 'mine': status 'rumour'; write documented, measured or guess"),
+    "status": (FUSION.replace("guess", "rumor"), "rule 'mine': status 'rumor'; write documented, measured or guess"),
     "step": (FUSION.replace("Erf?", "Erf??"), r"rule 'mine': cannot read ' Erf\?\? '"),
     "empty step": (FUSION.replace("Erf?", ""), "rule 'mine': cannot read"),
     "version": (FUSION + 'trt = "8"\n', "rule 'mine': "),

@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool import verbs
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import serialise
+from qdqtool.graph.io import serialize
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion
@@ -42,7 +42,7 @@ def net(opset: int = 13, ir: int = 8) -> onnx.ModelProto:
     return model
 
 
-def quantised(**changes: int) -> onnx.ModelProto:
+def quantized(**changes: int) -> onnx.ModelProto:
     model: onnx.ModelProto = verbs.insert(net(**changes), scales=TABLE).model
     return model
 
@@ -52,22 +52,22 @@ def quantised(**changes: int) -> onnx.ModelProto:
 
 def test_a_proto_gives_a_proto_and_is_not_changed() -> None:
     model = net()
-    before = serialise(model)
+    before = serialize(model)
     done = verbs.insert(model, scales=TABLE)
     assert isinstance(done.model, onnx.ModelProto) and done.model is not model
     peeled = verbs.peel(done.model, verbs.PeelOptions(V8))
     assert isinstance(peeled.model, onnx.ModelProto)
-    assert serialise(model) == before == serialise(peeled.model)
+    assert serialize(model) == before == serialize(peeled.model)
 
 
 def test_a_path_gives_a_path_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(serialise(net()))
+    (tmp_path / "m.onnx").write_bytes(serialize(net()))
     done = verbs.insert(str(tmp_path / "m.onnx"), scales=TABLE)
     assert done.model == tmp_path / "m.qdq.onnx"
     peeled = verbs.peel(done.model, verbs.PeelOptions(V8))
     assert peeled.model == tmp_path / "m.qdq.peeled.onnx"
     assert (tmp_path / "m.qdq.cache").read_text().splitlines()[0] == peeled.cache.header
-    assert peeled.model.read_bytes() == serialise(net())
+    assert peeled.model.read_bytes() == serialize(net())
 
 
 def test_a_graphsurgeon_graph_gives_one() -> None:
@@ -83,13 +83,13 @@ def test_a_graphsurgeon_graph_gives_one() -> None:
 
 def test_a_callable_gives_what_it_returns() -> None:
     done = verbs.insert(lambda: net(), scales=TABLE)
-    assert serialise(done.model) == serialise(quantised())
+    assert serialize(done.model) == serialize(quantized())
 
 
 def test_a_proto_can_be_written_too(tmp_path: Path) -> None:
     done = verbs.insert(net(), scales=TABLE, output=tmp_path / "q.onnx")
     assert isinstance(done.model, onnx.ModelProto)
-    assert (tmp_path / "q.onnx").read_bytes() == serialise(done.model)
+    assert (tmp_path / "q.onnx").read_bytes() == serialize(done.model)
 
 
 @pytest.mark.parametrize("model", [3, None, b"bytes", ["m.onnx"]])
@@ -103,11 +103,11 @@ def test_anything_else_is_a_type_error(model: object) -> None:
 
 def test_plan_says_what_insert_does() -> None:
     model = net()
-    plan, before = verbs.plan(model), serialise(model)
+    plan, before = verbs.plan(model), serialize(model)
     done = verbs.insert(model, scales=TABLE)
     assert plan.points == done.plan.points == done.inserted.added
     assert {point.tensor for point in plan.activations} == set(TABLE)
-    assert serialise(model) == before
+    assert serialize(model) == before
 
 
 def test_plan_of_an_old_model_is_that_of_the_lifted_one() -> None:
@@ -126,7 +126,7 @@ def test_options_of_the_plan_arrive() -> None:
 def test_scales_come_as_a_table_or_its_file(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(TABLE.to_json())
     for scales in (TABLE, tmp_path / "s.json", str(tmp_path / "s.json")):
-        assert serialise(verbs.insert(net(), scales=scales).model) == serialise(quantised())
+        assert serialize(verbs.insert(net(), scales=scales).model) == serialize(quantized())
 
 
 def test_data_and_scales_together_are_refused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_data_is_kept_as_a_table_of_every_float_tensor_and_taken_out_by_peel(tmp
     assert set(stored) == {"x", "c1", "n1", "r1", "p", "c2", "a", "r2", "c3", "z"}
     assert all(stored[name].same_bits(scale) for name, scale in done.inserted.scales.items())
     assert verbs.stored_table(model) is None
-    assert serialise(verbs.peel(done.model, verbs.PeelOptions(V8)).model) == serialise(model)
+    assert serialize(verbs.peel(done.model, verbs.PeelOptions(V8)).model) == serialize(model)
 
 
 def test_lifting_is_noted() -> None:
@@ -187,14 +187,14 @@ def test_an_ir_version_below_4_comes_back() -> None:
         model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
     done = verbs.insert(model, scales=TABLE)
     assert done.model.ir_version >= 4
-    assert serialise(verbs.peel(done.model, verbs.PeelOptions(V8)).model) == serialise(model)
+    assert serialize(verbs.peel(done.model, verbs.PeelOptions(V8)).model) == serialize(model)
 
 
 # ---------------------------------------------------------------------- peel
 
 
 def test_the_cache_holds_the_points_and_the_tensors_of_the_same_values() -> None:
-    peeled = verbs.peel(quantised(), verbs.PeelOptions(V8))
+    peeled = verbs.peel(quantized(), verbs.PeelOptions(V8))
     table = {name: (scale.bits.item(), scale.origin) for name, scale in peeled.table.scales.items()}
     exact = {name: scale.bits.item() for name, scale in TABLE.scales.items()}
     assert table == {
@@ -214,7 +214,7 @@ def test_estimated_scales_are_refused_unless_allowed() -> None:
     with pytest.raises(QdqError, match="3 of 3 scales were estimated"):
         verbs.peel(done.model, verbs.PeelOptions(V8))
     peeled = verbs.peel(done.model, verbs.PeelOptions(V8, allow_estimated=True))
-    assert serialise(peeled.model) == serialise(net())
+    assert serialize(peeled.model) == serialize(net())
 
 
 def test_a_plain_model_is_refused() -> None:
@@ -224,7 +224,7 @@ def test_a_plain_model_is_refused() -> None:
 
 def test_versions_without_caches_are_refused() -> None:
     with pytest.raises(QdqError, match="insert"):
-        verbs.peel(quantised(), verbs.PeelOptions(TrtVersion(11, 0, 0)))
+        verbs.peel(quantized(), verbs.PeelOptions(TrtVersion(11, 0, 0)))
 
 
 def test_source_gives_the_old_opset_back() -> None:
@@ -233,13 +233,13 @@ def test_source_gives_the_old_opset_back() -> None:
     plain = verbs.peel(done.model, verbs.PeelOptions(V7))
     assert any("opset 13" in note and "--source" in note for note in plain.notes)
     restored = verbs.peel(done.model, verbs.PeelOptions(V7, source=source))
-    assert serialise(restored.model) == serialise(source)
+    assert serialize(restored.model) == serialize(source)
     assert not any("opset" in note for note in restored.notes)
     assert list(restored.table) == list(plain.table)
 
 
 def test_nothing_is_written_where_something_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "q.onnx").write_bytes(serialise(quantised()))
+    (tmp_path / "q.onnx").write_bytes(serialize(quantized()))
     with pytest.raises(QdqError):
         verbs.peel(tmp_path / "q.onnx", verbs.PeelOptions(V8), cache=tmp_path / "q.onnx")
     with pytest.raises(QdqError):
@@ -279,4 +279,4 @@ def test_a_weight_that_a_float_head_reads_too_is_peeled() -> None:
     { c = Conv(x, w) r = Relu(c) z = Conv(r, w) }"""
     done = verbs.insert(model_of(text, 13), scales=ScaleTable({"x": Scale.of(0.1)}))
     assert [point.tensor for point in done.plan.points] == ["x", "w"]
-    assert serialise(verbs.peel(done.model, verbs.PeelOptions(V8)).model) == serialise(model_of(text, 13))
+    assert serialize(verbs.peel(done.model, verbs.PeelOptions(V8)).model) == serialize(model_of(text, 13))

@@ -13,7 +13,7 @@
  *
  * What is avoided, by measurement:
  *   - Adding 1 to the same bin twice in a row waits for the first store. So zeros, the one value that really repeats
- *     (after a Relu), are dropped before the tally, and neighbours go to two tables in turn.
+ *     (after a Relu), are dropped before the tally, and neighbors go to two tables in turn.
  *   - Two tables exactly 16 KiB apart would compete for the same lines of the first-level cache: PADDING.
  *   - Clearing and adding up tables costs as much as counting 6,000 values: small arrays count straight into the state,
  *     and of large ones only the bins up to the largest value are added up.

@@ -199,7 +199,7 @@ def best_bin(counts: Int64) -> int:
     Args:
         counts: int64[n], n >= 128, some of them > 0.
     """
-    h = neutralise(counts)
+    h = neutralize(counts)
     kept = np.arange(LEVELS, h.size + 1)
     allowed = _candidates(h, kept)
     if not allowed.size:
@@ -212,8 +212,8 @@ def best_bin(counts: Int64) -> int:
     return int(near[np.flatnonzero(exact <= exact.min() + EQUAL)[0]])
 
 
-def neutralise(counts: Int64) -> Int64:
-    """The counts with the bin of zeros set to its neighbour: zeros are exact at any scale and must not decide."""
+def neutralize(counts: Int64) -> Int64:
+    """The counts with the bin of zeros set to its neighbor: zeros are exact at any scale and must not decide."""
     h = counts.copy()
     h[0] = h[1]
     return h
@@ -264,7 +264,7 @@ def _x_log_x(x: Float64) -> Float64:
 
 
 def divergence(h: Int64, i: int) -> float:
-    """The divergence of one candidate as `best_bin` defines it, bin by bin; h is already neutralised."""
+    """The divergence of one candidate as `best_bin` defines it, bin by bin; h is already neutralized."""
     bins = np.flatnonzero(h[:i])
     level = bins * LEVELS // i
     sums = np.bincount(level, weights=h[bins], minlength=LEVELS)

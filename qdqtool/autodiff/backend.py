@@ -21,8 +21,8 @@ class Forward:
 
     Attributes:
         proto: opset 13 to 21 and IR 10 at most; the main graph is flat (no bodies), its only local functions are pairs
-            of `PAIR_DOMAIN`. Every parameter is a float32 initialiser that stands for itself alone. It runs as it is.
-        parameters: names of the float32 initialisers that gradients are wanted of, each of which the loss depends on.
+            of `PAIR_DOMAIN`. Every parameter is a float32 initializer that stands for itself alone. It runs as it is.
+        parameters: names of the float32 initializers that gradients are wanted of, each of which the loss depends on.
         loss: name of the scalar float32 tensor, a graph output.
         auxiliary: other graph outputs that are handed out beside the loss (parts of it, outputs to measure on).
         shapes: every tensor of the main graph -> its shape at the batch size that is trained with, from a real run.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which gradient back ends this environment has: one flavour of onnxruntime at most, with or without its training part.
+"""Which gradient back ends this environment has: one flavor of onnxruntime at most, with or without its training part.
 
 `qdqtool doctor` tells the same clash; here a run that could not be trusted stops before it begins.
 """
@@ -23,7 +23,7 @@ def make_backend(name: BackendName = "auto") -> GradientBackend:
 
     Raises:
         QdqError: no such back end.
-        MissingPackageError: the back end's wheel is not installed; several flavours of onnxruntime are.
+        MissingPackageError: the back end's wheel is not installed; several flavors of onnxruntime are.
     """
     if name not in ("auto", "builtin", "ort-training"):
         raise QdqError("--backend", f"{name!r} is not one", "choose one of auto, builtin, ort-training")

@@ -21,7 +21,7 @@ from qdqtool.autodiff.rules.fusion import JOINT_DOMAIN, FusedOps, silu, written_
 from qdqtool.autodiff.rules.known import KnownValues
 from qdqtool.autodiff.rules.pairs import pair_of, rule_of
 from qdqtool.autodiff.rules.table import RULES
-from qdqtool.autodiff.rules.tape import LOWEST_OPSET, Tape, GraphValue
+from qdqtool.autodiff.rules.tape import LOWEST_OPSET, GraphValue, Tape
 from qdqtool.autodiff.rules.vjp_context import TODO, Rule, VjpContext
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node, captured_names
@@ -128,7 +128,7 @@ class _Differentiation:
             return [node]
         x, scale, zero = node.input
         how: dict[str, Any] = {} if pair.axis is None else {"axis": pair.axis}
-        middle = self._tape.fresh(f"{x}/quantised")
+        middle = self._tape.fresh(f"{x}/quantized")
         return [
             helper.make_node("QuantizeLinear", [x, scale, zero], [middle], **how),
             helper.make_node("DequantizeLinear", [middle, scale, zero], node.output, **how),

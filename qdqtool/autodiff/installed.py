@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from qdqtool.errors import MissingPackageError
-from qdqtool.runtime.installed import flavour_clash, installed_flavours, load_onnxruntime
+from qdqtool.runtime.installed import flavor_clash, installed_flavors, load_onnxruntime
 
 WHEEL = "onnxruntime-training-cpu"
 
@@ -21,14 +21,14 @@ _TODO = 'in an environment of its own: pip install "qdqtool[train]" (Python 3.10
 
 
 def check_environment() -> str:
-    """The flavour of onnxruntime that is installed; "" where pip knows of none.
+    """The flavor of onnxruntime that is installed; "" where pip knows of none.
 
     Raises:
         MissingPackageError: several are, over one another, so that nobody knows whose files run.
     """
-    found = installed_flavours()
+    found = installed_flavors()
     if len(found) > 1:
-        raise flavour_clash(found)
+        raise flavor_clash(found)
     return found[0] if found else ""
 
 
@@ -36,32 +36,32 @@ def has_gradient_builder() -> bool:
     """Whether the onnxruntime that is installed can build gradient graphs.
 
     Raises:
-        MissingPackageError: several flavours are installed.
+        MissingPackageError: several flavors are installed.
     """
-    flavour = check_environment()
-    return "training" in flavour and all(hasattr(_binding(), name) for name in _NEEDED)
+    flavor = check_environment()
+    return "training" in flavor and all(hasattr(_binding(), name) for name in _NEEDED)
 
 
 def gradient_builder() -> Any:
     """The C++ binding of onnxruntime-training; its Python package, which needs PyTorch, is not used.
 
     Raises:
-        MissingPackageError: the wheel is not installed, is installed only in part, or lies over another flavour.
+        MissingPackageError: the wheel is not installed, is installed only in part, or lies over another flavor.
     """
-    flavour = check_environment()
-    if "training" not in flavour:
-        instead = f"{flavour} is installed, which builds no gradients" if flavour else "is not installed"
+    flavor = check_environment()
+    if "training" not in flavor:
+        instead = f"{flavor} is installed, which builds no gradients" if flavor else "is not installed"
         raise MissingPackageError(WHEEL, instead, _TODO)
     binding = _binding()
     lacking = [name for name in _NEEDED if not hasattr(binding, name)]
     if lacking:
-        reason = f"is installed only in part (no {lacking[0]}): another flavour was written over it"
-        raise MissingPackageError(flavour, reason, f"pip install --force-reinstall --no-deps {flavour}")
+        reason = f"is installed only in part (no {lacking[0]}): another flavor was written over it"
+        raise MissingPackageError(flavor, reason, f"pip install --force-reinstall --no-deps {flavor}")
     return binding
 
 
 def _binding() -> Any:
-    """The compiled part of the onnxruntime that is installed, whatever flavour it is."""
+    """The compiled part of the onnxruntime that is installed, whatever flavor it is."""
     load_onnxruntime()
     from onnxruntime.capi import _pybind_state
 

@@ -20,11 +20,11 @@ from qdqtool.autodiff.activity import Activity, find_activity
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
 from qdqtool.autodiff.lowered.elementwise import ELEMENTWISE
 from qdqtool.autodiff.lowered.moving import MOVING
-from qdqtool.autodiff.lowered.normalizations import NORMALISATIONS
+from qdqtool.autodiff.lowered.normalizations import NORMALIZATIONS
 from qdqtool.autodiff.lowered.quantized import pair_rule
 from qdqtool.autodiff.lowered.reductions import REDUCTIONS
 from qdqtool.autodiff.lowered.resize import RESIZE
-from qdqtool.autodiff.lowered.site import Array, Replacement, Rule, Shape, LoweringContext, Treatment, Wrap, refuse
+from qdqtool.autodiff.lowered.site import Array, LoweringContext, Replacement, Rule, Shape, Treatment, Wrap, refuse
 from qdqtool.autodiff.lowered.swish import SWISH, find_swishes
 from qdqtool.autodiff.lowered.windows import WINDOWS
 from qdqtool.autodiff.pairs import PairFunction
@@ -64,7 +64,7 @@ RULES: dict[str, Rule] = {
     **{name: (lambda site: None) for name in sorted(_SOUND)},
     **ELEMENTWISE,
     **MOVING,
-    **NORMALISATIONS,
+    **NORMALIZATIONS,
     **REDUCTIONS,
     **RESIZE,
     **WINDOWS,

@@ -35,7 +35,7 @@ class OrtTraining:
 
         Raises:
             QdqError: an operator between a parameter and the loss has no gradient here; it is named.
-            MissingPackageError: the wheel is not installed, or two flavours of onnxruntime are.
+            MissingPackageError: the wheel is not installed, or two flavors of onnxruntime are.
         """
         binding = gradient_builder()
         lowered = lower(forward)
@@ -121,7 +121,7 @@ def _state_shapes(graph: onnx.GraphProto, forward: Forward) -> None:
 
 
 def _keep_needed(graph: onnx.GraphProto, outputs: Sequence[str]) -> None:
-    """Drop nodes and initialisers that no output needs."""
+    """Drop nodes and initializers that no output needs."""
     needed, kept = set(outputs), []
     for node in reversed(_sorted_nodes(graph)):
         if needed.intersection(node.output):

@@ -6,7 +6,7 @@
 
 A reader that keeps amax as float32 (onnxruntime, TensorRT's dynamic ranges) rounds it to 24 bits first. Then the scales
 whose 24-bit significand is 64 modulo 128 (one in 128, where it is above 128/127 of its power of two) are out of reach:
-the two float32 next to their amax lie halfway around it, and both give a neighbour, one unit in the last place away.
+the two float32 next to their amax lie halfway around it, and both give a neighbor, one unit in the last place away.
 """
 
 from __future__ import annotations

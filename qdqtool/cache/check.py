@@ -71,7 +71,7 @@ def check(cache: Cache, floats: Iterable[str], others: Iterable[str] = ()) -> Ca
     Args:
         cache: the cache.
         floats: names of the model's float tensors that are computed: its inputs and the outputs of its nodes.
-        others: every other name in the model: initialisers, constants, integer tensors, tensors inside bodies.
+        others: every other name in the model: initializers, constants, integer tensors, tensors inside bodies.
     """
     wanted, known = dict.fromkeys(floats), set(others)
     groups: dict[str, list[str]] = {"matched": [], "constant": [], "made_up": [], "unknown": []}

@@ -33,7 +33,7 @@ RANGES = {
 def postprocess(network):
     """Give every tensor that is named here its range; say how many names the network lacks."""
     if int(trt.__version__.split(".")[0]) >= 11:
-        raise RuntimeError("TensorRT 11 has no dynamic ranges: quantise the model with Q/DQ nodes instead")
+        raise RuntimeError("TensorRT 11 has no dynamic ranges: quantize the model with Q/DQ nodes instead")
     tensors = [network.get_input(i) for i in range(network.num_inputs)]
     for layer in (network.get_layer(i) for i in range(network.num_layers)):
         tensors += [layer.get_output(i) for i in range(layer.num_outputs)]

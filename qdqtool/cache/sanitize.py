@@ -15,7 +15,7 @@ from qdqtool.errors import QdqError
 _CUT, _INSTEAD = ":", "_"
 
 
-def sanitised(names: Iterable[str]) -> dict[str, str]:
+def sanitized(names: Iterable[str]) -> dict[str, str]:
     """Old name -> new name for every name with a `:`; `_` stands in its place, then `_1`, `_2` where that is taken.
 
     The new names are like no other name, old or new. The order of `names` does not matter: give all names of the model

@@ -12,7 +12,7 @@ from qdqtool.cache.amax import inexact_as_float32
 from qdqtool.cache.convert import Source, Target, read_any, render, with_version
 from qdqtool.cache.merge import Merged, OnConflict, merge
 from qdqtool.cache.retarget import cautions, retarget
-from qdqtool.cache.sanitize import renamed, sanitised
+from qdqtool.cache.sanitize import renamed, sanitized
 from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, source_fact, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache, read_cache
 from qdqtool.files import FileSet, check_outputs
@@ -101,7 +101,7 @@ def convert_file(path: _Path, output: _Path, options: ConvertOptions, files: Fil
     """
     source, kind = read_any(path, options.source)
     cache = with_version(source, options.trt_version, options.target, path)
-    names = sanitised([*cache.entries, *options.model_names]) if options.sanitize_names else {}
+    names = sanitized([*cache.entries, *options.model_names]) if options.sanitize_names else {}
     described, stale = carried([path], dict.fromkeys(cache.entries, 0))
     if described.get("tensors"):
         described["tensors"] = {names.get(name, name): fact for name, fact in described["tensors"].items()}

@@ -102,5 +102,5 @@ def _refuse_zero_inputs(proto: onnx.ModelProto, table: ScaleTable, points: Colle
     """Refuse data that are all zero: a dead activation is the model's own, a dead input is no data."""
     for value in proto.graph.input:
         if value.name in points and value.name in table.all_zero:
-            reason = f"is quantised, but {table.unscaled[value.name]} in {table.facts['samples']} samples of the data"
+            reason = f"is quantized, but {table.unscaled[value.name]} in {table.facts['samples']} samples of the data"
             raise QdqError(value.name, reason, "give other data, or keep its operators in float")

@@ -62,7 +62,7 @@ def model_names(path: str) -> tuple[list[str], list[str]]:
 
     Returns:
         The float tensors that are computed (inputs and outputs of nodes; where the type is not known, they count), and
-        every other name: initialisers, constants, other types, tensors inside the bodies of control flow.
+        every other name: initializers, constants, other types, tensors inside the bodies of control flow.
     """
     from onnx import TensorProto
 

@@ -79,9 +79,9 @@ def convert(args: argparse.Namespace) -> int:
 
 def _convert_both(args: argparse.Namespace, options: ConvertOptions) -> int:
     """Write a cache and its model under names that both share."""
-    from qdqtool.verbs.sanitize import sanitise_files
+    from qdqtool.verbs.sanitize import sanitize_files
 
-    both = sanitise_files(args.cache, args.model, args.output, options, args.model_output)
+    both = sanitize_files(args.cache, args.model, args.output, options, args.model_output)
     done = both.stored
     _warn(done.notes, args)
     if args.json:

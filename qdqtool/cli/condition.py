@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool condition`: a model and data to a model that quantises better. Words to calls and back, no more."""
+"""`qdqtool condition`: a model and data to a model that quantizes better. Words to calls and back, no more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SHOWN = 8
 _TOLD = {
     "relu6": ("Relu", "cut off at 6"),
-    "equalise": ("tensor", "evened out in the weights around it"),
+    "equalize": ("tensor", "evened out in the weights around it"),
     "smooth": ("tensor", "evened out by a Mul behind it"),
     "clip": ("operator", "with clipped weights"),
     "correct": ("operator", "with a corrected bias"),
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps",
         metavar="S",
         default="auto",
-        help="some of equalise,smooth,clip,correct (default auto: all that win); relu6 only where it is named",
+        help="some of equalize,smooth,clip,correct (default auto: all that win); relu6 only where it is named",
     )
     parser.add_argument(
         "--method", metavar="M", default="mse", help="the one that insert will be given, for correct (default mse)"
@@ -128,14 +128,14 @@ def _lines(args: argparse.Namespace, result: ConditionResult) -> list[str]:
 def _effect(done: Conditioned) -> list[str]:
     """What was predicted, what stayed, what moved."""
     lines = []
-    if done.before is not None and done.after is not None and (done.count("equalise") or done.count("smooth")):
+    if done.before is not None and done.after is not None and (done.count("equalize") or done.count("smooth")):
         lines.append(
             f"predicted signal to noise of the operators: worst {done.before.worst:.1f} -> {done.after.worst:.1f} dB, "
             f"mean {done.before.mean:.1f} -> {done.after.mean:.1f} dB (each by itself, simulated)"
         )
     if done.kept:
         most = max(one.of_range for one in done.kept.values())
-        lines.append(f"equalise and smooth keep the float function: outputs moved by {most:.0e} of their range")
+        lines.append(f"equalize and smooth keep the float function: outputs moved by {most:.0e} of their range")
     if done.count("relu6") or done.count("clip") or done.count("correct"):
         steps = "relu6, clip and correct" if done.count("relu6") else "clip and correct"
         lines.append(f"{steps} change the float function; signal to noise of its outputs against the original:")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qdqtool evaluate`: a model and labelled data to its task's figures. Words to calls and back, no more."""
+"""`qdqtool evaluate`: a model and labeled data to its task's figures. Words to calls and back, no more."""
 
 from __future__ import annotations
 

@@ -43,14 +43,16 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--bn", choices=("keep", "fold"), default="keep", help="BatchNormalization: keep (default), fold"
     )
-    group.add_argument("--freeze", metavar="RE", action="append", default=[], help="initialisers or nodes left as is")
+    group.add_argument("--freeze", metavar="RE", action="append", default=[], help="initializers or nodes left as is")
     group.add_argument("--label", metavar="L", action="append", default=[], help=_LABEL)
     group.add_argument("--teacher", metavar="T", help="a float model to learn from (default: the model's own)")
     group.add_argument("--distill", metavar="B", action="append", default=[], help=_BIND)
     group.add_argument("--loss", metavar="F", help="script.py:function that builds terms of its own")
-    group.add_argument("--distill-weight", metavar="W", type=float, help="weight of the distance to the teacher's tensors")
-    group.add_argument("--equalise", choices=("auto", "none"), default="auto", help="channels, before the first step")
-    group.add_argument("--augment", metavar="A", help="of pictures: none or flip,crop,colour (default without labels)")
+    group.add_argument(
+        "--distill-weight", metavar="W", type=float, help="weight of the distance to the teacher's tensors"
+    )
+    group.add_argument("--equalize", choices=("auto", "none"), default="auto", help="channels, before the first step")
+    group.add_argument("--augment", metavar="A", help="of pictures: none or flip,crop,color (default without labels)")
 
 
 def _add_how_long(group: argparse._ArgumentGroup) -> None:
@@ -61,11 +63,13 @@ def _add_how_long(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--warmup", metavar="P", type=float, default=0.05, help="part of the run that it rises over")
     group.add_argument("--soft-start", metavar="P", type=float, default=0.1, help="of soft-start: rises until (0.1)")
     group.add_argument("--annealing", metavar="P", type=float, default=0.7, help="of soft-start: falls from (0.7)")
-    group.add_argument("--min-lr-ratio", metavar="P", type=float, default=0.01, help="part of the rate at the end (0.01)")
+    group.add_argument(
+        "--min-lr-ratio", metavar="P", type=float, default=0.01, help="part of the rate at the end (0.01)"
+    )
 
 
 def _add_how(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--optimiser", choices=("adamw", "sgd"), default="adamw", help="adamw (default) or sgd")
+    group.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="adamw (default) or sgd")
     rate = group.add_mutually_exclusive_group()
     rate.add_argument("--relative-lr", metavar="R", type=float, help="rate in INT8 steps of each weight")
     rate.add_argument("--lr", metavar="R", type=float, help="rate as elsewhere, the same for every weight")
@@ -76,7 +80,9 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--nesterov", action="store_true", help="of sgd")
     group.add_argument("--weight-decay", metavar="D", type=float, default=0.0, help="on weights, not biases (0)")
     group.add_argument("--l1", metavar="W", type=float, default=0.0, help="weight of their absolute values (0)")
-    group.add_argument("--grad-clip", metavar="N", type=float, default=1.0, help="largest norm of a gradient; 0: any (1)")
+    group.add_argument(
+        "--grad-clip", metavar="N", type=float, default=1.0, help="largest norm of a gradient; 0: any (1)"
+    )
     group.add_argument(
         "--ema-decay", metavar="D", type=float, default=0.98, help="moving average of the weights (0.98; 0: none)"
     )
@@ -88,7 +94,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--evaluate-every", metavar="N", type=int, help="updates between two measurements")
     group.add_argument("--patience", metavar="N", type=int, default=8, help="measurements without gain; 0: no end (8)")
-    group.add_argument("--eval-data", metavar="D", help="labelled data: measure the task instead of the loss")
+    group.add_argument("--eval-data", metavar="D", help="labeled data: measure the task instead of the loss")
     group.add_argument("--eval-labels", metavar="L", help="its labels, as evaluate --labels")
     group.add_argument("--eval-metric", choices=("top1", "coco", "voc"), help="as evaluate --metric")
     group.add_argument("--eval-decoder", metavar="D", default="auto", help="as evaluate --decoder")
@@ -126,7 +132,7 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
 
     labels, bindings = tuple(map(parse_label, args.label)), tuple(map(parse_binding, args.distill))
     update = UpdateOptions(
-        optimiser=args.optimiser,
+        optimizer=args.optimizer,
         lr=args.lr,
         relative_lr=args.relative_lr,
         scale_lr=SCALE_LR if args.scale_lr is None else args.scale_lr,
@@ -164,7 +170,7 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         backend=args.backend,
         teacher=args.teacher,
         augment=_augment(args.augment),
-        equalise=args.equalise == "auto",
+        equalize=args.equalize == "auto",
         batch=args.batch,
         task=_task(args),
         provider=args.provider,

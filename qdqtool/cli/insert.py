@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="more operators left in float: node, tensor or output names",
     )
     parser.add_argument(
-        "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantised all the same"
+        "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantized all the same"
     )
     _add_accuracy_arguments(parser)
     parser.add_argument(
@@ -92,7 +92,7 @@ def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         "--condition",
         metavar="STEPS",
         default="",
-        help="edit weights first: auto, or some of relu6,equalise,smooth,clip,correct; see condition -h",
+        help="edit weights first: auto, or some of relu6,equalize,smooth,clip,correct; see condition -h",
     )
 
 

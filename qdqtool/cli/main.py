@@ -24,7 +24,7 @@ from qdqtool.errors import QdqError
 VERBS = {
     "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
     "calibrate": "run data through a model and write the scale of every tensor",
-    "condition": "edit weights so that a model quantises better: equalise, smooth, clip, correct",
+    "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
     "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
     "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
     "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",

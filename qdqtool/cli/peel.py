@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bake-weights",
         action="store_true",
-        help="write weights so that TensorRT quantises them to the integers that the Q/DQ gave them",
+        help="write weights so that TensorRT quantizes them to the integers that the Q/DQ gave them",
     )
     parser.add_argument("--allow-estimated", action="store_true", help="write scales that no data was seen for")
     parser.add_argument(
@@ -141,7 +141,7 @@ def _summary(result: PeelResult, cache: str, args: argparse.Namespace) -> list[s
     equal = result.origins.get("equal", 0)
     lines = [
         f"wrote {result.model}",
-        f"wrote {cache}: {result.cache.header}, {scales}, {equal} of them from neighbours of the same values",
+        f"wrote {cache}: {result.cache.header}, {scales}, {equal} of them from neighbors of the same values",
     ]
     if args.target == "dla":
         origins = ", ".join(f"{number} {origin}" for origin, number in sorted(result.origins.items()))

@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method", metavar="M", default="entropy", help="see calibrate -h (default entropy, TensorRT's)"
     )
-    parser.add_argument("--no-shared-scales", action="store_true", help="leave tensors of one range with scales of their own")
+    parser.add_argument(
+        "--no-shared-scales", action="store_true", help="leave tensors of one range with scales of their own"
+    )
     parser.add_argument("--cache", metavar="C", help="default: MODEL with .cache for its ending")
     _add_backend_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

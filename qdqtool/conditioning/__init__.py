@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which weights are edited so that a model quantises better, from data. `passes/condition` carries it out."""
+"""Decides which weights are edited so that a model quantizes better, from data. `passes/condition` carries it out."""

@@ -117,7 +117,7 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, pl
     from qdqtool.conditioning.run import advice
     from qdqtool.data.loader import open_feed
 
-    if feed.origin is None or any(_is_quantised(node) for node in proto.graph.node):
+    if feed.origin is None or any(_is_quantized(node) for node in proto.graph.node):
         return []
     few = open_feed(feed.origin, feed.inputs, _limited(feed.options))
     try:
@@ -137,5 +137,5 @@ def _limited(options: DataOptions) -> DataOptions:
     return replace(options, limit=max(limit, options.batch))
 
 
-def _is_quantised(node: onnx.NodeProto) -> bool:
+def _is_quantized(node: onnx.NodeProto) -> bool:
     return node.op_type in ("QuantizeLinear", "DequantizeLinear")

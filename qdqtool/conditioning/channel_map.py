@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From each quantised tensor to the weights that read it: which input channel of which operator holds which channel.
+"""From each quantized tensor to the weights that read it: which input channel of which operator holds which channel.
 
 The way is not read off the operators but measured: the operators between are run on channel numbers instead of values.
 """
@@ -67,7 +67,11 @@ class Routes:
 
 
 def find_routes(
-    view: GraphView, proto: onnx.ModelProto, folder: Path | None, every: Mapping[str, PointConsumers], batch: Mapping[str, Array]
+    view: GraphView,
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    every: Mapping[str, PointConsumers],
+    batch: Mapping[str, Array],
 ) -> Routes:
     """Find the channels of every point's readers.
 
@@ -83,11 +87,11 @@ def find_routes(
     shapes = _shapes(proto, folder, list(ways), batch)
     spans = _spans(view, ways, shapes, left)
     while spans:
-        labelled = _run_labels(view, proto, folder, {name: ways[name] for name in spans}, spans, shapes, batch)
-        mixed = _mixed(view, labelled, spans, left)
+        labeled = _run_labels(view, proto, folder, {name: ways[name] for name in spans}, spans, shapes, batch)
+        mixed = _mixed(view, labeled, spans, left)
         if not mixed:
             size = max(span.first + span.channels for span in spans.values())
-            return Routes(spans, {key: ConsumerChannels(key, labels[0]) for key, labels in labelled.items()}, size, left)
+            return Routes(spans, {key: ConsumerChannels(key, labels[0]) for key, labels in labeled.items()}, size, left)
         spans = {name: span for name, span in spans.items() if name not in mixed}
     return Routes({}, {}, 2, left)
 
@@ -253,11 +257,11 @@ def _per_channel(found: npt.NDArray[np.float32], node: Node) -> list[Int64]:
 
 
 def _mixed(
-    view: GraphView, labelled: Mapping[str, list[Int64]], spans: Mapping[str, ChannelRange], left: dict[str, str]
+    view: GraphView, labeled: Mapping[str, list[Int64]], spans: Mapping[str, ChannelRange], left: dict[str, str]
 ) -> set[str]:
     """Tensors whose channels come together in one input channel of a reader, or are lost on the way."""
     mixed: set[str] = set()
-    for key, found in labelled.items():
+    for key, found in labeled.items():
         if len(found) > 1:
             for name, span in spans.items():
                 if ((found[1] >= span.first) & (found[1] < span.first + span.channels)).any():

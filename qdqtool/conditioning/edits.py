@@ -15,7 +15,7 @@ from qdqtool.graph.edit import CONDITIONED, recorded_edits
 if TYPE_CHECKING:
     pass
 
-STEPS = ("equalise", "smooth", "clip", "correct")
+STEPS = ("equalize", "smooth", "clip", "correct")
 ASKED = ("relu6",)  # what is done only where it is asked for by name; it comes first
 CHANGING = frozenset({"relu6", "clip", "correct"})  # the steps that change the float function
 METADATA = CONDITIONED

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qdqtool.conditioning.absorbing_producers import makers_of
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
-from qdqtool.conditioning.channel_map import Routes, ChannelRange
+from qdqtool.conditioning.channel_map import ChannelRange, Routes
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.predict import BestDivision, Rounding, Weight, choose_factors
 from qdqtool.graph.weighted import weight_index
@@ -114,7 +114,9 @@ def _readers_by_tensor(routes: Routes) -> dict[str, list[str]]:
     return found
 
 
-def _weight(subject: ConditionContext, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]) -> Weight:
+def _weight(
+    subject: ConditionContext, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]
+) -> Weight:
     node = subject.view.producers[key]
     index = weight_index(subject.view, node)
     value = None if index is None else subject.view.array(node.inputs[index])
@@ -123,9 +125,11 @@ def _weight(subject: ConditionContext, key: str, channels: npt.NDArray[np.int64]
     return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
 
 
-def judge(family: EqualizationSet, *, equalise: bool, smooth: bool, rounding: Rounding = "float") -> EqualizationDecision:
+def judge(
+    family: EqualizationSet, *, equalize: bool, smooth: bool, rounding: Rounding = "float"
+) -> EqualizationDecision:
     """Decide about one family; a Mul must win more than weights that take the division in."""
-    best = choose_factors(family.table, family.readers, family.mask(muls=False, free=equalise), rounding, family.clip)
+    best = choose_factors(family.table, family.readers, family.mask(muls=False, free=equalize), rounding, family.clip)
     divided = best.gain >= LEAST_FREE
     if smooth:
         wide = choose_factors(family.table, family.readers, family.mask(muls=True, free=True), rounding, family.clip)
@@ -134,7 +138,7 @@ def judge(family: EqualizationSet, *, equalise: bool, smooth: bool, rounding: Ro
     return EqualizationDecision(family, best, divided)
 
 
-def divisions_of(subject: ConditionContext, verdict: EqualizationDecision, *, equalise: bool) -> list[Division]:
+def divisions_of(subject: ConditionContext, verdict: EqualizationDecision, *, equalize: bool) -> list[Division]:
     """The tensors of a family that are divided, where something was decided."""
     if not verdict.divided:
         return []
@@ -142,7 +146,7 @@ def divisions_of(subject: ConditionContext, verdict: EqualizationDecision, *, eq
     made = []
     for span, rows in verdict.family.rows():
         factors = verdict.choice.factors[rows]
-        makers = verdict.family.makers[span.tensor] if equalise else ()
+        makers = verdict.family.makers[span.tensor] if equalize else ()
         if (factors != 1).any():
             seen = () if makers else reads[span.tensor]
             made.append(Division(span.tensor, factors, span.axis, span.rank, seen, makers))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equalises a Q/DQ model within the scales that its activations have: weights and their own scales change, no other.
+"""Equalizes a Q/DQ model within the scales that its activations have: weights and their own scales change, no other.
 
 A channel that uses a part of its tensor's range is enlarged in the weights before it and made small again in those
 behind it. The float function stays; what is rounded at the same steps loses less.
@@ -51,8 +51,8 @@ class Within:
     why_not: str = ""
 
 
-def equalise_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterable[Batch]) -> Within:
-    """Even out the channels of the tensors that a Q/DQ model quantises, their scales being what they are.
+def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterable[Batch]) -> Within:
+    """Even out the channels of the tensors that a Q/DQ model quantizes, their scales being what they are.
 
     Args:
         proto: the Q/DQ model; it is not changed.
@@ -75,8 +75,8 @@ def equalise_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     routes = find_routes(subject.view, plain, folder, subject.ways, next(iter(samples)))
     clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
     families = find_families(subject, routes, count_channels(subject, routes.spans, samples), clips)
-    verdicts = [judge(family, equalise=True, smooth=False) for family in families]
-    wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalise=True)]
+    verdicts = [judge(family, equalize=True, smooth=False) for family in families]
+    wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalize=True)]
     held = _held_alone(subject, proto)
     divisions = [one for one in wanted if all(held(key) for key in (*one.makers, *inverse_of(routes, [one])))]
     if not divisions:

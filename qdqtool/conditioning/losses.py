@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantising does to the output of each weighted operator, by itself: mean and size of its error per channel.
+"""What quantizing does to the output of each weighted operator, by itself: mean and size of its error per channel.
 
 Each operator runs twice on the float activations, as it is and with its input and weight rounded, in one session whose
 outputs are sums per channel. Errors do not travel from one operator to the next.
@@ -36,7 +36,7 @@ class Loss:
 
     Attributes:
         key: first output of the operator.
-        mean: float64 [channels], mean of exact - quantised.
+        mean: float64 [channels], mean of exact - quantized.
         square: float64 [channels], mean of its square.
         signal: float64 [channels], mean of exact^2.
         chance: float64 [channels], variance of `mean` from one choice of samples to another; inf for a single sample.
@@ -49,13 +49,13 @@ class Loss:
     chance: Float64
 
     def noise(self, addition: Float64 | float = 0.0) -> float:
-        """Noise over signal of the whole output, once `addition` has been added to the quantised one."""
+        """Noise over signal of the whole output, once `addition` has been added to the quantized one."""
         noise = np.maximum(self.square - 2 * self.mean * addition + np.square(addition), 0.0).sum()
         return float(noise) / max(float(self.signal.sum()), 1e-30)
 
 
 def measure_losses(subject: ConditionContext, table: ScaleTable, feed: Iterable[Batch]) -> list[Loss]:
-    """Run data through a model in which each operator that reads a point has a quantised twin.
+    """Run data through a model in which each operator that reads a point has a quantized twin.
 
     Args:
         subject: the model and its plan.
@@ -136,7 +136,7 @@ def read_scales(subject: ConditionContext, table: ScaleTable) -> dict[str, tuple
     shared = share_scales(plan, table.scales, table.all_zero)
     missing = [point.tensor for point in plan.activations if point.tensor not in shared]
     if missing:
-        raise QdqError(missing[0], "is quantised and the table has no scale for it", "calibrate this model")
+        raise QdqError(missing[0], "is quantized and the table has no scale for it", "calibrate this model")
     largest = {tie: max((shared[name].bits for name in names), key=float) for tie, names in plan.ties().items()}
     return {
         use.node.key: (use.node, largest[point.tie])

@@ -35,7 +35,7 @@ class Weight:
         key: its first output.
         cube: float64 [groups, outputs, inputs, taps]; see `as_cube`.
         channels: int64 [groups * inputs], the row of the error table that each input channel holds; -1: none.
-        rounded: whether the weight itself is quantised: "channel", "tensor" or "no".
+        rounded: whether the weight itself is quantized: "channel", "tensor" or "no".
     """
 
     key: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One figure for a whole model: signal over noise at the outputs of its weighted operators, each quantised alone."""
+"""One figure for a whole model: signal over noise at the outputs of its weighted operators, each quantized alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All steps on one model: relu6, equalise and smooth, clip, correct. Each decides on the model as it is by then."""
+"""All steps on one model: relu6, equalize and smooth, clip, correct. Each decides on the model as it is by then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from qdqtool.conditioning.channel_map import Routes, find_routes
 from qdqtool.conditioning.check import OutputChange, Outputs, compare, moved_most
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
-from qdqtool.conditioning.equalization_sets import EqualizationSet, EqualizationDecision, divisions_of, find_families, inverse_of, judge
+from qdqtool.conditioning.equalization_sets import (
+    EqualizationDecision,
+    EqualizationSet,
+    divisions_of,
+    find_families,
+    inverse_of,
+    judge,
+)
 from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.placement import kept_divisions
 from qdqtool.conditioning.predict import Rounding
@@ -28,7 +35,7 @@ from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
 from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -72,10 +79,12 @@ class ConditionSettings:
     keep: Keep | None = None
 
 
-def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings) -> Conditioned:
-    """Edit the weights of a plain model so that it quantises better.
+def condition_model(
+    proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings
+) -> Conditioned:
+    """Edit the weights of a plain model so that it quantizes better.
 
-    Equalising and smoothing must keep the float function: where an output moves by more than 1e-5 of its range,
+    Equalizing and smoothing must keep the float function: where an output moves by more than 1e-5 of its range,
     channels are divided by powers of two, then by one of the two alone, then not, which the result's notes say.
 
     Args:
@@ -94,7 +103,7 @@ def condition_model(proto: onnx.ModelProto, folder: Path | None, feed: DataLoade
 def advice(
     proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, plan: PlanOptions
 ) -> tuple[ErrorPrediction, ErrorPrediction] | None:
-    """What equalising and smoothing would win, predicted without an edit: without them, with them.
+    """What equalizing and smoothing would win, predicted without an edit: without them, with them.
 
     Args:
         proto: a plain model; it is not changed, and must be of opset 13 or later.
@@ -116,7 +125,9 @@ def advice(
 class _Run:
     """One model on its way: as it will be written, and as it is decided about (lifted, where its opset is old)."""
 
-    def __init__(self, proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings) -> None:
+    def __init__(
+        self, proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings
+    ) -> None:
         _refuse(proto, folder)
         self.proto, self.folder, self.settings = proto, folder, settings
         self.samples = Singles(feed)
@@ -125,7 +136,7 @@ class _Run:
         if (opset_of(proto) or 0) < 13:
             self.lifted = onnx.ModelProto()
             self.lifted.CopyFrom(proto)
-            normalise(self.lifted, folder)
+            normalize(self.lifted, folder)
         self.edits: list[Edit] = []
         self.left: dict[str, str] = {}
         self.notes: list[str] = []
@@ -138,7 +149,7 @@ class _Run:
         steps = self.settings.steps
         if RELU6 in steps:
             self._cut()
-        if set(steps) & {"equalise", "smooth", "clip"}:
+        if set(steps) & {"equalize", "smooth", "clip"}:
             verdicts, divisions, kept = self._divide_and_keep()
             before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, divisions))
             if "clip" in steps:
@@ -224,13 +235,15 @@ class _Run:
         routes, verdicts = _decided(subject, self.samples, steps, factors)
         self.routes = routes
         self.left.update(routes.left)
-        equalise = "equalise" in steps
-        wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalise=equalise)]
+        equalize = "equalize" in steps
+        wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalize=equalize)]
         divisions, left = kept_divisions(subject, wanted, _gains(verdicts), self.settings.plan)
         self.left.update(left)
         return verdicts, divisions
 
-    def _divide(self, subject: ConditionContext, divisions: list[Division], verdicts: list[EqualizationDecision]) -> list[Edit]:
+    def _divide(
+        self, subject: ConditionContext, divisions: list[Division], verdicts: list[EqualizationDecision]
+    ) -> list[Edit]:
         inverse, gains = inverse_of(self.routes, divisions), _gains(verdicts)
         for proto in self._protos():
             done = divide(GraphView(proto.graph, self.folder), divisions, inverse)
@@ -267,7 +280,7 @@ class _Run:
             list_as_inputs(proto)
         for one in additions:
             added = "bias" if one.key in fresh else ""
-            self.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantisation error", added))
+            self.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantization error", added))
 
     def _with_moved_points(self, subject: ConditionContext, table: ScaleTable) -> ScaleTable:
         """What stays in float moves points across pools and Pads to tensors that were not calibrated."""
@@ -289,7 +302,7 @@ class _Run:
 
 def _attempts(settings: ConditionSettings) -> list[tuple[Rounding, tuple[str, ...]]]:
     """Factors and steps to divide with, the best first: as asked, by powers of two, without one of the steps, not."""
-    steps = tuple(step for step in settings.steps if step in ("equalise", "smooth"))
+    steps = tuple(step for step in settings.steps if step in ("equalize", "smooth"))
     attempts = [(settings.factors, steps), ("power-of-two", steps), *(("power-of-two", (step,)) for step in steps)]
     return list(dict.fromkeys([*attempts, ("power-of-two", ())]))
 
@@ -322,8 +335,8 @@ def _decided(
     routes = find_routes(subject.view, subject.proto, subject.folder, subject.ways, first)
     spectra = count_channels(subject, routes.spans, samples)
     families = find_families(subject, routes, spectra)
-    equalise, smooth = "equalise" in steps, "smooth" in steps
-    return routes, [judge(one, equalise=equalise, smooth=smooth, rounding=factors) for one in families]
+    equalize, smooth = "equalize" in steps, "smooth" in steps
+    return routes, [judge(one, equalize=equalize, smooth=smooth, rounding=factors) for one in families]
 
 
 def _undivided(verdicts: Sequence[EqualizationDecision]) -> list[tuple[EqualizationSet, npt.NDArray[np.float32]]]:
@@ -351,7 +364,7 @@ def _edit_of(one: Division, decibel: float, mul: str) -> Edit:
     spread = float(one.factors.max() / one.factors.min())
     if one.makers:
         reason = f"its channels, up to {spread:.3g} times apart, are evened out in the weights before and behind it"
-        return Edit("equalise", one.tensor, decibel, reason)
+        return Edit("equalize", one.tensor, decibel, reason)
     reason = (
         f"its channels, up to {spread:.3g} times apart, are evened out by a Mul, the weights behind it make up for it"
     )

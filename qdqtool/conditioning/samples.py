@@ -40,7 +40,9 @@ class Singles:
                 yield {name: array[row : row + 1] for name, array in batch.items()}
 
 
-def count_channels(subject: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]) -> dict[str, ChannelSpectrum]:
+def count_channels(
+    subject: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]
+) -> dict[str, ChannelSpectrum]:
     """Run data through a model and count the values of every channel.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image file to the array a model eats: decode, resize, colour order, normalise. Not which images are read."""
+"""An image file to the array a model eats: decode, resize, color order, normalize. Not which images are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
-_CROP = 0.875  # the centre that a classifier sees: 224 of 256
+_CROP = 0.875  # the center that a classifier sees: 224 of 256
 MAX_PIXELS = 89_478_485  # of one image, as Pillow's own limit: a quarter of a gigabyte as RGB
 MAX_SIDE = 65_535  # pixels, the most that a JPEG can have
 _ORIENTATION = 0x0112  # of EXIF: 1 is upright
@@ -86,7 +86,7 @@ class ImageReader:
         return self._letterboxed(image, width, height)
 
     def _letterboxed(self, image: Image, width: int, height: int) -> Image:
-        """Keep the aspect ratio: YOLOX cuts off fractions of a pixel and pads behind, YOLOv5 rounds and centres."""
+        """Keep the aspect ratio: YOLOX cuts off fractions of a pixel and pads behind, YOLOv5 rounds and centers."""
         pillow = load_pillow()
         corner = self.spec.resize == "letterbox-topleft"
         _, wide, high = letterbox_size(self.spec, image.size, (width, height))
@@ -98,7 +98,7 @@ class ImageReader:
 
 
 def covering_size(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
-    """Width and height to which `crop` scales an image before it cuts the target out of its centre."""
+    """Width and height to which `crop` scales an image before it cuts the target out of its center."""
     (wide, high), (width, height) = size, target
     ratio = max(round(width / _CROP) / wide, round(height / _CROP) / high)
     return max(width, round(wide * ratio)), max(height, round(high * ratio))

@@ -75,7 +75,11 @@ class DataLoader:
     """
 
     def __init__(
-        self, source: SampleSource, inputs: Sequence[Input], options: DataOptions, origin: str | JsonInputs | None = None
+        self,
+        source: SampleSource,
+        inputs: Sequence[Input],
+        options: DataOptions,
+        origin: str | JsonInputs | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.origin = origin

@@ -56,7 +56,7 @@ class Input:
 
 
 def inputs_of(graph: onnx.GraphProto) -> tuple[Input, ...]:
-    """The inputs that a run must feed: graph inputs that are not initialisers with a default, in graph order.
+    """The inputs that a run must feed: graph inputs that are not initializers with a default, in graph order.
 
     Raises:
         QdqError: an input is no tensor (a sequence, a map) or has no type.
@@ -119,7 +119,7 @@ def check_shape(where: object, shape: tuple[int, ...], one: Input) -> None:
 
 
 def check_dtype(where: object, dtype: np.dtype[Any], one: Input) -> None:
-    """Refuse a dtype of another kind: integers for floats (not normalised yet), floats for integers."""
+    """Refuse a dtype of another kind: integers for floats (not normalized yet), floats for integers."""
     if dtype == one.dtype or (dtype.kind == one.dtype.kind == "f") or (dtype.kind in "iu" and one.dtype.kind in "iu"):
         return
     hint = f"save it as {one.dtype}"

@@ -31,9 +31,9 @@ class Preprocess:
         mean: subtracted after scaling, one value or one per channel.
         std: divided by after that, one value or one per channel.
         resize: `stretch` ignores the aspect ratio; `letterbox` keeps it and pads on both sides, `letterbox-topleft` at
-            the right and bottom; `crop` covers size / 0.875, rounded (146 for 128), and cuts the centre out.
+            the right and bottom; `crop` covers size / 0.875, rounded (146 for 128), and cuts the center out.
         pad: grey level (0..255) of what a letterbox adds.
-        interpolation: `linear` takes two neighbours a side, also when it shrinks (OpenCV's INTER_LINEAR, as most
+        interpolation: `linear` takes two neighbors a side, also when it shrinks (OpenCV's INTER_LINEAR, as most
             deployments do); `area` averages when it shrinks (INTER_AREA); `antialias` and `cubic` are Pillow's filters.
     """
 

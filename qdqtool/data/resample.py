@@ -14,14 +14,14 @@ _Float32 = npt.NDArray[np.float32]
 def resize_linear(pixels: Pixels, width: int, height: int) -> Pixels:
     """Sample between the two nearest pixels a side, whatever the factor: shrinking skips pixels, edges repeat.
 
-    Pixel centres are at ``i + 0.5``, so output column x looks at ``(x + 0.5) * old / new - 0.5``; ties round to even.
+    Pixel centers are at ``i + 0.5``, so output column x looks at ``(x + 0.5) * old / new - 0.5``; ties round to even.
 
     Args:
         pixels: uint8, (H, W, C).
         width: columns of the result.
         height: rows of the result.
     """
-    low, high, weight = _neighbours(pixels.shape[0], height)
+    low, high, weight = _neighbors(pixels.shape[0], height)
     above, below = (_across(pixels.take(rows, 0), width) for rows in (low, high))
     return np.rint(_mixed(above, below, weight.reshape(-1, 1, 1))).astype(np.uint8)
 
@@ -44,7 +44,7 @@ def resize_area(pixels: Pixels, width: int, height: int) -> Pixels:
 
 def _across(pixels: Pixels, width: int) -> _Float32:
     """Rows between their pixels."""
-    low, high, weight = _neighbours(pixels.shape[1], width)
+    low, high, weight = _neighbors(pixels.shape[1], width)
     left, right = (pixels.take(columns, 1).astype(np.float32) for columns in (low, high))
     return _mixed(left, right, weight.reshape(-1, 1))
 
@@ -54,7 +54,7 @@ def _mixed(start: _Float32, end: _Float32, weight: _Float32) -> _Float32:
     return mixed
 
 
-def _neighbours(old: int, count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], _Float32]:
+def _neighbors(old: int, count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], _Float32]:
     """For each of `count` places along a side of `old` pixels: the two pixels around it, and the second's share."""
     place = np.clip((np.arange(count) + 0.5) * (old / count) - 0.5, 0, old - 1)
     low = np.floor(place).astype(np.intp)

@@ -55,7 +55,9 @@ class SampleSource:
     once: bool = False
 
 
-def open_source(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> SampleSource:
+def open_source(
+    data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
+) -> SampleSource:
     """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
 
     Args:
@@ -136,7 +138,9 @@ def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> SampleSo
     return SampleSource(where, "json", items, files=tuple(paths))
 
 
-def _from_folder(path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> SampleSource:
+def _from_folder(
+    path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
+) -> SampleSource:
     files = sorted((file for file in path.iterdir() if file.is_file()), key=lambda file: file.name)
     images = [file for file in files if file.suffix.lower() in SUFFIXES]
     if not images:
@@ -174,7 +178,7 @@ def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageRe
 
 
 def _as_fed(file: Path, values: npt.NDArray[np.float32], one: Input) -> Array:
-    """The image in the input's dtype: a model of quantised input takes integers, which must then come out exactly."""
+    """The image in the input's dtype: a model of quantized input takes integers, which must then come out exactly."""
     with np.errstate(invalid="ignore"):
         cast = values.astype(one.dtype, copy=False)
     if one.dtype.kind != "f" and not np.array_equal(cast, values):

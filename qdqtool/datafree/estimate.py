@@ -119,7 +119,7 @@ def _settled(known: KnownTensors, node: Node, name: str, found: Moments) -> tupl
     statistics = batch_norm_statistics(known, reader) if reader else None
     if statistics is not None:
         mean, deviation = statistics[2], np.sqrt(statistics[3])
-        read = linear.normalised(deviation, mean, known.rank(name) or found.mean.ndim or None, 1)
+        read = linear.normalized(deviation, mean, known.rank(name) or found.mean.ndim or None, 1)
         read = gaussian(read.mean, read.var, found.lo, found.hi, known=True)
         if node.op in _KEEPS_RANGE:
             read = replace(read, low=found.low, high=found.high)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments through sums over many values: convolutions, matrix products, means and normalisations.
+"""Moments through sums over many values: convolutions, matrix products, means and normalizations.
 
-Terms of a sum count as independent (Nagel 2019), but for neighbouring places of one map, which resemble one another.
+Terms of a sum count as independent (Nagel 2019), but for neighboring places of one map, which resemble one another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.shapes import Shape
 from qdqtool.graph.tensors import BLOCK_BYTES
 
-# Correlation of neighbouring places of one channel. 0 is Nagel's independence; with 0.3 more tensors of 12 of 22
+# Correlation of neighboring places of one channel. 0 is Nagel's independence; with 0.3 more tensors of 12 of 22
 # trained models come within 0.5 .. 3 times the range that data shows, and fewer of 2 (measured against 8 to 64 images).
 ALIKE = 0.3
 
@@ -143,7 +143,7 @@ def averaged(x: Moments, axes: Sequence[int] | None, shape: Shape | None, keep: 
     """The mean (or the sum) over some axes; values never pass those that are averaged.
 
     The variance falls by n along one axis (features), and along an axis whose values are described one by one; along
-    several axes that are described alike (places of a map, which resemble their neighbours) by sqrt(n) each.
+    several axes that are described alike (places of a map, which resemble their neighbors) by sqrt(n) each.
     """
     rank = len(shape) if shape is not None else x.mean.ndim
     places = range(rank) if axes is None else sorted({a + rank if a < 0 else a for a in axes})
@@ -166,7 +166,7 @@ def averaged(x: Moments, axes: Sequence[int] | None, shape: Shape | None, keep: 
     return replace(found, low=max(found.low, x.low), high=min(found.high, x.high))
 
 
-def normalised(scale: Array, bias: Array, rank: int | None, axis: int) -> Moments:
+def normalized(scale: Array, bias: Array, rank: int | None, axis: int) -> Moments:
     """Mean 0 and variance 1, then scale and bias per channel, whatever came in."""
     if bias.shape != scale.shape and 1 not in (bias.size, scale.size):  # no runtime takes them
         return guess()

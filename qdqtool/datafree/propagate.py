@@ -155,7 +155,7 @@ def _batch_norm(known: KnownTensors, node: Node) -> Found:
     if statistics is None:
         return None
     rank = known.rank(node.inputs[0]) or known.of(node, 0).mean.ndim or None
-    return linear.normalised(statistics[0], statistics[1], rank, 1)
+    return linear.normalized(statistics[0], statistics[1], rank, 1)
 
 
 def _channel_norm(known: KnownTensors, node: Node) -> Found:
@@ -164,11 +164,11 @@ def _channel_norm(known: KnownTensors, node: Node) -> Found:
     shape = known.shape(node.inputs[0])
     if node.op == "GroupNormalization" and shape and shape[1] and scale.size not in (0, shape[1]):
         scale, bias = (np.repeat(one, max(1, shape[1] // one.size)) for one in (scale, bias))
-    return linear.normalised(scale, bias, rank, 1)
+    return linear.normalized(scale, bias, rank, 1)
 
 
 def _layer_norm(known: KnownTensors, node: Node) -> Found:
-    return [linear.normalised(known.vector(node, 1, 1.0), known.vector(node, 2, 0.0), None, -1)]
+    return [linear.normalized(known.vector(node, 1, 1.0), known.vector(node, 2, 0.0), None, -1)]
 
 
 def _softmax(known: KnownTensors, node: Node) -> Found:

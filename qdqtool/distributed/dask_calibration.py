@@ -21,7 +21,7 @@ from qdqtool.distributed.dask_cluster import (
     tell_dashboard,
 )
 from qdqtool.distributed.file_bundle import FileBundle, pack, remove, unpack
-from qdqtool.distributed.shard_job import ShardError, ShardJob, JobFingerprint, look_at, make_job, run_shard, told_look
+from qdqtool.distributed.shard_job import JobFingerprint, ShardError, ShardJob, look_at, make_job, run_shard, told_look
 from qdqtool.distributed.shards import ShardSum, mergeable_method
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.observers.options import CalibrationOptions, with_method

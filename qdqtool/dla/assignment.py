@@ -19,7 +19,7 @@ from qdqtool.match.site import MatchSite
 from qdqtool.rulebook import Step
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
-__all__ = ["DlaReport", "Reason", "Saving", "DlaAssignment", "dla_findings"]
+__all__ = ["DlaAssignment", "DlaReport", "Reason", "Saving", "dla_findings"]
 
 Device = Literal["dla", "gpu", "none"]
 NO_LAYER = "dla-no-layer"

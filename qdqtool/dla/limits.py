@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from qdqtool.dla.node_context import Numbers, NodeContext, Shape, check
+from qdqtool.dla.node_context import NodeContext, Numbers, Shape, check
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import weight_index
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from qdqtool.dla.node_context import Numbers, NodeContext, Shape, check
+from qdqtool.dla.node_context import NodeContext, Numbers, Shape, check
 from qdqtool.graph.view import attribute
 
 # The longest axis of a Softmax whose other axes are 1, and of another.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contiguous parts of a graph that the DLA runs, and which fallbacks cut them apart. Not what falls back, or why.
 
-Two neighbours are in one part unless some way between them leads over the GPU: then one would wait for the other.
+Two neighbors are in one part unless some way between them leads over the GPU: then one would wait for the other.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Net:
         return list(groups.values())
 
     def _join_further(self, on_dla: Sequence[bool], sets: _Sets) -> None:
-        """Join neighbouring subgraphs between which no other way leads."""
+        """Join neighboring subgraphs between which no other way leads."""
         for index, sources in enumerate(self.reads):
             for source in sources:
                 one, other = sets.root(source), sets.root(index)

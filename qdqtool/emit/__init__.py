@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from qdqtool.emit.deepstream import write_deepstream
-from qdqtool.emit.job import Emitted, EmitJob
+from qdqtool.emit.job import EmitJob, Emitted
 from qdqtool.emit.polygraphy_script import write_polygraphy_script
 from qdqtool.emit.precision_json import write_precision_json
 from qdqtool.emit.triton import write_triton
 from qdqtool.emit.trtexec import write_trtexec
 
-__all__ = ["ENDINGS", "Emitted", "EmitJob", "emit"]
+__all__ = ["ENDINGS", "EmitJob", "Emitted", "emit"]
 
 # What each kind's file is called: the name of the cache with this for its ending.
 ENDINGS: Mapping[str, str] = {

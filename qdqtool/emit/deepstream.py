@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.data.preprocess import Preprocess
-from qdqtool.emit.job import Emitted, EmitJob, Tensor, comments
+from qdqtool.emit.job import EmitJob, Emitted, Tensor, comments
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches
 
@@ -116,7 +116,7 @@ def _beyond_keys(spec: Preprocess) -> Iterator[str]:
     if spec.resize.startswith("letterbox") and spec.pad:
         yield f"Gst-nvinfer pads with black, the model was calibrated with grey {spec.pad}"
     if spec.resize == "crop":
-        yield "Gst-nvinfer does not cut out the centre: the image is stretched here; crop it before, or calibrate so"
+        yield "Gst-nvinfer does not cut out the center: the image is stretched here; crop it before, or calibrate so"
 
 
 def _number(value: float) -> str:

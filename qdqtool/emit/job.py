@@ -40,7 +40,7 @@ class EmitJob:
         version: whose TensorRT builds.
         layers: what must not run in INT8.
         scales: tensor -> float32 scale, as in the cache.
-        inputs: what the model takes, initialisers left out.
+        inputs: what the model takes, initializers left out.
         outputs: what it gives.
         batch: samples in one run, where the model leaves that open.
         preprocess: what is done to images before they are fed, where that is known.

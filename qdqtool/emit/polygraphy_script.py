@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from qdqtool.cache.amax import amax_of
-from qdqtool.emit.job import Emitted, EmitJob
+from qdqtool.emit.job import EmitJob, Emitted
 from qdqtool.trtversion import in_range, require_caches
 
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
@@ -36,7 +36,7 @@ TYPED = {{
 def postprocess(network):
     """Give tensors their range and layers their precision; say what the network lacks."""
     if int(trt.__version__.split(".")[0]) >= 11:
-        raise RuntimeError("TensorRT 11 has neither: quantise the model with Q/DQ nodes instead")
+        raise RuntimeError("TensorRT 11 has neither: quantize the model with Q/DQ nodes instead")
     types = {{"fp16": trt.float16, "fp32": trt.float32}}
     floats = (trt.float16, trt.float32)
     tensors = [network.get_input(i) for i in range(network.num_inputs)]

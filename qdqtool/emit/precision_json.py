@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool.cache.amax import amax_of
-from qdqtool.emit.job import Emitted, EmitJob
+from qdqtool.emit.job import EmitJob, Emitted
 
 SCHEMA = 1
 

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 import onnx
 
-from qdqtool.emit.job import Emitted, EmitJob, Tensor, comments
+from qdqtool.emit.job import EmitJob, Emitted, Tensor, comments
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches
 

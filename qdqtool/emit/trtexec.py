@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from qdqtool.emit.job import Emitted, EmitJob, comments
+from qdqtool.emit.job import EmitJob, Emitted, comments
 from qdqtool.emit.trtexec_flags import has_flag, is_deprecated, require_flag
 from qdqtool.trtversion import TrtVersion, require_caches
 

@@ -15,7 +15,7 @@ import onnx
 
 from qdqtool.cache.text import Cache
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
-from qdqtool.emit import ENDINGS, Emitted, EmitJob, emit
+from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
 from qdqtool.emit.job import Tensor
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError

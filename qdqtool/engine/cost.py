@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qdqtool.engine.predict import REFORMATS, PredictedLayer, Port
+from qdqtool.engine.predict import REFORMATS, Port, PredictedLayer
 from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.view import GraphView
 

@@ -21,7 +21,7 @@ def quantized(site: MatchSite) -> bool:
 
 
 def float_weight(site: MatchSite) -> bool:
-    """Its weight is quantised, or its statistics are computed."""
+    """Its weight is quantized, or its statistics are computed."""
     start = site.start or site.node
     index = weight_index(site.view, start)
     return inference(site) and (index is None or pair_behind(site.view, start.inputs[index]) is None)

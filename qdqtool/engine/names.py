@@ -14,14 +14,14 @@ _PLAIN = frozenset({"Relu", "BatchNormalization", "MaxPool"})  # named without P
 
 
 def names_in(view: EngineView, unit: Unit, unnamed: frozenset[str]) -> list[Node]:
-    """The nodes of a unit that its name tells, the quantiser of the weight among them.
+    """The nodes of a unit that its name tells, the quantizer of the weight among them.
 
     Args:
         view: the graph.
         unit: the layer.
         unnamed: operators that vanish from the name unless they stand behind an Add.
     """
-    pair = _weight_quantiser(view, unit) if unnamed else None
+    pair = _weight_quantizer(view, unit) if unnamed else None
     nodes = [] if pair is None else [pair]
     behind_add = False
     for node in unit.nodes:
@@ -68,7 +68,7 @@ def _pointwise(view: EngineView, nodes: tuple[Node, ...]) -> str:
     return text
 
 
-def _weight_quantiser(view: EngineView, unit: Unit) -> Node | None:
+def _weight_quantizer(view: EngineView, unit: Unit) -> Node | None:
     index = weight_index(view, unit.start)
     pair = None if index is None else pair_behind(view, unit.start.inputs[index])
     return None if pair is None else pair.quantize

@@ -71,7 +71,9 @@ class PredictedLayer:
         return self.outputs[0].precision if self.outputs else "float"
 
 
-def predict_layers(view: GraphView, version: TrtVersion | None = None, target: str = "gpu") -> tuple[PredictedLayer, ...]:
+def predict_layers(
+    view: GraphView, version: TrtVersion | None = None, target: str = "gpu"
+) -> tuple[PredictedLayer, ...]:
     """The layers that TensorRT would list for a plain or a Q/DQ model, in the order in which they can run.
 
     The main graph only. A plain model's layers are in float, FP32 or FP16 as the builder is told.
@@ -157,7 +159,7 @@ def _inputs(storage: Storage, unit: Unit) -> list[Port]:
 def _port(storage: Storage, unit: Unit, name: str, *, residual: bool) -> Port:
     """A tensor by what made its values; INT8 where the layer takes the integers themselves."""
     direct = storage.converts(unit) or (storage.computes_int8(unit) and (not residual or storage.gives_int8(unit)))
-    pair = storage.view.dequantiser(name)
+    pair = storage.view.dequantizer(name)
     kept = storage.view.moves(unit.start) and storage.gives_int8(unit)
     integers = (pair is not None and direct) or (kept and storage.int8(name))
     return Port(_plain(storage.view, name), "int8" if integers else "float")
@@ -183,7 +185,7 @@ def _absorbed(storage: Storage, unit: Unit) -> list[Node]:
         elif (
             not view.is_constant(name) and _port(storage, unit, name, residual=use == unit.residual).precision == "int8"
         ):
-            source = view.dequantiser(name)
+            source = view.dequantizer(name)
             found += [] if source is None else [source]
     inside = {name for node in unit.nodes for name in node.outputs}
     for tensor in inside & view.pairs.keys():

@@ -21,7 +21,9 @@ _MEANING = {
 }
 
 
-def layer_lines(layers: Sequence[PredictedLayer], forecast: Forecast, comparison: LayerComparison | None = None) -> list[str]:
+def layer_lines(
+    layers: Sequence[PredictedLayer], forecast: Forecast, comparison: LayerComparison | None = None
+) -> list[str]:
     """One line per predicted layer, then what they cost together. A prediction: no engine was built for it.
 
     Beside an engine each layer is marked by the kernel that it got there: TC for INT8 on Tensor Cores, -- for INT8 on

@@ -31,7 +31,7 @@ class Storage:
     def __init__(self, view: EngineView, rules: RuleBook, units: Iterable[Unit]) -> None:
         self.view = view
         self._unit_of = {id(node): unit for unit in units for node in unit.nodes}
-        self._quantisable = guards_of((rule for rule in rules.readers if rule.when == "quantized-output"), rules)
+        self._quantizable = guards_of((rule for rule in rules.readers if rule.when == "quantized-output"), rules)
         self._elementwise = frozenset(rules.sets.get("elementwise", ()))
         self._converting = self._elementwise if CONVERTS in rules.names else frozenset()
         self._known: dict[int, bool] = {}
@@ -60,14 +60,14 @@ class Storage:
         if self.view.multiplies_int8(unit.start):
             return True
         products = unit.start.op == "MatMul" and weight_index(self.view, unit.start) is None
-        if products and all(self.view.dequantiser(name) is not None for name in unit.start.inputs):
+        if products and all(self.view.dequantizer(name) is not None for name in unit.start.inputs):
             return True
         return self.gives_int8(unit)
 
     def gives_int8(self, unit: Unit) -> bool:
         """Whether a layer gives out INT8.
 
-        A weighted operator does if all that reads it quantises it by one scale and its residual, if any, comes in as
+        A weighted operator does if all that reads it quantizes it by one scale and its residual, if any, comes in as
         INT8; others if also everything that they read is INT8; what only moves values does as its input does.
         """
         key = id(unit)
@@ -81,7 +81,7 @@ class Storage:
         made = {view.wanted_scale(name) for name in view.used_outputs(unit.nodes[-1])}
         wanted = made.pop() if len(made) == 1 else None
         if view.moves(node) and len(unit.nodes) == 1:
-            if view.dequantiser(unit.output) is not None:
+            if view.dequantizer(unit.output) is not None:
                 return True
             return wanted is not None and any(self.int8(name) for name in view.sources(node))
         if wanted is None:
@@ -89,14 +89,14 @@ class Storage:
         if weight_index(view, node) is not None:
             skip = unit.residual
             return view.multiplies_int8(node) and (
-                skip is None or view.dequantiser(skip.node.inputs[skip.index]) is not None
+                skip is None or view.dequantizer(skip.node.inputs[skip.index]) is not None
             )
         if self.converts(unit):
             return True
-        able = all(member.op in self._elementwise or fits(view, member, self._quantisable) for member in unit.nodes)
+        able = all(member.op in self._elementwise or fits(view, member, self._quantizable) for member in unit.nodes)
         computed = [use.node.inputs[use.index] for use in unit.reads()]
         computed = [name for name in computed if not view.is_constant(name)]
-        return able and bool(computed) and all(view.dequantiser(name) is not None for name in computed)
+        return able and bool(computed) and all(view.dequantizer(name) is not None for name in computed)
 
     def left_over(self) -> list[Left]:
         """The Q and DQ nodes that stay as layers: equal ones on one tensor are one."""
@@ -108,14 +108,14 @@ class Storage:
             if node.op == QUANTIZE and not self._taken_in(node):
                 found.setdefault((QUANTIZE, node.inputs[0], self.view.scale_of(node)), []).append(node)
             elif node.op == DEQUANTIZE and self._read_in_float(node):
-                tensor = self.view.quantised_tensor(node)
+                tensor = self.view.quantized_tensor(node)
                 found.setdefault((DEQUANTIZE, tensor, self.view.scale_of(node)), []).append(node)
         return [Left(tuple(nodes)) for nodes in found.values()]
 
     def _taken_in(self, node: Node) -> bool:
-        """Whether what makes the tensor gives it out quantised already."""
+        """Whether what makes the tensor gives it out quantized already."""
         name = node.inputs[0]
-        pair = self.view.dequantiser(name)
+        pair = self.view.dequantizer(name)
         if pair is not None:
             return self.view.scale_of(pair) == self.view.scale_of(node)
         return self.int8(name)

@@ -131,15 +131,15 @@ def _likeness(view: EngineView, unit: Unit) -> object:
     weight = view.constant_tensor(unit.start.inputs[index])
     if weight is None:
         return None
-    pair = view.dequantiser(unit.start.inputs[1 - index])
+    pair = view.dequantizer(unit.start.inputs[1 - index])
     entry = unit.start.inputs[1 - index]
-    source: object = entry if pair is None else (view.quantised_tensor(pair), view.scale_of(pair))
+    source: object = entry if pair is None else (view.quantized_tensor(pair), view.scale_of(pair))
     words = tuple(
         (name, str(attribute(unit.start, name))) for name in ("strides", "pads", "dilations", "group", "auto_pad")
     )
     behind = tuple(node.op for node in unit.nodes[1:])
-    quantised = pair_behind(view, unit.start.inputs[index]) is not None
-    return source, tuple(weight.dims[1:]), words, behind, quantised, view.wanted_scale(unit.output)
+    quantized = pair_behind(view, unit.start.inputs[index]) is not None
+    return source, tuple(weight.dims[1:]), words, behind, quantized, view.wanted_scale(unit.output)
 
 
 def constant_names(view: EngineView, node: Node) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph as TensorRT's optimiser has it: pairs of weights seen through, pairs of activations operators of their own.
+"""A graph as TensorRT's optimizer has it: pairs of weights seen through, pairs of activations operators of their own.
 
 Also where INT8 values lie by the Q/DQ nodes alone. Which operators become one layer is `predict.py`.
 """
@@ -33,7 +33,7 @@ class EngineView(GraphView):
         self._moving = guards_of(rules.commutes, rules)
         self._moves: dict[int, bool] = {}
         self._wanted: dict[str, bytes | None] = {}
-        self._dequantised_by: dict[str, Node | None] = {}
+        self._dequantized_by: dict[str, Node | None] = {}
         self.weight_pairs: dict[str, Pair] = {}
         self.activation_pairs: dict[str, Pair] = {}
         super().__init__(graph, folder)
@@ -97,7 +97,7 @@ class EngineView(GraphView):
         return [name for name in node.inputs if name] if node.op in _MANY else node.inputs[:1]
 
     def wanted_scale(self, name: str) -> bytes | None:
-        """The one scale by which everything that reads a tensor quantises it; None where something reads it in float.
+        """The one scale by which everything that reads a tensor quantizes it; None where something reads it in float.
 
         Looks forward across operators that move values: their readers are its readers.
         """
@@ -123,21 +123,21 @@ class EngineView(GraphView):
                 return None
         return next(iter(scales)) if len(scales) == 1 else None
 
-    def dequantiser(self, name: str) -> Node | None:
+    def dequantizer(self, name: str) -> Node | None:
         """The DequantizeLinear whose values a tensor carries, back across operators that move them; None for float.
 
         Behind a Concat the first of its inputs', if all have one scale.
         """
         passed: list[str] = []
-        while name not in self._dequantised_by:
+        while name not in self._dequantized_by:
             passed.append(name)
             maker = self.producers.get(self.root(name))
             if maker is not None and self.moves(maker) and maker.op not in _MANY and not self.is_constant(name):
                 name = maker.inputs[0]
             else:
-                self._dequantised_by[name] = self._made_by(maker, name)
-        found = self._dequantised_by[name]
-        self._dequantised_by.update(dict.fromkeys(passed, found))
+                self._dequantized_by[name] = self._made_by(maker, name)
+        found = self._dequantized_by[name]
+        self._dequantized_by.update(dict.fromkeys(passed, found))
         return found
 
     def _made_by(self, maker: Node | None, name: str) -> Node | None:
@@ -148,11 +148,11 @@ class EngineView(GraphView):
         return self._of_all(maker) if maker.op in _MANY and self.moves(maker) else None
 
     def _of_all(self, joined: Node) -> Node | None:
-        found = [self.dequantiser(name) for name in self.sources(joined)]
+        found = [self.dequantizer(name) for name in self.sources(joined)]
         scales = {None if node is None else self.scale_of(node) for node in found}
         return found[0] if len(scales) == 1 else None
 
-    def quantised_tensor(self, dequantize: Node) -> str:
+    def quantized_tensor(self, dequantize: Node) -> str:
         """The tensor that the integers of a DequantizeLinear stand for; its own output where no Q makes them."""
         pair = self.activation_pairs.get(dequantize.outputs[0])
         name: str = dequantize.outputs[0] if pair is None or pair.quantize is None else pair.quantize.inputs[0]
@@ -163,7 +163,7 @@ class EngineView(GraphView):
         index = weight_index(self, node)
         if index is None or pair_behind(self, node.inputs[index]) is None:
             return False
-        return self.dequantiser(node.inputs[1 - index]) is not None
+        return self.dequantizer(node.inputs[1 - index]) is not None
 
 
 Guards = Mapping[str, tuple[str, ...]]
@@ -181,4 +181,6 @@ def guards_of(kind: Iterable[Reader | Commute], rules: RuleBook) -> Guards:
 
 def fits(view: GraphView, node: Node, guards: Guards) -> bool:
     """Whether an operator is taken by one of the rules that `guards_of` read."""
-    return any(not name or constraint_named(name)(MatchSite(view, node, start=node)) for name in guards.get(node.op, ()))
+    return any(
+        not name or constraint_named(name)(MatchSite(view, node, start=node)) for name in guards.get(node.op, ())
+    )

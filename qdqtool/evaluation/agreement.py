@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agreement: how well a model's detections match those of its FP32 original, for images that nobody has labelled."""
+"""Agreement: how well a model's detections match those of its FP32 original, for images that nobody has labeled."""
 
 from __future__ import annotations
 

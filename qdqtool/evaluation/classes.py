@@ -43,7 +43,7 @@ class Classifier:
 
     @property
     def told(self) -> str:
-        """What was recognised, one line."""
+        """What was recognized, one line."""
         how = "probabilities" if self.shares else "logits, shown behind a Softmax"
         return f"classifier: {self.name}, {self.classes} classes, {how}"
 

@@ -34,7 +34,7 @@ def ranks(where: object, scores: npt.NDArray[Any], classes: npt.NDArray[Any]) ->
         reason = f"gives {scores.shape[1]} scores, but a label says class {outside[0]}"
         raise QdqError(where, reason, "are these the model's labels? --label-offset shifts them")
     if scores.dtype.kind == "f" and np.isnan(scores).any():
-        raise QdqError(where, "holds NaN", "the model does not survive its quantisation: see compare")
+        raise QdqError(where, "holds NaN", "the model does not survive its quantization: see compare")
     rows = np.arange(len(scores))
     right = scores[rows, classes][:, None]
     before = np.arange(scores.shape[1])[None] < classes[:, None]

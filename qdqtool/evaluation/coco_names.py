@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of COCO's classes, and the names that a picture is labelled with. What labels mean is in names.py."""
+"""The names of COCO's classes, and the names that a picture is labeled with. What labels mean is in names.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detections held against labelled boxes: COCO's figures by pycocotools, VOC's here. No model runs."""
+"""Detections held against labeled boxes: COCO's figures by pycocotools, VOC's here. No model runs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _PLATE, _WHITE, _BLACK = (24, 24, 24), (255, 255, 255), (0, 0, 0)
 _SMALLEST = 320  # the shorter side of what is drawn, at least, in pixels; of a strip that would get too long, less
 _LONGEST = 4096  # the longer side of what is enlarged, at most, in pixels
 _DASHES = 256  # in one line, at most
-_GOLDEN = 0.618034  # steps of this fraction around the colour circle keep neighbouring classes apart
+_GOLDEN = 0.618034  # steps of this fraction around the color circle keep neighboring classes apart
 _DASH = 5  # line widths in a dash, and in the gap after it
 
 
@@ -62,7 +62,7 @@ class _Item:
 
 
 def color_of(label: int) -> Color:
-    """The colour of a class, always the same."""
+    """The color of a class, always the same."""
     red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1, 0.85, 1.0)
     return round(red * 255), round(green * 255), round(blue * 255)
 
@@ -136,7 +136,7 @@ def _boxes(count: int) -> str:
 
 
 def _marked(pen: _Pen, found: Detections, alone: Any, mark: tuple[Color, str], names: Sequence[str]) -> None:
-    """Boxes with a partner thin and green, below those without, thick and in the mark's colour."""
+    """Boxes with a partner thin and green, below those without, thick and in the mark's color."""
     color, word = mark
     items = []
     for row in sorted(range(len(found)), key=lambda row: (not alone[row], row)):
@@ -214,7 +214,7 @@ def _meet(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> b
 
 
 def _ink(color: Color) -> Color:
-    """Black or white, whichever is read better on a colour (its luminance after ITU-R BT.601)."""
+    """Black or white, whichever is read better on a color (its luminance after ITU-R BT.601)."""
     return _BLACK if 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 110 else _WHITE
 
 

@@ -19,7 +19,7 @@ ANY_CLASS = -1  # the label of a region in which detections of no class count (K
 
 @dataclass(frozen=True)
 class Truth:
-    """The labelled boxes of one image.
+    """The labeled boxes of one image.
 
     Attributes:
         boxes: float64[n, 4], x1, y1, x2, y2 in pixels of the original image.

@@ -73,7 +73,11 @@ def reader_for(reading: DecodeOptions, outputs: Mapping[str, Array], size: Size)
 
 
 def see(
-    models: Sequence[Executor], samples: LabeledSamples, reading: DecodeOptions, title: str, progress: bool | None = None
+    models: Sequence[Executor],
+    samples: LabeledSamples,
+    reading: DecodeOptions,
+    title: str,
+    progress: bool | None = None,
 ) -> Iterator[Prediction]:
     """Run models over the same samples and read their outputs alike; the first one's outputs decide how.
 

@@ -30,7 +30,7 @@ _SLACK = 0.01  # how far beyond the image's border a fraction may lie: tools rou
 
 @dataclass(frozen=True)
 class LabeledBox:
-    """One labelled object: corners in pixels, or fractions of the image where the form says so; its class."""
+    """One labeled object: corners in pixels, or fractions of the image where the form says so; its class."""
 
     box: Box
     label: int

@@ -42,7 +42,7 @@ class LabeledSamples:
         count: how many there are; None where only walking tells.
         chunks: walks them from the beginning.
         classes: int64[n], the right classes where the data itself holds them.
-        boxes: whether the data itself holds labelled boxes.
+        boxes: whether the data itself holds labeled boxes.
         notes: what was left out, and why.
     """
 
@@ -140,7 +140,7 @@ def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, 
 
 
 def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Sequence[Geometry]) -> Chunk:
-    """One run, in the dtype of the input: a model of quantised input takes integers, which must come out exactly."""
+    """One run, in the dtype of the input: a model of quantized input takes integers, which must come out exactly."""
     values = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     with np.errstate(invalid="ignore"):
         cast = values.astype(one.dtype, copy=False)

@@ -66,14 +66,14 @@ class Editor:
         return name
 
     def add_initializer(self, name: str, value: npt.NDArray[np.generic]) -> str:
-        """A new initialiser under a name that `unique_name` gave."""
+        """A new initializer under a name that `unique_name` gave."""
         kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         data = value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
         self.view.graph.initializer.add(name=name, dims=value.shape, data_type=kind, raw_data=data)
         return name
 
     def drop_initializers(self, names: Iterable[str]) -> None:
-        """Take initialisers away; the order of the others stays."""
+        """Take initializers away; the order of the others stays."""
         self._dropped_initializers.update(names)
 
     def add_node(
@@ -146,7 +146,7 @@ class Editor:
         self.view.producers[name] = node
 
     def set_initializer(self, name: str, value: npt.NDArray[np.generic]) -> None:
-        """Another value for an initialiser, held in the model; its name, place and texts stay."""
+        """Another value for an initializer, held in the model; its name, place and texts stay."""
         tensor = self.view.initializers[name]
         made = onnx.numpy_helper.from_array(np.asarray(value, order="C"), name)
         for field in [*_STORED, "external_data", "data_location"]:
@@ -154,7 +154,7 @@ class Editor:
         tensor.MergeFrom(made)
 
     def set_constant(self, name: str, value: npt.NDArray[np.generic]) -> None:
-        """Another value for an initialiser or for the tensor of a Constant node; names and texts stay."""
+        """Another value for an initializer or for the tensor of a Constant node; names and texts stay."""
         if name in self.view.initializers:
             self.set_initializer(name, value)
             return
@@ -180,7 +180,7 @@ class Editor:
         )
 
     def drop_inputs(self, names: Iterable[str]) -> None:
-        """No longer list initialisers as inputs of the graph, as files before IR 4 must; the order stays."""
+        """No longer list initializers as inputs of the graph, as files before IR 4 must; the order stays."""
         _drop_named(self.view.graph.input, names)
 
     def drop_value_info(self, names: Iterable[str]) -> None:
@@ -266,8 +266,8 @@ def evened_tensors(model: onnx.ModelProto) -> list[str]:
     """Tensors whose channels `condition` or `finetune` divided in the weights, as the metadata tell."""
     tuned: object = None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # of another hand
-        tuned = json.loads(get_metadata(model, FINETUNED) or "{}")["equalised"]
-    names = [edit["site"] for edit in edits_of(model) if edit["step"] == "equalise"]
+        tuned = json.loads(get_metadata(model, FINETUNED) or "{}")["equalized"]
+    names = [edit["site"] for edit in edits_of(model) if edit["step"] == "equalize"]
     return [*names, *map(str, tuned)] if isinstance(tuned, list) else names
 
 

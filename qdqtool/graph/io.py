@@ -169,7 +169,7 @@ def _refuse_other_formats(data: bytes, path: Path) -> None:
         raise QdqError(path, "is a web page, not a model", "download the file itself")
 
 
-def serialise(proto: onnx.ModelProto) -> bytes:
+def serialize(proto: onnx.ModelProto) -> bytes:
     """The model's bytes, the same for the same model each time.
 
     Raises:
@@ -220,7 +220,7 @@ def save_model(
     places = list(_data_files(proto, folder, target))
     refuse_overwrite(target, (source for source, _ in places))
     refuse_overwrite(target, (copy for _, copy in places))
-    data = serialise(proto)
+    data = serialize(proto)
     moves = [(source, copy) for source, copy in places if not _in_place(source, copy)]
     with joined(files) as both:
         for source, copy in moves:

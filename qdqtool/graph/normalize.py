@@ -22,11 +22,11 @@ from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.validate import subgraphs_of
 
-MIN_IR = 7  # from IR 4 on a new initialiser need not be a graph input; 7 is what opset 13 came with
+MIN_IR = 7  # from IR 4 on a new initializer need not be a graph input; 7 is what opset 13 came with
 
 
 @dataclass(frozen=True)
-class Normalised:
+class Normalized:
     """A model in which Q/DQ can stand."""
 
     proto: onnx.ModelProto
@@ -48,7 +48,7 @@ class _TypedScope:
     sites: list[int] = field(default_factory=list)
 
 
-def normalise(proto: onnx.ModelProto, folder: Path | None) -> Normalised:
+def normalize(proto: onnx.ModelProto, folder: Path | None) -> Normalized:
     """Lift a model below opset 13 to it, in place; leave every other one alone.
 
     Enters subgraphs and local functions. Only operators whose form changed are rewritten; all names of tensors and
@@ -69,7 +69,7 @@ def normalise(proto: onnx.ModelProto, folder: Path | None) -> Normalised:
     if opset is None and not proto.opset_import and proto.ir_version < 3:
         opset = 1  # before IR 3 there was but one
     if opset is None or opset >= TARGET:
-        return Normalised(proto, None, ())
+        return Normalized(proto, None, ())
     regions = _regions(proto, opset)
     plans = _planned(proto, regions, folder)
     changed = sum(len(plan) for plan in plans)
@@ -81,7 +81,7 @@ def normalise(proto: onnx.ModelProto, folder: Path | None) -> Normalised:
     if proto.ir_version < MIN_IR:
         notes.append(f"IR version raised from {proto.ir_version} to {MIN_IR}")
         proto.ir_version = MIN_IR
-    return Normalised(proto, opset, tuple(notes))
+    return Normalized(proto, opset, tuple(notes))
 
 
 def _set_opset(proto: onnx.ModelProto | FunctionProto) -> None:
@@ -92,7 +92,9 @@ def _set_opset(proto: onnx.ModelProto | FunctionProto) -> None:
     proto.opset_import.add(domain="", version=TARGET)
 
 
-def _planned(proto: onnx.ModelProto, regions: list[_TypedScope], folder: Path | None) -> list[dict[int, list[NodeProto]]]:
+def _planned(
+    proto: onnx.ModelProto, regions: list[_TypedScope], folder: Path | None
+) -> list[dict[int, list[NodeProto]]]:
     """For each region the nodes that take the place of others, by index; nothing is changed yet."""
     taken = _tensor_names(regions)
     plans: list[dict[int, list[NodeProto]]] = []

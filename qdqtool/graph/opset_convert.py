@@ -136,7 +136,9 @@ def _aligned(node: NodeProto, types: Mapping[str, TypeProto], opset: int, where:
     return [unsqueeze, node]
 
 
-def _convert(islands: list[list[NodeProto]], sites: list[ConversionSite], opset: int, where: object) -> list[list[NodeProto]]:
+def _convert(
+    islands: list[list[NodeProto]], sites: list[ConversionSite], opset: int, where: object
+) -> list[list[NodeProto]]:
     """Run the converter over many nodes at once; where it stops, halve the batch until the culprit stands alone."""
     model = _archipelago(islands, sites, opset)
     try:
@@ -179,7 +181,7 @@ def _archipelago(islands: list[list[NodeProto]], sites: list[ConversionSite], op
 
 
 def _sorted_out(graph: onnx.GraphProto, sites: list[ConversionSite]) -> list[list[NodeProto]]:
-    """The converted nodes by site, in order; a new initialiser becomes a Constant. A node belongs to who reads it."""
+    """The converted nodes by site, in order; a new initializer becomes a Constant. A node belongs to who reads it."""
     owner: dict[str, int] = {}
     found: list[list[NodeProto]] = [[] for _ in sites]
     for node in reversed(graph.node):

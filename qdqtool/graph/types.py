@@ -20,7 +20,7 @@ _KEEPS_SHAPE = frozenset(
 
 
 def float_tensors(proto: onnx.ModelProto) -> list[str]:
-    """The tensors of the main graph that are known to be float32, inputs first; initialisers are not among them."""
+    """The tensors of the main graph that are known to be float32, inputs first; initializers are not among them."""
     types = known_types(proto, in_order=True)
     return [name for name in _activations(proto) if types.get(name) == TensorProto.FLOAT]
 
@@ -32,7 +32,7 @@ def untyped_tensors(proto: onnx.ModelProto) -> list[str]:
 
 
 def _activations(proto: onnx.ModelProto) -> list[str]:
-    """Inputs and what nodes make, in the order of the file, each once; initialisers are not among them."""
+    """Inputs and what nodes make, in the order of the file, each once; initializers are not among them."""
     weights = {tensor.name for tensor in proto.graph.initializer}
     order = [value.name for value in proto.graph.input] + [name for node in proto.graph.node for name in node.output]
     return [name for name in dict.fromkeys(order) if name not in weights]

@@ -81,7 +81,7 @@ def subgraphs_of(node: NodeProto) -> list[GraphProto]:
 
 
 def tensors_of(proto: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Every tensor that the model holds: initialisers and attributes, in subgraphs and local functions too."""
+    """Every tensor that the model holds: initializers and attributes, in subgraphs and local functions too."""
     graphs = [proto.graph]
     nodes = [node for function in proto.functions for node in function.node]
     while graphs or nodes:
@@ -269,7 +269,7 @@ def _region_of(graph: GraphProto, opsets: Mapping[str, int], where: object, fold
     weights: dict[str, None] = {}
     for tensor in tensors:
         if tensor.name in weights or not tensor.name:
-            fault = f"the initialiser {tensor.name} twice" if tensor.name else "an initialiser without a name"
+            fault = f"the initializer {tensor.name} twice" if tensor.name else "an initializer without a name"
             raise QdqError(where, f"holds {fault}", _AGAIN)
         weights[tensor.name] = None
         check_tensor(tensor, where, folder)

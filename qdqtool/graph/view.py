@@ -59,7 +59,7 @@ class GraphView:
         nodes: every node but those of Q/DQ pairs, in file order.
         pairs: tensor name -> the pairs that stand on it.
         initializers: name -> TensorProto.
-        inputs: names of the graph's inputs that are not initialisers.
+        inputs: names of the graph's inputs that are not initializers.
         outputs: names of the graph's outputs.
         captured: names that bodies of control flow read from this graph.
         scope: "" for the main graph, else the way to this body, such as "If_3/then_branch".
@@ -97,7 +97,7 @@ class GraphView:
         return self._readers.get(name, [])
 
     def is_constant(self, name: str) -> bool:
-        """Whether the tensor has one value for ever: initialisers, Constant nodes, what only moves or casts them."""
+        """Whether the tensor has one value for ever: initializers, Constant nodes, what only moves or casts them."""
         return name in self._constants
 
     def is_output(self, name: str) -> bool:
@@ -105,7 +105,7 @@ class GraphView:
         return name in self._given_out
 
     def producer(self, name: str) -> Node | None:
-        """The node that makes the values of a tensor, Q/DQ pairs seen through; None for inputs and initialisers."""
+        """The node that makes the values of a tensor, Q/DQ pairs seen through; None for inputs and initializers."""
         return self.producers.get(self._root.get(name, name))
 
     def level_of(self, name: str) -> int:
@@ -123,7 +123,7 @@ class GraphView:
             return None
         if node.op == "Constant":
             return constant_value(node.proto, self.folder)
-        return self._dequantised(node) if node.op == DEQUANTIZE else self._folded(node)
+        return self._dequantized(node) if node.op == DEQUANTIZE else self._folded(node)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a constant, which costs nothing; None where it is not known without its value."""
@@ -298,7 +298,7 @@ class GraphView:
             for name in node.outputs:
                 made[name] = node.level
 
-    def _dequantised(self, node: Node) -> npt.NDArray[np.generic] | None:
+    def _dequantized(self, node: Node) -> npt.NDArray[np.generic] | None:
         """Scale * (q - zero point) of an integer constant, in the type of the scale; None for scales in blocks."""
         stored, scale = self.integers(node.inputs[0]), self.array(node.inputs[1])
         zero = self.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else np.zeros((), np.int8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qdqtool.dla.assignment import DlaReport, DlaAssignment
+from qdqtool.dla.assignment import DlaAssignment, DlaReport
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.propagate_scales import nodes_of

@@ -31,7 +31,9 @@ def odd_sizes(subject: LintContext) -> Iterator[CheckFault]:
             f"{label} {size} {_verdict(size, int8=int8)}" for label, size in sizes if size % (_WIDE if int8 else _HALF)
         ]
         if odd:
-            yield CheckFault(node.name, f"{node.op} in {'INT8' if int8 else 'float'}: {', '.join(odd)}", _todo(int8=int8))
+            yield CheckFault(
+                node.name, f"{node.op} in {'INT8' if int8 else 'float'}: {', '.join(odd)}", _todo(int8=int8)
+            )
 
 
 def _todo(*, int8: bool) -> str:

@@ -25,18 +25,20 @@ def opset(subject: LintContext) -> Iterator[CheckFault]:
     highest = subject.version.max_opset
     if highest is not None and subject.opset > highest:
         text = f"opset {subject.opset}, TensorRT {subject.version.text} reads up to {highest}"
-        yield CheckFault(_name_of(subject), text, f"export with opset {highest}, or qdqtool peel --source the original file")
+        yield CheckFault(
+            _name_of(subject), text, f"export with opset {highest}, or qdqtool peel --source the original file"
+        )
 
 
 @check("Q015", "explicit-too-early", "error", trt="<8.0")
 def explicit_too_early(subject: LintContext) -> Iterator[CheckFault]:
-    """A Q/DQ model for TensorRT 7 or earlier, which has no explicit quantisation.
+    """A Q/DQ model for TensorRT 7 or earlier, which has no explicit quantization.
 
     Such versions take a clean model and a calibration cache: `peel` makes both.
     """
     number = sum(node.op in (QUANTIZE, DEQUANTIZE) for node in subject.view.every)
     if number:
-        text = f"{number} Q/DQ nodes, TensorRT {subject.version.text} has no explicit quantisation"
+        text = f"{number} Q/DQ nodes, TensorRT {subject.version.text} has no explicit quantization"
         command = f"qdqtool peel --target {subject.target} --trt-version {subject.version.header_number}"
         yield CheckFault(_name_of(subject), text, command)
 
@@ -69,7 +71,9 @@ def node_names(subject: LintContext) -> Iterator[CheckFault]:
     unnamed = [node for node in nodes if not node.proto.name]
     if unnamed:
         text = f"{len(unnamed)} of {len(nodes)} nodes have no name, the first makes {unnamed[0].key}"
-        yield CheckFault(_name_of(subject), text, "qdqtool lint --fix names them after their first outputs", fixable=True)
+        yield CheckFault(
+            _name_of(subject), text, "qdqtool lint --fix names them after their first outputs", fixable=True
+        )
     for name, number in Counter(node.proto.name for node in nodes if node.proto.name).items():
         if number > 1:
             text = f"{number} nodes have this name: --layerPrecisions means all of them"
@@ -89,12 +93,16 @@ def qdq_form(subject: LintContext) -> Iterator[CheckFault]:
             continue
         if domain not in ("", "ai.onnx"):
             text = f"{op} of the domain {domain}, which TensorRT does not import"
-            yield CheckFault(node.name, text, "quantise again without contrib operators (UseQDQContribOps)")
+            yield CheckFault(node.name, text, "quantize again without contrib operators (UseQDQContribOps)")
         elif subject.opset < _OPSET_QDQ:
-            yield CheckFault(node.name, f"{op} in opset {subject.opset}, it exists from {_OPSET_QDQ} on", "export again")
+            yield CheckFault(
+                node.name, f"{op} in opset {subject.opset}, it exists from {_OPSET_QDQ} on", "export again"
+            )
         elif subject.opset < _OPSET_AXIS and any(item.name == "axis" for item in node.proto.attribute):
             text = f"{op} has an axis in opset {subject.opset}, it may have one from {_OPSET_AXIS} on: not valid ONNX"
-            yield CheckFault(node.name, text, "convert the FP32 model to opset 13 before quantising: qdqtool insert does")
+            yield CheckFault(
+                node.name, text, "convert the FP32 model to opset 13 before quantizing: qdqtool insert does"
+            )
 
 
 @check("Q033", "foreign-operator", "error")

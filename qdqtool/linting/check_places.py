@@ -54,7 +54,9 @@ def residual_add(subject: LintContext) -> Iterator[CheckFault]:
         node = group.residual.node if group.residual else group.start
         if fused is not None and other:
             text = f"{node.op} has Q/DQ on both inputs: it does not fuse with {group.start.op} {group.start.name}"
-            yield CheckFault(node.name, text, "qdqtool lint --fix takes the pair of the fused branch away", fixable=True)
+            yield CheckFault(
+                node.name, text, "qdqtool lint --fix takes the pair of the fused branch away", fixable=True
+            )
         elif fused is None and not other and group.start.key in subject.int8_nodes and group.output in points:
             text = f"{node.op} has Q/DQ on neither input: {group.start.op} {group.start.name} writes float"
             yield CheckFault(node.name, text, _AGAIN)
@@ -138,8 +140,8 @@ def _places(subject: LintContext) -> set[tuple[int, int]]:
     return found
 
 
-@check("Q008", "quantised-decode", "error")
-def quantised_decode(subject: LintContext) -> Iterator[CheckFault]:
+@check("Q008", "quantized-decode", "error")
+def quantized_decode(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ behind a regression head: box coordinates rounded to 255 steps.
 
     The accuracy of boxes breaks, and the SQNR of the output hides it: on a face detector, pairs in the decode left
@@ -185,8 +187,8 @@ def _feeding_weights(subject: LintContext) -> set[int]:
     return found
 
 
-@check("Q009", "quantised-head", "warning")
-def quantised_head(subject: LintContext) -> Iterator[CheckFault]:
+@check("Q009", "quantized-head", "warning")
+def quantized_head(subject: LintContext) -> Iterator[CheckFault]:
     """The last convolution before boxes runs in INT8.
 
     Regression heads cost little time and lose much in INT8, so TAO, Ultralytics and `insert` leave them in float.
@@ -238,7 +240,9 @@ def depthwise_silu(subject: LintContext) -> Iterator[CheckFault]:
         pairs = subject.view.pairs.get(group.output)
         if group.start.key in subject.int8_nodes and pairs and not subject.view.consumers(group.output):
             text = "depthwise, SiLU and a pair behind it that nothing reads: TensorRT finds no implementation"
-            yield CheckFault(group.start.name, text, f"take the pair on {group.output} away, or put an Identity behind it")
+            yield CheckFault(
+                group.start.name, text, f"take the pair on {group.output} away, or put an Identity behind it"
+            )
 
 
 @check("Q026", "idle-pair", "warning", targets=("gpu",))
@@ -278,7 +282,7 @@ def idle_pairs(subject: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:
 def missing_scale(subject: LintContext) -> Iterator[CheckFault]:
     """A place where TensorRT takes INT8 and the model, which has Q/DQ elsewhere, has none.
 
-    What reads it runs in float. It may be meant so; `insert` would quantise it.
+    What reads it runs in float. It may be meant so; `insert` would quantize it.
     """
     if not subject.view.pairs:
         return
@@ -294,7 +298,7 @@ def missing_scale(subject: LintContext) -> Iterator[CheckFault]:
 def _lacking(subject: LintContext, use: Use) -> Node | None:
     """The operator that a read leads to, across what commutes, and that should have INT8 and has not; None if none.
 
-    One whose own weight or output is in float counts where `insert` would quantise it, not where it found that another
+    One whose own weight or output is in float counts where `insert` would quantize it, not where it found that another
     input is made in float; a lone INT8 weight is Q013's.
     """
     refused = {refusal.site for refusal in subject.plan.refusals}

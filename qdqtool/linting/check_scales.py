@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the scales: their values, where they come from, their axis and type, and that neighbours agree."""
+"""Checks of the scales: their values, where they come from, their axis and type, and that neighbors agree."""
 
 from __future__ import annotations
 
@@ -62,12 +62,14 @@ def pair_computes(subject: LintContext) -> Iterator[CheckFault]:
 def scale_computed(subject: LintContext) -> Iterator[CheckFault]:
     """A scale that is no constant of the graph.
 
-    TensorRT needs it when it builds: an initialiser, a Constant, or a Constant behind a Cast.
+    TensorRT needs it when it builds: an initializer, a Constant, or a Constant behind a Cast.
     """
     for pair in _pairs(subject):
         node = pair.quantize or pair.dequantize
         if not subject.view.is_constant(node.inputs[1]):
-            yield CheckFault(pair.tensor, f"its scale {node.inputs[1]} is computed", "fold constants, or export the scale")
+            yield CheckFault(
+                pair.tensor, f"its scale {node.inputs[1]} is computed", "fold constants, or export the scale"
+            )
 
 
 @check("Q012", "axis", "error")
@@ -126,7 +128,7 @@ def unequal_scales(subject: LintContext) -> Iterator[CheckFault]:
     """Scales that differ where values only move: around Concat, MaxPool, Reshape and kin, or twice on one tensor.
 
     With one scale for all, such an operator runs on the integers and costs nothing, and parallel convolutions of one
-    tensor are merged. With others each input is requantised: a kernel and a rounding more. On the DLA the inputs of
+    tensor are merged. With others each input is requantized: a kernel and a rounding more. On the DLA the inputs of
     an Add and both sides of a pooling must have one range, too. `--fix` gives all of them the largest.
     """
     for where, what, members in unequal_classes(subject):

@@ -12,7 +12,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Pair
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
 
-_AGAIN = "qdqtool insert on the FP32 model with --data quantises to symmetric int8"
+_AGAIN = "qdqtool insert on the FP32 model with --data quantizes to symmetric int8"
 # Types that pass through untouched: none of INT8's rules holds for them.
 _OTHER_WORLDS = ("float8", "int4", "uint4", "float4", "int2", "uint2")
 
@@ -45,7 +45,7 @@ def loose_end(subject: LintContext) -> Iterator[CheckFault]:
 
 @check("Q004", "asymmetric", "error")
 def asymmetric(subject: LintContext) -> Iterator[CheckFault]:
-    """A zero point that is not zero: asymmetric quantisation.
+    """A zero point that is not zero: asymmetric quantization.
 
     TensorRT's INT8 is symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is symmetric in
     disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on behind a parser flag.
@@ -64,7 +64,7 @@ def asymmetric(subject: LintContext) -> Iterator[CheckFault]:
 
 @check("Q005", "not-int8", "error")
 def not_int8(subject: LintContext) -> Iterator[CheckFault]:
-    """Quantised to uint8 or 16 bits, or by a Q without a zero point, which ONNX takes for uint8.
+    """Quantized to uint8 or 16 bits, or by a Q without a zero point, which ONNX takes for uint8.
 
     TensorRT reads int8 only. With the zero point 128 throughout, uint8 holds the same numbers as int8 with 0:
     `--fix` writes those. A Q without a zero point is uint8 in ONNX and int8 in TensorRT's importer: the two disagree.
@@ -85,14 +85,14 @@ def not_int8(subject: LintContext) -> Iterator[CheckFault]:
             continue
         shifted = zero.dtype == np.uint8 and bool(np.all(zero == 128)) and _may_be_shifted(pair)
         todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _AGAIN
-        yield CheckFault(pair.tensor, f"quantised to {zero.dtype}, TensorRT takes int8", todo, shifted)
+        yield CheckFault(pair.tensor, f"quantized to {zero.dtype}, TensorRT takes int8", todo, shifted)
 
 
 @check("Q006", "int32-bias", "error")
 def integer_bias(subject: LintContext) -> Iterator[CheckFault]:
     """A bias behind Q/DQ: stored as int32 with a DQ, or rounded by a pair.
 
-    TensorRT wants the bias in float and quantises it inside, with scale = scale of the input * scale of the weight;
+    TensorRT wants the bias in float and quantizes it inside, with scale = scale of the input * scale of the weight;
     an int32 DQ is refused. `--fix` stores the float values.
     """
     for node in subject.view.nodes:
@@ -107,7 +107,7 @@ def integer_bias(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q022", "dq-only-input", "warning")
-def dequantised_input(subject: LintContext) -> Iterator[CheckFault]:
+def dequantized_input(subject: LintContext) -> Iterator[CheckFault]:
     """A DequantizeLinear on an input of the network: an activation without a Q.
 
     The network is fed integers. TensorRT runs that with an INT8 input binding; no calibration cache can say it, and
@@ -145,7 +145,7 @@ def integer_operator(subject: LintContext) -> Iterator[CheckFault]:
     """
     for node in subject.view.every:
         if node.op.rpartition("::")[2] in subject.words.integer:
-            yield CheckFault(node.name, f"TensorRT imports no {node.op}", "quantise with Q/DQ: qdqtool insert")
+            yield CheckFault(node.name, f"TensorRT imports no {node.op}", "quantize with Q/DQ: qdqtool insert")
 
 
 def _all_pairs(subject: LintContext) -> Iterator[Pair]:

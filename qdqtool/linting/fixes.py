@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qdqtool.cache.sanitize import sanitised
+from qdqtool.cache.sanitize import sanitized
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use, captured_names
@@ -65,7 +65,7 @@ def repair(subject: LintContext, checks: Iterable[Check], codes: Sequence[str]) 
         if len(notes) == told:
             break
     now = set(tensor_names(proto))
-    return Repaired(tuple(notes), {old: new for old, new in sanitised(before).items() if new in now})
+    return Repaired(tuple(notes), {old: new for old, new in sanitized(before).items() if new in now})
 
 
 def _wanted(checks: Iterable[Check], codes: Sequence[str]) -> list[Check]:
@@ -180,7 +180,7 @@ def _drop_loose(subject: LintContext, found: Sequence[Finding]) -> str:
 
 
 def _float_bias(subject: LintContext, found: Sequence[Finding]) -> str:
-    """Float initialisers in place of biases behind a DQ; pairs on float ones taken away."""
+    """Float initializers in place of biases behind a DQ; pairs on float ones taken away."""
     view, names = subject.view, {finding.where for finding in found}
     pairs = [pair for name, pairs in view.pairs.items() if name in names for pair in pairs]
     stored = {pair.tensor: pair for pair in pairs if pair.quantize is None}
@@ -237,7 +237,7 @@ def _shift_stored(subject: LintContext, editor: Editor, node: Node) -> None:
     editor.reroute(Use(node, 0), editor.add_initializer(name, np.ascontiguousarray(value)))
 
 
-def _equalise(subject: LintContext, found: Sequence[Finding]) -> str:
+def _equalize(subject: LintContext, found: Sequence[Finding]) -> str:
     """The largest scale for all pairs that must have one; classes that overlap are taken together."""
     classes = _merged(subject, [members for _, _, members in unequal_classes(subject)])
     editor, old = Editor(subject.view), set[str]()
@@ -283,7 +283,7 @@ def _one_scale(subject: LintContext, editor: Editor, members: list[Pair], old: s
 
 
 def _without_colons(subject: LintContext, found: Sequence[Finding]) -> str:
-    names = rename_tensors(subject.proto, sanitised(tensor_names(subject.proto)))
+    names = rename_tensors(subject.proto, sanitized(tensor_names(subject.proto)))
     face = [value.name for value in (*subject.proto.graph.input, *subject.proto.graph.output)]
     changed = [f"{old} is now {new}" for old, new in names.items() if new in face]
     told = f"; inputs and outputs: {', '.join(changed)}" if changed else ""
@@ -314,6 +314,6 @@ REPAIRS: dict[str, Repair] = {
     "Q009": _free_heads,
     "Q017": _without_colons,
     "Q018": _name_nodes,
-    "Q020": _equalise,
+    "Q020": _equalize,
     "Q026": _free_idle,
 }

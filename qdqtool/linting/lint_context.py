@@ -258,7 +258,7 @@ class LintContext:
 
     @cached_property
     def planned(self) -> frozenset[str]:
-        """First outputs of the weighted operators that the plan quantises and nobody keeps in float."""
+        """First outputs of the weighted operators that the plan quantizes and nobody keeps in float."""
         return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.kept
 
 

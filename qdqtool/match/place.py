@@ -72,21 +72,21 @@ class Placer:
     def place(self) -> tuple[list[Point], list[Refusal]]:
         """Every point and refusal of the graph; the same ones whatever the order of its node list (law L7)."""
         weighted = sorted(filter(is_product, self.view.nodes), key=lambda node: (node.level, node.key))
-        quantised = [node for node in weighted if self._wants_int8(node)]
-        for node in quantised:
+        quantized = [node for node in weighted if self._wants_int8(node)]
+        for node in quantized:
             index = weight_index(self.view, node)
             if index is not None:
                 rule = self._rule("reader", node)
                 assert isinstance(rule, Reader)
                 self._read(Use(node, 1 - index), rule.name, f"{node.op} {node.name} reads INT8")
-        self._quantise_producers()
+        self._quantize_producers()
         self._pools_behind_groups()
         self._heads_share()
-        points = self._activation_points() + self._weight_points(quantised)
+        points = self._activation_points() + self._weight_points(quantized)
         return points, self.refusals
 
     def _wants_int8(self, node: Node) -> bool:
-        """Whether a weighted operator is quantised; a refusal is recorded where not."""
+        """Whether a weighted operator is quantized; a refusal is recorded where not."""
         index = weight_index(self.view, node)
         if index is None:
             return False
@@ -153,7 +153,7 @@ class Placer:
             self._fresh.append(tensor)
         self.sites[tensor][use] = None
 
-    def _quantise_producers(self) -> None:
+    def _quantize_producers(self) -> None:
         """Both sides of what is INT8 by its output: residual branches, averages, elementwise operators."""
         while self._fresh:
             tensor = self._fresh.popleft()
@@ -190,8 +190,8 @@ class Placer:
                 stack.extend(self.view.root(n) for n in wide if n)
                 continue
             group = self.group_of.get(tensor)
-            quantisable = isinstance(self._rule("reader", maker), Reader) and weight_index(self.view, maker) is None
-            if not quantisable and (group is None or group.start.key in self.floats):
+            quantizable = isinstance(self._rule("reader", maker), Reader) and weight_index(self.view, maker) is None
+            if not quantizable and (group is None or group.start.key in self.floats):
                 return False
         return True
 

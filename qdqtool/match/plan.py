@@ -27,7 +27,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One tensor that is quantised.
+    """One tensor that is quantized.
 
     Attributes:
         tensor: its name in the plain model.
@@ -96,7 +96,7 @@ class PlanOptions:
         trt_version: whose rules hold; None for the newest.
         float_heads: which detection heads stay in float.
         heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
-        not_heads: patterns of heads that are quantised all the same.
+        not_heads: patterns of heads that are quantized all the same.
         rules: a rules file of one's own.
     """
 
@@ -120,7 +120,7 @@ def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[s
         QdqError: nothing of that name was considered; the nearest names are given.
     """
     lines = [
-        f"{p.tensor}: {p.role} quantised by rule {p.rule}: {p.reason}"
+        f"{p.tensor}: {p.role} quantized by rule {p.rule}: {p.reason}"
         + (f" (scale shared with {p.tie})" if p.tie != p.tensor else "")
         for p in plan.points
         if name == p.tensor or any(name == read.node for read in p.reads)

@@ -101,6 +101,6 @@ def _body_refusals(view: GraphView) -> list[Refusal]:
                 f"{body.scope}/{node.name}", "control-flow", "TensorRT's INT8 stops at the bodies of If, Loop and Scan"
             )
             for node in body.nodes
-            if is_product(node)  # its weight may be an initialiser of the graph around the body
+            if is_product(node)  # its weight may be an initializer of the graph around the body
         ]
     return refusals

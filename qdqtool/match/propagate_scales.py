@@ -53,7 +53,7 @@ def spread_scales(
         across_joins: whether also across a Concat, whose other inputs hold other values: right where all were made to
             share one scale, wrong for what only one of them is bounded by.
     """
-    neighbours = same_values(view, rules, across_joins=across_joins)
+    neighbors = same_values(view, rules, across_joins=across_joins)
     scales = dict(points)
     source: dict[str, str] = {}
     heap = [(-float(scale.bits), name, name) for name, scale in points.items()]
@@ -65,7 +65,7 @@ def spread_scales(
             source[name] = point
         elif name != point:
             continue
-        for other in neighbours.get(name, ()):
+        for other in neighbors.get(name, ()):
             if other not in scales:
                 heapq.heappush(heap, (size, other, point))
     order = sorted(scales, key=lambda name: (view.level_of(name), name))
@@ -94,7 +94,7 @@ def borrowed_scales(
 
 
 def same_values(view: GraphView, rules: RuleBook, *, across_joins: bool = True) -> dict[str, list[str]]:
-    """Tensors on either side of the operators that commute, those of a Concat where asked for: -> its neighbours."""
+    """Tensors on either side of the operators that commute, those of a Concat where asked for: -> its neighbors."""
     table: dict[str, list[str]] = {}
     for node, _ in nodes_of(view, rules, rules.commutes):
         if node.op == "Concat" and not across_joins:
@@ -131,7 +131,7 @@ def check_coverage(
         view: the plain graph.
         groups: its fused groups.
         coverage: what has a scale.
-        int8_nodes: first outputs of the weighted operators whose weight was quantised.
+        int8_nodes: first outputs of the weighted operators whose weight was quantized.
 
     Raises:
         QdqError: an INT8 operator whose input has no scale, named.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where one shared scale may be split in two: tensors at which INT8 values may be requantised. Not whether it pays.
+"""Where one shared scale may be split in two: tensors at which INT8 values may be requantized. Not whether it pays.
 
 A Concat ties the tensors that it joins, and where one of them was itself taken out of an earlier Concat (a channel
 shuffle passes half of its channels on, block after block), whole stages end up with one scale. A pair on the tensor
@@ -17,7 +17,7 @@ from qdqtool.rulebook import RuleBook
 def possible_cuts(view: GraphView, rules: RuleBook) -> list[str]:
     """Tensors that Concats alone read and that an operator made which moves values, but joins none; by level and name.
 
-    The pair stands before such an operator anyway, so one behind it adds a requantisation and takes nothing away.
+    The pair stands before such an operator anyway, so one behind it adds a requantization and takes nothing away.
     """
     movers = {id(node) for node, rule in nodes_of(view, rules, rules.commutes) if rule.side == "before"}
     found = []

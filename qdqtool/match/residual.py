@@ -85,7 +85,9 @@ def _read_once(view: GraphView, name: str) -> bool:
 def _gate_of(view: GraphView, name: str, mul: Node) -> bool:
     """Whether every reader of `name` but the Mul is the gate of that same Mul."""
     operands = [view.root(n) for n in mul.inputs if n and not view.is_constant(n)]
-    return mul.op == "Mul" and len(operands) == 2 and _gated(view, operands) == [name] and len(view.consumers(name)) == 2
+    return (
+        mul.op == "Mul" and len(operands) == 2 and _gated(view, operands) == [name] and len(view.consumers(name)) == 2
+    )
 
 
 def branch_weights(view: GraphView, first: str, second: str) -> tuple[int, int]:

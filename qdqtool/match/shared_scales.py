@@ -30,8 +30,8 @@ def tie_scales(
         The scales in the order they came, and for each that changed the tensor whose scale it took.
     """
     classes = _ruled(view, rules, scales)
-    for name, neighbours in same_values(view, rules).items():
-        for other in neighbours:
+    for name, neighbors in same_values(view, rules).items():
+        for other in neighbors:
             if name in scales and other in scales and scales[name].same_bits(scales[other]):
                 classes.join([name, other])
     tied = dict(scales)
@@ -54,8 +54,8 @@ def tied_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> li
         names: the tensors that are asked about.
     """
     classes = _ruled(view, rules, names)
-    for name, neighbours in same_values(view, rules).items():
-        for other in neighbours:
+    for name, neighbors in same_values(view, rules).items():
+        for other in neighbors:
             if name in names and other in names:
                 classes.join([name, other])
     return classes.members()

@@ -150,7 +150,9 @@ def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None
     return (plan is None or bool(plan.weights)) and bool(comparable_outputs(proto, folder))
 
 
-def samples_of(plain: onnx.ModelProto, folder: Path | None, feed: DataLoader, how: CalibrationOptions) -> ChoiceSource | None:
+def samples_of(
+    plain: onnx.ModelProto, folder: Path | None, feed: DataLoader, how: CalibrationOptions
+) -> ChoiceSource | None:
     """The plain model with a few samples, the same ones for a search and for the loss of what is written.
 
     Walks the feed once; None where it can be walked only once altogether.
@@ -171,12 +173,12 @@ def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan:
     """
     from qdqtool.mixed_precision import policies
 
-    quantised = policies.Quantised(source, plan, tuple(table.facts.get("cuts", ())), table.scales, table.all_zero)
+    quantized = policies.Quantized(source, plan, tuple(table.facts.get("cuts", ())), table.scales, table.all_zero)
     if keeping.max_output_loss is not None:
-        return policies.keep_within_loss(quantised, keeping.max_output_loss)
+        return policies.keep_within_loss(quantized, keeping.max_output_loss)
     if keeping.count == "auto":
-        return policies.keep_where_concentrated(quantised)
-    return policies.keep_most_harmful(quantised, keeping.count)
+        return policies.keep_where_concentrated(quantized)
+    return policies.keep_most_harmful(quantized, keeping.count)
 
 
 def with_borrowed_scales(table: ScaleTable, view: GraphView, options: PlanOptions, plan: Plan) -> ScaleTable:

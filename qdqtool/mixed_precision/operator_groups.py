@@ -107,7 +107,8 @@ def _joins(view: GraphView, node: Node) -> bool:
     if node.op not in ("Add", "Sum"):
         return False
     return (
-        len({view.root(name) for name in node.inputs if name and view.producer(name) and not view.is_constant(name)}) > 1
+        len({view.root(name) for name in node.inputs if name and view.producer(name) and not view.is_constant(name)})
+        > 1
     )
 
 

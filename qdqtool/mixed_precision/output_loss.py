@@ -19,7 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 Float64 = npt.NDArray[np.float64]
-# From here on a model loses much. Of 51 INT8 models (17 labelled networks by three methods, regression heads in float;
+# From here on a model loses much. Of 51 INT8 models (17 labeled networks by three methods, regression heads in float;
 # tests/bench/README.md) none lies between 0.14 and 0.24. Below, the metric (mAP, AP50, top-1) lost 8 % of itself at
 # most; above, 2 to 15 %, and from 0.6 on a fifth to all of it.
 LARGE_LOSS = 0.2

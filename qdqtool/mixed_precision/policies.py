@@ -19,12 +19,12 @@ from qdqtool.mixed_precision.float_search import (
 )
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.roofline import Device, load_device
-from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantised, SensitivityRunner
+from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
 
 __all__ = [
-    "OperatorLoss",
     "FloatStep",
-    "Quantised",
+    "OperatorLoss",
+    "Quantized",
     "SearchResult",
     "SensitivityRanking",
     "keep_most_harmful",
@@ -37,7 +37,7 @@ __all__ = [
 # the loss that is left with it: a loss that is spread evenly is nothing that a few operators could mend.
 AUTO_MACS = 0.03
 AUTO_GAIN = 0.2
-# Below this loss at the outputs there is nothing to mend: no figure of a labelled model was seen to gain, and what is
+# Below this loss at the outputs there is nothing to mend: no figure of a labeled model was seen to gain, and what is
 # kept costs conversions around it.
 AUTO_FLOOR = 0.005
 # Where `auto` found no single operator and the loss is large (`loss.LARGE_LOSS`), a group may cost more, since without
@@ -66,17 +66,17 @@ class SensitivityRanking:
     groups: tuple[FloatStep, ...] = ()
 
 
-def survey(quantised: Quantised, *, ends: bool = True) -> SensitivityRanking:
+def survey(quantized: Quantized, *, ends: bool = True) -> SensitivityRanking:
     """Rank the operators of a model.
 
     Args:
-        quantised: the model and what was decided about it.
+        quantized: the model and what was decided about it.
         ends: whether those that lose most are also run end to end, and groups where the loss is large.
 
     Raises:
         QdqError: the model has no float32 output; what `shadow_pass` and `OrtActivations` refuse.
     """
-    runner = SensitivityRunner(quantised)
+    runner = SensitivityRunner(quantized)
     findings = runner.local()
     if ends:
         chosen = {one.node for one in shortlist(findings, runner.plan)}
@@ -86,16 +86,16 @@ def survey(quantised: Quantised, *, ends: bool = True) -> SensitivityRanking:
     return SensitivityRanking(tuple(findings), loss, tuple(groups))
 
 
-def keep_most_harmful(quantised: Quantised, count: int) -> SearchResult:
+def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:
     """The operators that, kept in float, take away most of the loss at the outputs, one after the other.
 
     Each is the best of the shortlist given those before it; none is kept that takes nothing away. Where no single one
     does, a group of at most `count` operators.
     """
-    return search(SensitivityRunner(quantised), SearchPolicy(count=count, groups_above=AUTO_FLOOR))
+    return search(SensitivityRunner(quantized), SearchPolicy(count=count, groups_above=AUTO_FLOOR))
 
 
-def keep_where_concentrated(quantised: Quantised, device: Device | None = None) -> SearchResult:
+def keep_where_concentrated(quantized: Quantized, device: Device | None = None) -> SearchResult:
     """A few operators, best gain per microsecond first, while each gains enough and all stay within `AUTO_MACS`.
 
     Where no single one gains enough and the loss is large, one group that takes half of it away.
@@ -108,10 +108,10 @@ def keep_where_concentrated(quantised: Quantised, device: Device | None = None) 
         group=StepLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN),
         groups_above=max(LARGE_LOSS, AUTO_FLOOR),
     )
-    return search(SensitivityRunner(quantised), policy)
+    return search(SensitivityRunner(quantized), policy)
 
 
-def keep_within_loss(quantised: Quantised, most: float, device: Device | None = None) -> SearchResult:
+def keep_within_loss(quantized: Quantized, most: float, device: Device | None = None) -> SearchResult:
     """The cheapest operators by gain per microsecond until the loss at the outputs is at most `most`.
 
     Groups are tried where single operators do not help any more. Where `most` is not reached, the result tells which
@@ -125,4 +125,4 @@ def keep_within_loss(quantised: Quantised, most: float, device: Device | None = 
         groups_first_only=False,
         seeks_goal=True,
     )
-    return search(SensitivityRunner(quantised), policy)
+    return search(SensitivityRunner(quantized), policy)

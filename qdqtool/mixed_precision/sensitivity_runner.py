@@ -31,7 +31,7 @@ OUTPUT_SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """A model, where its pairs stand, and their scales.
 
     Attributes:
@@ -84,18 +84,18 @@ class SensitivityRunner:
         runs: how often a model with pairs was run, `OUTPUT_SAMPLES` samples each time.
     """
 
-    def __init__(self, quantised: Quantised) -> None:
+    def __init__(self, quantized: Quantized) -> None:
         """Run the float model.
 
         Raises:
             QdqError: the model has no float32 output; what `OrtActivations` refuses.
         """
-        self._quantised = quantised
-        source = quantised.source
+        self._quantized = quantized
+        source = quantized.source
         self._proto, self._folder = source.proto, source.folder
         self.view = GraphView(source.proto.graph, source.folder)
-        self.plan = make_plan(self.view, quantised.options, cuts=quantised.cuts, all_zero=quantised.all_zero)
-        self._scales = share_scales(self.plan, quantised.scales, quantised.all_zero)
+        self.plan = make_plan(self.view, quantized.options, cuts=quantized.cuts, all_zero=quantized.all_zero)
+        self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
         self._float = set(self.plan.float_nodes)
         few = source.samples[:OUTPUT_SAMPLES]
         self._yardstick = OutputReference.of(source.proto, source.folder, few, source.provider, source.where)
@@ -105,7 +105,7 @@ class SensitivityRunner:
 
     def local(self) -> list[OperatorLoss]:
         """Every INT8 operator, those that lose most first."""
-        source = self._quantised.source
+        source = self._quantized.source
         felt = shadow_pass(source.proto, source.folder, source.samples, self._trials(), source.provider, source.where)
         work = self._work(self.operators)
         total = sum(one.macs for one in work.values()) or 1
@@ -140,14 +140,14 @@ class SensitivityRunner:
         """At the outputs, with every operator in INT8 that may be; each point has its scale here."""
         loss = self.loss()
         if loss is None:
-            raise ValueError("the scales of a Quantised cover every point of its plan")
+            raise ValueError("the scales of a Quantized cover every point of its plan")
         return loss
 
     def _run(self, floats: frozenset[str]) -> float | None:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         view = GraphView(proto.graph, self._folder)
-        what, scales = self._quantised, self._scales
+        what, scales = self._quantized, self._scales
         options, stay = what.options, self._float | floats
         plan = make_plan(view, options, floats=stay, cuts=what.cuts, all_zero=what.all_zero)
         wanted = [point.tensor for point in plan.activations]
@@ -161,7 +161,7 @@ class SensitivityRunner:
         return self._yardstick.loss(proto, self._folder)
 
     def _work(self, keys: list[str]) -> dict[str, OperatorWork]:
-        source = self._quantised.source
+        source = self._quantized.source
         return work_of(source.proto, source.folder, source.samples[0], keys, source.provider, source.where)
 
     def _trials(self) -> list[Trial]:

@@ -25,7 +25,7 @@ from qdqtool.observers.observe import Run, observe
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.processes import SharedWork, observe_in_processes
-from qdqtool.observers.state_file import StateIdentity, State
+from qdqtool.observers.state_file import State, StateIdentity
 from qdqtool.progress import is_shown
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
@@ -64,7 +64,9 @@ def count_batches(
     method = parse_method(options.method)
     own = points if options.inner else names
     cut = method.name != "max"  # the largest value of a tensor is told as it is, also of what an activation cuts off
-    survey = ObservationPlan.of(model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut)
+    survey = ObservationPlan.of(
+        model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut
+    )
     survey, passes = _settled(model, survey, feed, options)
     state = State(
         identity=_identity(proto, model, feed, options, passes, kept=options.checkpoint is not None or shard != WHOLE),
@@ -178,7 +180,9 @@ def _work(walk: _PassContext, names: Sequence[str], state: State) -> SharedWork:
     if not isinstance(walk.feed, DataLoader):
         raise TypeError("only a Feed can be opened by other processes")
     options = walk.options
-    return SharedWork(walk.proto, walk.folder, walk.feed, names, state.survey, state.shard, options.provider, options.where)
+    return SharedWork(
+        walk.proto, walk.folder, walk.feed, names, state.survey, state.shard, options.provider, options.where
+    )
 
 
 def _checkpoint(path: Path, state: State) -> Checkpoint:

@@ -105,7 +105,9 @@ class _WorkerPool:
         self._total = observation
         self._supply = _Supply(run.tasks)
         self._turn = _OrderedGate()
-        self._hall: queue.SimpleQueue[ObserverState | None] = queue.SimpleQueue()  # a part counted; None: one thread less
+        self._hall: queue.SimpleQueue[ObserverState | None] = (
+            queue.SimpleQueue()
+        )  # a part counted; None: one thread less
         self._calls = 1  # how often the threads were asked for what they have; first for the first batch
         self._ticks: queue.SimpleQueue[None] = queue.SimpleQueue()
 

@@ -57,7 +57,7 @@ def with_method(options: CalibrationOptions | None, method: str = "mse") -> Cali
 def default_method(proto: onnx.ModelProto, *, once: bool = False) -> str:
     """`auto`; `mse` for a model that `condition` edited, and for data that can be walked only `once`.
 
-    Measured on labelled models (tests/bench/README.md): `auto` is nowhere worse than `mse` beyond the interval of the
+    Measured on labeled models (tests/bench/README.md): `auto` is nowhere worse than `mse` beyond the interval of the
     difference, and far better where `mse` fails; behind `condition`, which leaves little to choose, it is worse on two.
     """
     return "mse" if once or get_metadata(proto, CONDITIONED) else "auto"

@@ -121,7 +121,7 @@ class AffineRange:
         if not y.size:
             return
         rows = y.reshape(y.shape[0], y.shape[1], -1)
-        with np.errstate(invalid="ignore"):  # of a signalling NaN
+        with np.errstate(invalid="ignore"):  # of a signaling NaN
             lows, highs = rows.min((0, 2)), rows.max((0, 2))
             if np.isnan(lows).any():
                 held = np.isnan(rows)

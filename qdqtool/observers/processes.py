@@ -30,7 +30,7 @@ from qdqtool.observers.interruption import Interruption
 from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.observe import Keeper, Run, observe
 from qdqtool.observers.observer_state import BatchSet, ObserverState
-from qdqtool.observers.state_file import StateIdentity, State, state_from_bytes, state_to_bytes
+from qdqtool.observers.state_file import State, StateIdentity, state_from_bytes, state_to_bytes
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 _TICK, _STATE, _FAULT = b"t", b"s", b"f"

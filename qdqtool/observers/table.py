@@ -39,7 +39,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     unscaled.update((name, reason) for name in survey.names if (reason := _fault(everything[name])))
     for name in survey.names:
         if name in points and unscaled.get(name, ALL_ZERO) != ALL_ZERO:
-            reason = f"is quantised, but {unscaled[name]} in {observation.samples} samples of the data"
+            reason = f"is quantized, but {unscaled[name]} in {observation.samples} samples of the data"
             raise QdqError(name, reason, "give other data, or keep its operators in float")
     scales = {
         name: _scale(name, everything[name], method, observation.samples)

@@ -36,7 +36,7 @@ _MOVES = frozenset({"Identity", "Transpose"})
 
 @dataclass(frozen=True)
 class WeightCode:
-    """How a pair quantised a weight: `scale` of its integers, with their zero point and bounds."""
+    """How a pair quantized a weight: `scale` of its integers, with their zero point and bounds."""
 
     scale: Scale
     coding: QuantParams

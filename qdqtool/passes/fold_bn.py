@@ -69,7 +69,7 @@ def unfolded_batch_norms(view: GraphView) -> list[Refusal]:
 def folding_factors(view: GraphView, norm: Node) -> tuple[Array, Array] | None:
     """What a BatchNormalization multiplies by and adds, float64 [channels], where only it reads the operator before it.
 
-    None where it does not normalise by constants, or where the tensor between the two is seen by others.
+    None where it does not normalize by constants, or where the tensor between the two is seen by others.
     """
     operator = view.producers.get(norm.inputs[0]) if norm.op == "BatchNormalization" else None
     if operator is None or operator.op not in _FOLDS or _seen_by_others(view, norm, operator):
@@ -102,14 +102,14 @@ def _seen_by_others(view: GraphView, norm: Node, operator: Node) -> str:
     if between in view.captured or len(view.consumers(between)) != 1:
         return f"{between} is read by others, too"
     if between in view.pairs:
-        return f"{between} is quantised"
+        return f"{between} is quantized"
     if attribute(norm, "training_mode", 0) or any(norm.outputs[1:]):
         return "it is in training form"
     return ""
 
 
 def _factors(view: GraphView, norm: Node) -> tuple[Array, Array] | str:
-    """What the normalisation multiplies by and then adds, per channel, float64; or why it cannot be told."""
+    """What the normalization multiplies by and then adds, per channel, float64; or why it cannot be told."""
     values: list[Array] = []
     for name in norm.inputs[1:5]:
         value = view.array(name) if view.is_constant(name) and view.root(name) not in view.pairs else None

@@ -15,7 +15,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 _Key = tuple[str, str]
 
 
-def inline_quantised(proto: onnx.ModelProto) -> tuple[str, ...]:
+def inline_quantized(proto: onnx.ModelProto) -> tuple[str, ...]:
     """Inline every local function that holds Q/DQ, itself or in what it calls; the proto is edited.
 
     Tensors outside of these functions keep their names; those inside get new ones.
@@ -55,7 +55,7 @@ def _every_node(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
 
 
 def _keep_names(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
-    """Refuse a result that lost an input, an output or an initialiser."""
+    """Refuse a result that lost an input, an output or an initializer."""
     for field in ("input", "output", "initializer"):
         there = {item.name for item in getattr(after.graph, field)}
         for item in getattr(before.graph, field):

@@ -233,13 +233,13 @@ class _PairWriter:
         zero = self._zero_point(size)
         beside, after = self._place(point)
         trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))[: 3 if scale.method else 2]
-        quantised, back = editor.unique_name(f"{name}_Q"), editor.unique_name(f"{name}_DQ")
+        quantized, back = editor.unique_name(f"{name}_Q"), editor.unique_name(f"{name}_DQ")
         axis = scale.axis if size else None
         editor.add_node(
-            QUANTIZE, [name, scale_name, zero], quantised, beside=beside, after=after, axis=axis, trace=trace
+            QUANTIZE, [name, scale_name, zero], quantized, beside=beside, after=after, axis=axis, trace=trace
         )
         editor.add_node(
-            DEQUANTIZE, [quantised, scale_name, zero], back, beside=beside, after=after, axis=axis, trace=trace
+            DEQUANTIZE, [quantized, scale_name, zero], back, beside=beside, after=after, axis=axis, trace=trace
         )
         self._reroute(point, back)
 
@@ -254,7 +254,7 @@ class _PairWriter:
                 self.editor.reroute(Use(node, read.index), name)
 
     def _place(self, point: Point) -> tuple[Node | None, bool]:
-        """Next to the producer; for an initialiser in front of its first reader; for an input at the front."""
+        """Next to the producer; for an initializer in front of its first reader; for an input at the front."""
         maker = self.view.producers.get(point.tensor)
         if maker is not None:
             return maker, True

@@ -103,7 +103,7 @@ class _Work:
             if dequantize is None:
                 continue
             uses = list(self.readers[name])
-            self._quantise(name, _Code(tuple(dequantize.inputs[1:]), dequantize), uses, beside=None)
+            self._quantize(name, _Code(tuple(dequantize.inputs[1:]), dequantize), uses, beside=None)
             was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
             kind.elem_type = self._float(dequantize)
             self.told.append(f"the input {name} took {was} and takes floats now")
@@ -138,7 +138,7 @@ class _Work:
                     self._reroute(Use(node, index), back)
             for moved in filter(None, node.outputs):
                 self.moved.update({moved} if self.view.is_output(moved) else ())
-                self._quantise(moved, code, list(self.readers.get(moved, [])), beside=node)
+                self._quantize(moved, code, list(self.readers.get(moved, [])), beside=node)
                 self.editor.drop_value_info([moved])
         for name, source in self.floats.items():
             for use in [use for use in self.readers.get(name, []) if use.node.op in _SIZES]:
@@ -189,7 +189,7 @@ class _Work:
             self.editor.drop_value_info([name])
             self.told.append(f"the output {name} gave {was} and gives floats now")
 
-    def _quantise(self, name: str, code: _Code, uses: list[Use], *, beside: Node | None) -> None:
+    def _quantize(self, name: str, code: _Code, uses: list[Use], *, beside: Node | None) -> None:
         """A Q on a tensor that was integers, for all who read them; with a DQ where nobody does: it keeps the scale."""
         fresh = self.editor.unique_name(f"{name}_Q")
         self._add(QUANTIZE, [name, *code.operands], fresh, code.node, beside=beside, after=beside is not None)

@@ -40,7 +40,7 @@ class Peeled:
         weights: weight -> its scale.
         estimated: activations whose scale was estimated without data.
         int8_nodes: first outputs of the weighted operators that read their weight through a pair.
-        codes: weight -> how its pair quantised it.
+        codes: weight -> how its pair quantized it.
         told: what was done beside taking pairs out, a sentence each.
     """
 
@@ -87,7 +87,7 @@ def peel_pairs(
         opset: of the model, for operators that are put back.
 
     Raises:
-        QdqError: asymmetric or unsigned quantisation, other widths, several scales on one tensor, a Q without its DQ,
+        QdqError: asymmetric or unsigned quantization, other widths, several scales on one tensor, a Q without its DQ,
             pairs in a body, integer operators. The graph is untouched then.
     """
     refuse_outsiders(view)
@@ -224,7 +224,7 @@ def _one_of(tensor: str, before: Scale | None, scale: Scale, on_conflict: OnConf
     """The scale of an activation, which has one for the whole tensor."""
     if scale.bits.ndim:
         raise QdqError(
-            tensor, "one scale per channel on an activation, which TensorRT does not take", "quantise it per tensor"
+            tensor, "one scale per channel on an activation, which TensorRT does not take", "quantize it per tensor"
         )
     if before is None or before.same_bits(scale):
         return scale

@@ -23,7 +23,7 @@ Integers = npt.NDArray[np.int64]
 _LEVELS = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _FLOATS = ("float16", "float32", "bfloat16")
 _HIGHEST = 127
-_TODO = "quantise it to symmetric int8"
+_TODO = "quantize it to symmetric int8"
 _WIDEN = (
     "peel --on-asymmetric widen takes the symmetric range around it, in coarser steps; or calibrate anew: "
     "peel --target dla --force-ptq --data, or symmetric int8 where the model was made"
@@ -92,7 +92,7 @@ def scale_of(view: GraphView, pair: Pair, coding: QuantParams, on_asymmetric: On
     if on_asymmetric == "error":
         unnamed = pair.quantize is not None and len(pair.quantize.inputs) < 3
         what = coding.describe() + (", since its Q names none" if unnamed else "")
-        raise QdqError(pair.tensor, f"quantised to {what}, where TensorRT's caches know symmetric int8", _WIDEN)
+        raise QdqError(pair.tensor, f"quantized to {what}, where TensorRT's caches know symmetric int8", _WIDEN)
     steps = np.maximum(np.abs(coding.low - coding.zero), np.abs(coding.high - coding.zero)).astype(np.float64)
     wide = (steps.reshape(-1 if own.bits.ndim else ()) if steps.size > 1 or own.bits.ndim else steps.reshape(())) * (
         own.bits.astype(np.float64)
@@ -158,7 +158,7 @@ def _type_and_zero(view: GraphView, pair: Pair, node: Node) -> tuple[str, Intege
         stored = view.integers(node.inputs[0])
         kind = "unknown" if stored is None else stored.dtype.name
     if kind not in _LEVELS or (kind == "int32") != (pair.quantize is None and _is_int32(view, node)):
-        raise QdqError(pair.tensor, f"quantised to {kind}, where TensorRT's caches know symmetric int8", _why(kind))
+        raise QdqError(pair.tensor, f"quantized to {kind}, where TensorRT's caches know symmetric int8", _why(kind))
     return kind, np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
 
 
@@ -174,9 +174,9 @@ def _rank(view: GraphView, name: str) -> int:
 
 def _why(kind: str) -> str:
     if kind.startswith("float8"):
-        return "FP8 needs TensorRT 9.1 or later with the Q/DQ model itself; for a cache quantise to symmetric int8"
+        return "FP8 needs TensorRT 9.1 or later with the Q/DQ model itself; for a cache quantize to symmetric int8"
     if kind in ("int4", "uint4", "int2", "uint2"):
-        return f"{kind} weights need TensorRT 10 or later with the Q/DQ model itself; for a cache quantise to int8"
+        return f"{kind} weights need TensorRT 10 or later with the Q/DQ model itself; for a cache quantize to int8"
     return _TODO
 
 
@@ -194,7 +194,7 @@ def _levels(view: GraphView, pair: Pair, kind: str) -> tuple[int, int]:
             high = high if bounds[1] is None else min(high, int(bounds[1].item()))
     if kind != "int32" and high - low < 254:
         reason = f"a Clip leaves it {high - low + 1} levels, from {low} to {high}, where int8 has 255 or 256"
-        raise QdqError(pair.tensor, reason, "quantise it to 8 bits")
+        raise QdqError(pair.tensor, reason, "quantize it to 8 bits")
     return low, high
 
 

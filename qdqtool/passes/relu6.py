@@ -76,7 +76,7 @@ def cut_at_six(proto: onnx.ModelProto, folder: Path | None, relus: Collection[st
     """Turn Relu into Clip(0, 6); the proto is edited. Their names, outputs and places stay.
 
     Args:
-        proto: the model, of any opset: before 11 the bounds are attributes, from 11 on initialisers of the Relu's type.
+        proto: the model, of any opset: before 11 the bounds are attributes, from 11 on initializers of the Relu's type.
         folder: where its external data lie.
         relus: outputs of Relu in the main graph.
 

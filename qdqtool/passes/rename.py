@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives tensors other names, wherever a model says them. Not which names: `cache.sanitise` finds those.
+"""Gives tensors other names, wherever a model says them. Not which names: `cache.sanitize` finds those.
 
 The one pass that renames what was there, and only on demand (`--sanitize-names`); nodes keep their names.
 """
@@ -34,8 +34,8 @@ def tensor_names(proto: onnx.ModelProto) -> list[str]:
 def rename_tensors(proto: onnx.ModelProto, mapping: Mapping[str, str]) -> dict[str, str]:
     """Rename tensors everywhere in a model, in place; nothing else changes.
 
-    Renamed are inputs and outputs of the graph and of nodes, value_info, initialisers (sparse ones too), annotations of
-    quantisation, and the tensors that a sharding names. Bodies of control flow are entered and take the same names, so
+    Renamed are inputs and outputs of the graph and of nodes, value_info, initializers (sparse ones too), annotations of
+    quantization, and the tensors that a sharding names. Bodies of control flow are entered and take the same names, so
     what they capture stays captured; a tensor of theirs that hides an outer one of its name hides it under the new
     name. Local functions are not entered: their names are theirs alone and never in a cache. All names change at once,
     so two may swap.
@@ -87,7 +87,7 @@ def _graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _stored(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """The tensors that carry the names of initialisers; the name of a sparse one is that of its values."""
+    """The tensors that carry the names of initializers; the name of a sparse one is that of its values."""
     yield from graph.initializer
     yield from (sparse.values for sparse in graph.sparse_initializer)
 

@@ -17,7 +17,7 @@ from qdqtool.graph.tensors import array_of, is_external
 def restore_source(
     source: onnx.ModelProto, source_folder: Path | None, peeled: onnx.ModelProto, folder: Path | None
 ) -> list[str]:
-    """Write every initialiser and Constant of `peeled` that differs from the one of the same name into `source`.
+    """Write every initializer and Constant of `peeled` that differs from the one of the same name into `source`.
 
     Those that only one of the two has stay as they are: lifting makes and drops some, and what `condition` added is
     there by now (`replay.py`).
@@ -49,7 +49,7 @@ def _bytes(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Initialisers, and the tensors of Constant nodes under the name of what those make."""
+    """Initializers, and the tensors of Constant nodes under the name of what those make."""
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that quantise in other ways than Q/DQ pairs, and why no clean model and cache can be had of them."""
+"""Operators that quantize in other ways than Q/DQ pairs, and why no clean model and cache can be had of them."""
 
 from __future__ import annotations
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 
-_AS_PAIRS = "export or quantise the model in the QDQ format"
+_AS_PAIRS = "export or quantize the model in the QDQ format"
 _INTEGER = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
 _DYNAMIC = ("DynamicQuantize",)
 _BREVITAS = ("Quant", "BipolarQuant")
@@ -21,7 +21,7 @@ _PLUGINS = {
 
 
 def refuse_outsiders(view: GraphView) -> None:
-    """Raise for the first operator of the graph that quantises in another way than by Q/DQ pairs.
+    """Raise for the first operator of the graph that quantizes in another way than by Q/DQ pairs.
 
     Raises:
         QdqError: names it, with what it is.
@@ -38,11 +38,11 @@ def _reason(op: str) -> tuple[str, str] | None:
         if name.startswith(_INTEGER):
             return "computes with integers, which TensorRT does not import", _AS_PAIRS
         if name.startswith(_DYNAMIC):
-            return "quantises by ranges that it finds while it runs", _AS_PAIRS
+            return "quantizes by ranges that it finds while it runs", _AS_PAIRS
     elif name in _BREVITAS:
         return "is an operator of Brevitas or QONNX alone", "export with Brevitas' QCDQ exporter, to 8 bits"
     for start, (kind, version) in _PLUGINS.items():
         if domain and name.startswith(start):
             todo = f"give the Q/DQ model itself to TensorRT {version} or later"
-            return f"quantises to {kind}, which no calibration cache knows", todo
+            return f"quantizes to {kind}, which no calibration cache knows", todo
     return None

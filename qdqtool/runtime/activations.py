@@ -27,8 +27,8 @@ _FLOAT = "tensor(float)"  # float32 in onnxruntime's words
 class ObservableModel:
     """A model made ready for onnxruntime: what of it can be observed. No session yet.
 
-    Initialisers, Constant nodes and what only moves or casts them are no activations; tensors inside bodies of control
-    flow and local functions are not observed. Initialisers listed as inputs are constants here, so that they fold.
+    Initializers, Constant nodes and what only moves or casts them are no activations; tensors inside bodies of control
+    flow and local functions are not observed. Initializers listed as inputs are constants here, so that they fold.
 
     Attributes:
         names: the tensors that can be observed, in graph order: float32 inputs, then what nodes make, without what type

@@ -88,7 +88,7 @@ class Executor:
         """The wanted tensors of one batch, by name, in the order of `names`.
 
         Args:
-            feed: every input's array; initialisers listed as inputs keep their value.
+            feed: every input's array; initializers listed as inputs keep their value.
 
         Raises:
             QdqError: onnxruntime cannot run it (shapes that do not go together, memory).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding onnxruntime: exactly one flavour of it, with the provider asked for. No model is looked at here."""
+"""Finding onnxruntime: exactly one flavor of it, with the provider asked for. No model is looked at here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
 # Wheels that all install the module `onnxruntime`, each over the other.
-_FLAVOURS = (
+_FLAVORS = (
     "onnxruntime",
     "onnxruntime-gpu",
     "onnxruntime-directml",
@@ -36,9 +36,9 @@ def load_onnxruntime() -> Any:
     """The module onnxruntime.
 
     Raises:
-        MissingPackageError: it is not installed, or several flavours are, which overwrite one another.
+        MissingPackageError: it is not installed, or several flavors are, which overwrite one another.
     """
-    found = _sole_flavour()
+    found = _sole_flavor()
     try:
         import onnxruntime
     except ImportError as error:
@@ -50,22 +50,22 @@ def load_onnxruntime() -> Any:
     return onnxruntime
 
 
-def installed_flavours() -> list[str]:
+def installed_flavors() -> list[str]:
     """The onnxruntime wheels that are installed: one at most, where all is well."""
-    return [name for name in _FLAVOURS if _installed(name)]
+    return [name for name in _FLAVORS if _installed(name)]
 
 
 @functools.cache
-def _sole_flavour() -> str:
+def _sole_flavor() -> str:
     """The wheel that is installed, "" where none is; looked for once in a process, as sessions are many."""
-    found = installed_flavours()
+    found = installed_flavors()
     if len(found) > 1:
-        raise flavour_clash(found)
+        raise flavor_clash(found)
     return "".join(found)
 
 
-def flavour_clash(found: Sequence[str]) -> MissingPackageError:
-    """What is wrong with several flavours, and the way out."""
+def flavor_clash(found: Sequence[str]) -> MissingPackageError:
+    """What is wrong with several flavors, and the way out."""
     fix = f"pip uninstall -y {' '.join(found)}, then pip install one of them"
     return MissingPackageError("onnxruntime", f"{' and '.join(found)} are installed over one another", fix)
 

@@ -56,7 +56,7 @@ def start_session(
         options: see `session_options`.
         providers: the provider asked for, then the one that takes what it leaves.
         where: what messages call the model.
-        disabled: optimisers of onnxruntime that are left out.
+        disabled: optimizers of onnxruntime that are left out.
 
     Raises:
         QdqError: onnxruntime refuses the model, or the provider does not start.

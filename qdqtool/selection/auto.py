@@ -21,7 +21,7 @@ from qdqtool.match.propagate_scales import spread_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.selection.choose import ScaleChoice, ChoiceSource, choose
+from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
 
 # Samples that the shadow pass runs. 16 choose no better than 8: the detectors agree with their float models alike,
 # within what other images change.

@@ -32,7 +32,7 @@ from qdqtool.selection.shadow import LayerError, Trial, shadow_pass
 
 Float64 = npt.NDArray[np.float64]
 
-# A scale is split where that takes away more than this share of what its readers lose, requantisation counted in.
+# A scale is split where that takes away more than this share of what its readers lose, requantization counted in.
 CUT_GAIN = 0.25
 # An operator that loses all of its signal has lost it: more error on top is no worse.
 _LOST = 1.0

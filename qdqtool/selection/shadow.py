@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shadow pass: what each weighted operator feels of each candidate scale of its input, in one run per sample.
 
-Beside every operator of the float graph a shadow of it computes with int8 weights on the float input quantised with
+Beside every operator of the float graph a shadow of it computes with int8 weights on the float input quantized with
 every candidate, the candidates side by side along the first axis. A few sums leave the graph, no tensor does. What the
 sums are good for is decided elsewhere (choose.py).
 """
@@ -41,7 +41,7 @@ class Trial:
         node: first output of the operator.
         scales: float32 scales of the input.
         axis: of the weight; None for one scale.
-        int8: whether its weight is quantised; a float head that reads an INT8 tensor has a float one.
+        int8: whether its weight is quantized; a float head that reads an INT8 tensor has a float one.
     """
 
     node: str
@@ -106,14 +106,14 @@ def shadow_pass(
     return felt
 
 
-def fake_quantised(weight: npt.NDArray[np.float32], axis: int | None) -> npt.NDArray[np.float32]:
+def fake_quantized(weight: npt.NDArray[np.float32], axis: int | None) -> npt.NDArray[np.float32]:
     """A weight after int8 with abs-max scales, per channel along `axis`: rounds half to even, saturates at +-127."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     amax = np.abs(weight).max(axis=others, keepdims=True, initial=0.0)
     top = amax.max(initial=0.0)
     scale = np.where(amax > 0, amax, top if top > 0 else np.float32(1)).astype(np.float32) / np.float32(127)
-    quantised: npt.NDArray[np.float32] = np.rint(weight / scale) * scale
-    return quantised
+    quantized: npt.NDArray[np.float32] = np.rint(weight / scale) * scale
+    return quantized
 
 
 def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:
@@ -214,12 +214,12 @@ class _Builder:
         inputs = list(node.inputs)
         inputs[1 - index] = tried
         if trial.int8:
-            quantised = fake_quantised(weight.astype(np.float32, copy=False), trial.axis)
-            inputs[index] = self._constant(quantised, node.inputs[index])
+            quantized = fake_quantized(weight.astype(np.float32, copy=False), trial.axis)
+            inputs[index] = self._constant(quantized, node.inputs[index])
         return self._sums(node, self._clone(node, inputs), len(trial.scales), channels)
 
     def _tried(self, node: Node, tensor: str, scales: tuple[np.float32, ...]) -> str:
-        """The tensor quantised with every scale, side by side along the first axis; along a new one for MatMul."""
+        """The tensor quantized with every scale, side by side along the first axis; along a new one for MatMul."""
         key = (tensor, tuple(scale.tobytes() for scale in scales), node.op == "MatMul")
         if key not in self._shared:
             zero = self._once("zero", np.zeros((), np.int8))

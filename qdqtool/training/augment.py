@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flips, crops and colour changes of pictures that carry no labels. Drawn per sample; not for data with labels."""
+"""Flips, crops and color changes of pictures that carry no labels. Drawn per sample; not for data with labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Draw = np.random.Generator
 Steps = Sequence[str] | None  # None: all of them where the data are pictures
 
 _LEAST_SIDE = 0.7  # of a crop, as part of the image's
-_GAIN, _SHIFT = 0.2, 25.0  # colours: factor within 1 +- this, then grey levels within +- this
+_GAIN, _SHIFT = 0.2, 25.0  # colors: factor within 1 +- this, then grey levels within +- this
 _PICTURE = 16  # shortest side of what passes for a picture
 
 
@@ -28,7 +28,7 @@ class ImageAugment:
 
     Attributes:
         name: the input.
-        steps: some of flip, crop, colour, in this order.
+        steps: some of flip, crop, color, in this order.
         channels_last: whether the input is NHWC.
         spec: how files became the input; None for arrays, whose darkest and lightest values stand for black and white.
     """
@@ -56,7 +56,7 @@ def open_augment(steps: Steps, feed: DataLoader) -> ImageAugment | None:
     """The changes that `--augment` asks for, fitted to the data; None for none.
 
     Args:
-        steps: some of flip, crop, colour; None for all of them where the data are pictures: a folder of images, or
+        steps: some of flip, crop, color; None for all of them where the data are pictures: a folder of images, or
             arrays with three channels and sides of 16 at least.
         feed: the data.
 
@@ -120,7 +120,7 @@ def _between(image: Float32, axis: int, places: npt.NDArray[np.float64]) -> Floa
     return mixed
 
 
-def _colour(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
+def _color(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
     """Each channel's gain and level, within what pixels can be."""
     if spec is None:
         mean, std = _per_channel([-float(image.min())], len(image)), _per_channel([1.0], len(image))
@@ -143,5 +143,5 @@ _Change = Callable[[Float32, Draw, Preprocess | None], Float32]
 _STEPS: dict[str, _Change] = {
     "flip": _flip,
     "crop": _crop,
-    "colour": _colour,
+    "color": _color,
 }

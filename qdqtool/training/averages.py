@@ -37,7 +37,7 @@ class MovingMaxima:
     As TAO does in training; tensors that share a scale have the largest of theirs.
 
     Attributes:
-        scales: names of the scale initialisers, in order.
+        scales: names of the scale initializers, in order.
         amax: float32[n].
     """
 
@@ -51,7 +51,7 @@ class MovingMaxima:
         """Begin with the scales there are.
 
         Args:
-            scales: scale initialiser -> float32 of shape () or (1,).
+            scales: scale initializer -> float32 of shape () or (1,).
             levels: the same -> the largest integer of its pair, 127 for int8.
             ties: scale -> the first of those that it is equal to.
             decay: part of the old value that stays.
@@ -71,7 +71,7 @@ class MovingMaxima:
         self.amax += (np.float32(1) - self._decay) * np.asarray(largest, np.float32)
 
     def values(self, amax: Float32 | None = None) -> dict[str, Float32]:
-        """Scale initialiser -> its value, never zero.
+        """Scale initializer -> its value, never zero.
 
         Args:
             amax: those of another time; None for now.

@@ -25,7 +25,7 @@ _OP = "BatchNormalization"
 
 
 def lower_batch_norms(draft: GraphDraft, shapes: Shapes | None = None) -> int:
-    """Write every BatchNormalization as an affine map; scale and bias stay the initialisers that they were.
+    """Write every BatchNormalization as an affine map; scale and bias stay the initializers that they were.
 
     Args:
         draft: the training copy.
@@ -54,7 +54,7 @@ def lower_batch_norms(draft: GraphDraft, shapes: Shapes | None = None) -> int:
 
 
 def _ranks(draft: GraphDraft, view: GraphView, norms: Sequence[Node], shapes: Shapes | None) -> dict[str, int | None]:
-    """Number of axes of what each normalises: from a run, else what operators say, else what shape inference says."""
+    """Number of axes of what each normalizes: from a run, else what operators say, else what shape inference says."""
     if shapes is not None:
         return {norm.key: len(shapes[norm.inputs[0]]) for norm in norms}
     channels = Channels(view)

@@ -44,10 +44,10 @@ def check_same_forward(form: TrainingGraph, batch: Mapping[str, Array]) -> float
     Raises:
         QdqError: a tensor differs by more than `TOLERANCE`.
     """
-    file = GraphView(form.quantised.graph)
+    file = GraphView(form.quantized.graph)
     known = {*file.producers, *file.inputs}
     outputs = [value.name for value in form.proto.graph.output if value.name in known]
-    theirs = Executor(form.quantised, form.folder, outputs, "the Q/DQ model").run(batch)
+    theirs = Executor(form.quantized, form.folder, outputs, "the Q/DQ model").run(batch)
     ours = Executor(form.proto, None, outputs, "the training form").run(batch)
     worst, name = largest_difference(ours, theirs)
     if worst <= TOLERANCE:
@@ -81,7 +81,7 @@ def _stretches(
     cut.graph.input.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in given.values())
     cut.graph.ClearField("output")
     cut.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-    theirs = Executor(form.quantised, form.folder, wanted, "the Q/DQ model").run(batch)
+    theirs = Executor(form.quantized, form.folder, wanted, "the Q/DQ model").run(batch)
     feed = {**batch, **{name: theirs[source] for source, name in given.items()}}
     return Executor(cut, None, wanted, "the training form").run(feed), theirs
 
@@ -260,11 +260,13 @@ def _rms(value: Array) -> float:
 
 def _scales(proto: onnx.ModelProto) -> set[str]:
     """What pairs read as their scale."""
-    return {node.input[1] for node in proto.graph.node if node.domain == PAIR_DOMAIN and PairFunction.parse(node.op_type)}
+    return {
+        node.input[1] for node in proto.graph.node if node.domain == PAIR_DOMAIN and PairFunction.parse(node.op_type)
+    }
 
 
 def with_inputs(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """A copy in which initialisers are inputs."""
+    """A copy in which initializers are inputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     wanted = frozenset(names)
@@ -281,15 +283,15 @@ def smooth_copy(proto: onnx.ModelProto, scales: Collection[str] = ()) -> onnx.Mo
 
     Args:
         proto: a graph of pairs, or a gradient graph.
-        scales: initialisers that become so large that no mask, however it is written, finds anything cut off.
+        scales: initializers that become so large that no mask, however it is written, finds anything cut off.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
-        quantised = {node.output[0]: node.input[0] for node in nodes if node.op_type == QUANTIZE}
+        quantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == QUANTIZE}
         for node in nodes:
-            if node.op_type == DEQUANTIZE and node.input[0] in quantised:
-                node.CopyFrom(helper.make_node("Identity", [quantised[node.input[0]]], node.output[:1]))
+            if node.op_type == DEQUANTIZE and node.input[0] in quantized:
+                node.CopyFrom(helper.make_node("Identity", [quantized[node.input[0]]], node.output[:1]))
     for tensor in copy.graph.initializer:
         if tensor.name in scales:
             wide = np.asarray(onnx.numpy_helper.to_array(tensor) * _WIDE, np.float32)

@@ -71,7 +71,7 @@ def cut_behind(proto: onnx.ModelProto, weights: Collection[str], operators: Coll
 
     Args:
         proto: the training copy.
-        weights: the initialisers that are trained.
+        weights: the initializers that are trained.
         operators: what can be differentiated; None for all that have a gradient. One that cannot, with weights behind
             it, stays: who differentiates names it.
 

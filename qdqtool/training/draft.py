@@ -39,7 +39,7 @@ class GraphDraft:
         return name
 
     def initializer(self, base: str, value: npt.NDArray[Any]) -> str:
-        """A new initialiser; its name."""
+        """A new initializer; its name."""
         name = self.unique(base)
         self.proto.graph.initializer.append(
             numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
@@ -47,7 +47,7 @@ class GraphDraft:
         return name
 
     def constant(self, base: str, value: npt.NDArray[Any]) -> str:
-        """An initialiser that is never trained; equal ones of one base are one."""
+        """An initializer that is never trained; equal ones of one base are one."""
         key = (base, value.dtype.name, value.shape, value.tobytes())
         if key not in self._constants:
             self._constants[key] = self.initializer(base, value)
@@ -106,7 +106,7 @@ def reads_of(node: onnx.NodeProto) -> list[str]:
 
 
 def prune(proto: onnx.ModelProto) -> None:
-    """Take away nodes that lead to no output, and initialisers and inputs that nobody reads; the order stays."""
+    """Take away nodes that lead to no output, and initializers and inputs that nobody reads; the order stays."""
     graph = proto.graph
     maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     stack = [value.name for value in graph.output]

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 import onnx
 
-from qdqtool.conditioning.equalize_fixed_scales import equalise_within
+from qdqtool.conditioning.equalize_fixed_scales import equalize_within
 from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
@@ -57,10 +57,12 @@ class _Few:
         from tqdm import tqdm
 
         total = -(-self._total // step)
-        return iter(tqdm(few, desc="equalise", total=total, unit="sample", file=sys.stderr, leave=False))
+        return iter(tqdm(few, desc="equalize", total=total, unit="sample", file=sys.stderr, leave=False))
 
 
-def evened_start(opened: Opened, make: MakeForm, form: TrainingGraph, batches: Batches, progress: bool | None = None) -> Start:
+def evened_start(
+    opened: Opened, make: MakeForm, form: TrainingGraph, batches: Batches, progress: bool | None = None
+) -> Start:
     """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
 
     Args:
@@ -74,7 +76,7 @@ def evened_start(opened: Opened, make: MakeForm, form: TrainingGraph, batches: B
         The start, a note in it where the model cannot be run as evening it out would want it.
     """
     try:
-        within = equalise_within(opened.proto, opened.folder, _Few(opened, batches, progress))
+        within = equalize_within(opened.proto, opened.folder, _Few(opened, batches, progress))
     except QdqError as error:
         return Start(form, form, notes=(f"channels stay as they are: {error.where} {error.reason}",))
     if not within.tensors:

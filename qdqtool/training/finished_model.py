@@ -46,7 +46,9 @@ class OutputGain:
         return {"output": self.output, **{k: v if np.isfinite(v) else None for k, v in ends.items()}}
 
 
-def output_gains(form: TrainingGraph, opened: Opened, tuned: onnx.ModelProto, batches: Batches) -> tuple[OutputGain, ...]:
+def output_gains(
+    form: TrainingGraph, opened: Opened, tuned: onnx.ModelProto, batches: Batches
+) -> tuple[OutputGain, ...]:
     """How far each float output lies from the model in float, before and after, by the reference executor."""
     plain = float_twin(form.proto)
     lost = out_of_reach(plain, form.folder)

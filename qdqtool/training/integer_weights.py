@@ -25,7 +25,7 @@ class Code:
     """How the file codes a constant that is trained as a float.
 
     Attributes:
-        scale: the initialiser or Constant of the file that holds its scale.
+        scale: the initializer or Constant of the file that holds its scale.
         zero: zero point, int64 [] or [channels].
         axis: of the scales; None for one.
         kind: element type of the integers, as numpy or ml_dtypes know it.
@@ -61,13 +61,13 @@ class Code:
 
 
 def decode_constants(draft: GraphDraft) -> tuple[dict[str, Code], dict[str, str]]:
-    """Make each integer initialiser that one way of decoding reads a float one of the same name.
+    """Make each integer initializer that one way of decoding reads a float one of the same name.
 
     A pair takes the place of its DequantizeLinear, so that the forward computes the same; int32 (a bias) stands as it
     is, in float.
 
     Returns:
-        initialiser -> how the file codes it; initialiser -> why it stays as it is.
+        initializer -> how the file codes it; initializer -> why it stays as it is.
     """
     view = GraphView(draft.proto.graph)
     by_source: dict[str, list[Pair]] = {}
@@ -109,17 +109,17 @@ def decode_constants(draft: GraphDraft) -> tuple[dict[str, Code], dict[str, str]
 def _put_before(draft: GraphDraft, code: Code, name: str, pairs: list[Pair], front: dict[int, onnx.NodeProto]) -> None:
     """A QuantizeLinear on the float, read by all that read the integers."""
     zero = code.zero.astype(code.kind)
-    quantised = draft.unique(f"{name}_Q")
+    quantized = draft.unique(f"{name}_Q")
     operands = [name, code.scale, draft.constant("qdqtool_zero", zero)]
     how = {} if code.axis is None else {"axis": code.axis}
     heads = [pair.between[0] if pair.between else pair.dequantize for pair in pairs]
-    front[id(min(heads, key=lambda node: node.index).proto)] = draft.node("QuantizeLinear", operands, quantised, **how)
+    front[id(min(heads, key=lambda node: node.index).proto)] = draft.node("QuantizeLinear", operands, quantized, **how)
     for head in heads:
-        head.proto.input[0] = quantised
+        head.proto.input[0] = quantized
 
 
 def _code_of(draft: GraphDraft, view: GraphView, name: str, pairs: list[Pair]) -> Code | str:
-    """How an initialiser is coded, or why it is not trained."""
+    """How an initializer is coded, or why it is not trained."""
     stored = view.array(name) if name in view.initializers else None
     if stored is None:
         return "its integers are computed"

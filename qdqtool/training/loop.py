@@ -20,7 +20,7 @@ from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
 from qdqtool.training.averages import WeightAverage
 from qdqtool.training.log import Listener
-from qdqtool.training.optimisers import clip_to_norm
+from qdqtool.training.optimizers import clip_to_norm
 from qdqtool.training.task import Computed, Float32, LoopOptions, TrainingProblem, Values
 
 Arrays = dict[str, Float32]
@@ -67,7 +67,9 @@ class Loop:
         progress: how far it is.
     """
 
-    def __init__(self, subject: TrainingProblem, options: LoopOptions, listener: Listener, keep: Keep | None = None) -> None:
+    def __init__(
+        self, subject: TrainingProblem, options: LoopOptions, listener: Listener, keep: Keep | None = None
+    ) -> None:
         """Prepare it.
 
         Args:
@@ -91,7 +93,7 @@ class Loop:
     def arrays(self) -> Arrays:
         """Everything but `progress` that the next step depends on, by name; not copied."""
         found = {"vector": self._subject.parameters.vector}
-        found |= {f"optimiser.{name}": array for name, array in self._subject.optimiser.state().items()}
+        found |= {f"optimizer.{name}": array for name, array in self._subject.optimizer.state().items()}
         found |= {f"best.{name}": array for name, array in self._best.items()}
         if self._average is not None:
             found["average"] = self._average.vector
@@ -217,7 +219,7 @@ class Loop:
     def _move_by(self, rate: float) -> None:
         """Weights -= rate * (pace * direction + decay * weights)."""
         vector, move = self._subject.parameters.vector, self._move
-        np.multiply(self._subject.optimiser.direction(self._gradient), self._subject.pace, out=move)
+        np.multiply(self._subject.optimizer.direction(self._gradient), self._subject.pace, out=move)
         move *= np.float32(rate)
         if self._options.weight_decay:
             shrunk = np.multiply(vector, self._subject.decayed, out=self._gradient)
@@ -276,7 +278,7 @@ class Loop:
             subject.maxima.amax[...] = self._best["amax"]
         if self._average is not None:
             self._average.vector[...] = self._best["vector"]
-        subject.optimiser.forget()
+        subject.optimizer.forget()
         if progress.halvings >= HALVINGS:
             progress.reason = f"the rate was halved {HALVINGS} times, last because {progress.broken}"
 

@@ -14,7 +14,7 @@ import onnx.inliner
 from onnx import helper, numpy_helper
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.tensors import array_of, constant_value, is_external
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import label, subgraphs_of, tensors_of
@@ -32,8 +32,8 @@ def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProt
     """The model as training starts from it; the original is not changed.
 
     Local functions are put in place of their calls; opsets below 13 are lifted and those above 21 lowered; external
-    data come in; Constant nodes become initialisers; Identity and Dropout go; integers that are only moved between a Q
-    and its DQ get pairs around; no initialiser is an input. Tensor names stay.
+    data come in; Constant nodes become initializers; Identity and Dropout go; integers that are only moved between a Q
+    and its DQ get pairs around; no initializer is an input. Tensor names stay.
 
     Raises:
         QdqError: functions that cannot be inlined, an operator that opset 21 lacks, external data that are not there.
@@ -41,7 +41,7 @@ def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProt
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     _inline(copy)
-    normalise(copy, folder)
+    normalize(copy, folder)
     _lower(copy)
     copy.ir_version = IR_VERSION
     for tensor in filter(is_external, tensors_of(copy)):
@@ -116,7 +116,7 @@ def now_unknown(node: onnx.NodeProto) -> bool:
 
 
 def _constants(draft: GraphDraft) -> None:
-    """Constant nodes as initialisers of the same name; sparse and text values stay nodes, and so do outputs."""
+    """Constant nodes as initializers of the same name; sparse and text values stay nodes, and so do outputs."""
     graph = draft.proto.graph
     outputs = {value.name for value in graph.output}
     kept = []

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from qdqtool.errors import QdqError
-from qdqtool.training.optimisers import AdamW, Optimiser, Sgd
+from qdqtool.training.optimizers import AdamW, Optimizer, Sgd
 from qdqtool.training.schedules import Schedule
 
-OptimiserName = Literal["adamw", "sgd"]
-OPTIMISERS: tuple[OptimiserName, ...] = get_args(OptimiserName)
+OptimizerName = Literal["adamw", "sgd"]
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
 AVERAGE = 0.98
@@ -26,7 +26,7 @@ class UpdateOptions:
     """How a gradient becomes an update.
 
     Attributes:
-        optimiser: adamw or sgd.
+        optimizer: adamw or sgd.
         lr: the rate, of every parameter; None for `relative_lr`.
         relative_lr: the rate in INT8 steps of each weight, see `parameters.steps_of_weight`; for adamw.
         scale_lr: rate of the logarithms of learned scales.
@@ -40,7 +40,7 @@ class UpdateOptions:
         average: decay of the moving average of the weights that is handed out; 0 for none.
     """
 
-    optimiser: OptimiserName = "adamw"
+    optimizer: OptimizerName = "adamw"
     lr: float | None = None
     relative_lr: float | None = None
     scale_lr: float = SCALE_LR
@@ -71,12 +71,12 @@ class UpdateOptions:
         Raises:
             QdqError: one of them, named.
         """
-        if self.optimiser not in OPTIMISERS:
-            raise QdqError("--optimiser", f"{self.optimiser!r} is not one", f"choose one of {', '.join(OPTIMISERS)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise QdqError("--optimizer", f"{self.optimizer!r} is not one", f"choose one of {', '.join(OPTIMIZERS)}")
         if self.lr is not None and self.relative_lr is not None:
             raise QdqError("--lr", "goes with no --relative-lr: both are the rate", "give one of them")
-        if self.optimiser == "sgd" and self.lr is None:
-            raise QdqError("--optimiser sgd", "has no rate that fits every network", "give --lr")
+        if self.optimizer == "sgd" and self.lr is None:
+            raise QdqError("--optimizer sgd", "has no rate that fits every network", "give --lr")
         for option, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
             _check_number(option, value, "more than 0", value > 0)
         for option, value in (("--weight-decay", self.weight_decay), ("--l1", self.l1), ("--grad-clip", self.clip)):
@@ -85,9 +85,9 @@ class UpdateOptions:
         for option, value in (*parts, ("--ema-decay", self.average)):
             _check_number(option, value, "from 0 to below 1", 0 <= value < 1)
 
-    def make(self, size: int) -> Optimiser:
-        """The optimiser, for a vector of so many elements."""
-        if self.optimiser == "sgd":
+    def make(self, size: int) -> Optimizer:
+        """The optimizer, for a vector of so many elements."""
+        if self.optimizer == "sgd":
             return Sgd(size, self.momentum, self.nesterov)
         return AdamW(size, self.betas, self.epsilon)
 

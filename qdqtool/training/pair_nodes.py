@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Q->DQ pairs of a training copy as calls of functions (`pairs.py`), each scale an initialiser that can be trained.
+"""Q->DQ pairs of a training copy as calls of functions (`pairs.py`), each scale an initializer that can be trained.
 
 A Clip of the integers between Q and DQ becomes Min and Max on the float before the pair, at the same steps.
 """
@@ -34,8 +34,8 @@ class TrainedPair:
         pair: its nodes.
         source: what its Q reads.
         tensor: the tensor whose values that are, other pairs seen through.
-        scale: initialiser that both nodes mean, or the Q's where the DQ has one of its own with the same bits.
-        scales: all initialisers of the copy that hold the scale.
+        scale: initializer that both nodes mean, or the Q's where the DQ has one of its own with the same bits.
+        scales: all initializers of the copy that hold the scale.
         value: the scale, float32 () or [channels].
         axis: of the scales, not negative; None for one.
         zero: the zero point in the type of the integers, of the shape of the scale.
@@ -134,7 +134,7 @@ def _zero(view: GraphView, pair: Pair, quantize: Node) -> npt.NDArray[Any]:
         raise QdqError(pair.tensor, "its Q and its DQ have different zero points", "repair the model")
     needs = _LOWEST_FOR.get(zero.dtype.name)
     if needs is None:
-        raise QdqError(pair.tensor, f"quantised to {zero.dtype.name}, which cannot be trained", "quantise it to int8")
+        raise QdqError(pair.tensor, f"quantized to {zero.dtype.name}, which cannot be trained", "quantize it to int8")
     return zero
 
 
@@ -146,7 +146,7 @@ def _rank(view: GraphView, pair: Pair, name: str) -> int:
 
 
 def own_scales(view: GraphView, sites: Sequence[TrainedPair]) -> set[str]:
-    """The initialisers among the scales that these pairs alone read, so that another value changes nothing else."""
+    """The initializers among the scales that these pairs alone read, so that another value changes nothing else."""
     parts = {id(node) for site in sites for node in site.pair.nodes}
     others = {
         name for node in view.every for index, name in enumerate(node.inputs) if index != 1 or id(node) not in parts
@@ -170,7 +170,7 @@ def pairs_to_functions(
         learned: scales that get gradients.
 
     Returns:
-        Scale of a site -> the initialiser that holds it now, of shape () or [channels].
+        Scale of a site -> the initializer that holds it now, of shape () or [channels].
     """
     outputs = frozenset(view.outputs)
     held = _hold_scales(draft, view, sites, tied)
@@ -213,7 +213,7 @@ class _CallWriter:
         draft, output, source = self.draft, site.pair.dequantize.outputs[0], site.source
         if site.axis is not None and not site.rank:
             reason = "a Clip of integers with one scale per channel on an activation, which cannot be trained"
-            raise QdqError(site.tensor, reason, "quantise it per tensor")
+            raise QdqError(site.tensor, reason, "quantize it per tensor")
         nodes = []
         for op, bound in (("Max", site.low), ("Min", site.high)):
             steps = np.asarray(np.float32(bound) - site.zero.astype(np.float32), np.float32)
@@ -247,7 +247,9 @@ class _CallWriter:
         draft.proto.opset_import.append(helper.make_opsetid(PAIR_DOMAIN, 1))
 
 
-def _hold_scales(draft: GraphDraft, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str]) -> dict[str, str]:
+def _hold_scales(
+    draft: GraphDraft, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str]
+) -> dict[str, str]:
     """Bring each scale into the shape that its function wants; its name stays unless others read it."""
     own = own_scales(view, sites)
     form: dict[str, str] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is trained as one float32 vector, each parameter a view of it. Not how it is moved (`optimisers.py`).
+"""All that is trained as one float32 vector, each parameter a view of it. Not how it is moved (`optimizers.py`).
 
 Scales are kept as logarithms, so that no step makes one negative.
 """
@@ -35,7 +35,7 @@ class Parameters:
 
     Attributes:
         slots: name -> place; tied names share one.
-        vector: float32[size], moved in place by the optimiser.
+        vector: float32[size], moved in place by the optimizer.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.parameters import Parameters, steps_of_weight
 from qdqtool.training.shapes import make_forward, run_once
 from qdqtool.training.student import GraphStudent, HeldOutLoss, Session, SessionOptions, watch_maxima, with_inputs
-from qdqtool.training.training_graph import TrainingGraph, Ranges
+from qdqtool.training.training_graph import Ranges, TrainingGraph
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -55,7 +55,7 @@ class Wanted:
     """What is asked for.
 
     Attributes:
-        loss: what is minimised.
+        loss: what is minimized.
         update: how gradients become updates.
         run: how long, seed, threads.
         ranges: what becomes of scales.
@@ -237,12 +237,14 @@ class _Matched:
         return (*self.points, *(kind.name for kind in self.kinds))
 
 
-def _matched(form: TrainingGraph, teacher: Teacher, shapes: Shapes, inputs: Mapping[str, Array], wanted: Wanted) -> _Matched:
+def _matched(
+    form: TrainingGraph, teacher: Teacher, shapes: Shapes, inputs: Mapping[str, Array], wanted: Wanted
+) -> _Matched:
     """What the network ends in, and points inside; no tensor whose channels the teacher has on other scales."""
     made = {name for node in form.proto.graph.node for name in node.output} & teacher.names & shapes.keys()
-    kinds, covered = find_kinds(form.quantised, form.folder, made, shapes)
+    kinds, covered = find_kinds(form.quantized, form.folder, made, shapes)
     ends = {end.tensor for kind in kinds for end in kind.ends}
-    points = choose_points(form.quantised, form.folder, form.proto, teacher.names, without=ends | covered)
+    points = choose_points(form.quantized, form.folder, form.proto, teacher.names, without=ends | covered)
     if wanted.teacher is not None and points:
         own, theirs = (_values(one, points, inputs) for one in (_own_teacher(form, inputs), teacher))
         points = tuple(name for name in points if not rescaled(own[name], theirs[name]))
@@ -274,7 +276,9 @@ def _balanced(
     return {name: float(part / error) for name, part, error in zip(names, shares, errors, strict=True)}
 
 
-def _watched(graph: LossGraph, form: TrainingGraph, maxima: MovingMaxima | None) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def _watched(
+    graph: LossGraph, form: TrainingGraph, maxima: MovingMaxima | None
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The loss graph, with what moving scales need: their maxima given out, themselves fed."""
     if maxima is None:
         return graph.proto, ()
@@ -321,7 +325,7 @@ def _pace(form: TrainingGraph, parameters: Parameters, values: Mapping[str, Floa
 def _bounds(form: TrainingGraph, parameters: Parameters, values: Mapping[str, Float32]) -> Float32:
     """How large each weight may become: what its pair holds, or what it was, so that the range stays that of its scale.
 
-    TensorRT quantises the weights of a model with a calibration cache by their largest magnitude.
+    TensorRT quantizes the weights of a model with a calibration cache by their largest magnitude.
     """
     limits: dict[str, npt.ArrayLike] = {}
     for name, pair in form.weight_pairs.items():

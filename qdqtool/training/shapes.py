@@ -35,7 +35,7 @@ class SeenTensor(NamedTuple):
 
 
 def run_once(proto: onnx.ModelProto, folder: Path | None, batch: Mapping[str, Array]) -> dict[str, SeenTensor]:
-    """Shape and type of every tensor of the main graph: inputs, initialisers, what nodes make.
+    """Shape and type of every tensor of the main graph: inputs, initializers, what nodes make.
 
     The graph runs once, with a Shape node behind every tensor, so that no more of it is in memory at a time than in any
     run. Types are what onnxruntime resolves; sequences and what is left out are not listed.
@@ -116,7 +116,7 @@ def make_forward(
 
     Args:
         proto: a form's proto with a loss behind it.
-        parameters: initialisers that gradients are wanted of; those that the loss does not depend on are left out.
+        parameters: initializers that gradients are wanted of; those that the loss does not depend on are left out.
         loss: name of the scalar.
         auxiliary: other tensors to give out.
         batch: every input's array, labels and teacher's tensors among them, of the shapes that are trained with.

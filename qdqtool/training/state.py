@@ -50,7 +50,7 @@ class Saved:
     Attributes:
         identity: what the run is of.
         facts: counters and figures, as JSON has them.
-        arrays: weights, what the optimiser remembers, the best weights.
+        arrays: weights, what the optimizer remembers, the best weights.
     """
 
     identity: TrainingIdentity

@@ -138,7 +138,7 @@ class HeldOutLoss:
             proto: the graph of the loss, without gradients.
             folder: where its external data lie.
             loss: its tensor.
-            fed: initialisers that change, and become inputs.
+            fed: initializers that change, and become inputs.
             batches: what is measured on.
             complete: makes everything that the graph is fed of a batch, parameters left out.
             how: threads, provider.
@@ -153,7 +153,7 @@ class HeldOutLoss:
 
 
 def with_inputs(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The graph with some initialisers as inputs in their place, of their type and shape."""
+    """The graph with some initializers as inputs in their place, of their type and shape."""
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
     wanted = frozenset(names)

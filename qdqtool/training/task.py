@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from qdqtool.data.loader import Batch
 from qdqtool.training.averages import MovingMaxima
-from qdqtool.training.optimisers import Optimiser
+from qdqtool.training.optimizers import Optimizer
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.schedules import Schedule
 
@@ -99,7 +99,7 @@ class TrainingProblem:
         judge: a measure of values of the parameters on held-out data, the less the better; NaN where it broke.
         pace: float32[size], what the rate is multiplied by for each element.
         decayed: float32[size], 1 where decay and l1 hold, else 0.
-        optimiser: turns gradients into directions.
+        optimizer: turns gradients into directions.
         maxima: scales that follow the data; None where none do.
         bounds: float32[size], the largest magnitude of each element; None for any.
     """
@@ -110,6 +110,6 @@ class TrainingProblem:
     judge: Callable[[Values], float]
     pace: Float32
     decayed: Float32
-    optimiser: Optimiser
+    optimizer: Optimizer
     maxima: MovingMaxima | None = None
     bounds: Float32 | None = None

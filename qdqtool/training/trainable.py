@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a graph is trained: weights and biases of weighted operators, scale and bias of BatchNormalization.
 
-Looks at a training copy in which every weight is a float initialiser. Nothing is edited here.
+Looks at a training copy in which every weight is a float initializer. Nothing is edited here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MOVES = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "
 
 @dataclass(frozen=True)
 class Role:
-    """One place that a trained initialiser has in the graph.
+    """One place that a trained initializer has in the graph.
 
     Attributes:
         initializer: its name.
         kind: what it is there.
-        read: the node that reads the initialiser itself: the operator, or the first of what lies between.
+        read: the node that reads the initializer itself: the operator, or the first of what lies between.
         operator: name of the operator that computes with it.
         key: first output of that operator.
     """
@@ -46,7 +46,7 @@ class Role:
 
 
 def find_roles(view: GraphView) -> list[Role]:
-    """Every trained float32 initialiser with every place that it is read for, in graph order."""
+    """Every trained float32 initializer with every place that it is read for, in graph order."""
     found: dict[tuple[str, Read], Role] = {}
     for node in view.nodes:
         for index, kind in _places(view, node):
@@ -80,7 +80,7 @@ def _is_vector(view: GraphView, name: str) -> bool:
 
 
 def _source(view: GraphView, node: Node, index: int) -> tuple[str, Read] | None:
-    """The float32 initialiser behind an input, pairs and moves seen through, and who reads it itself."""
+    """The float32 initializer behind an input, pairs and moves seen through, and who reads it itself."""
     name, read = node.inputs[index], Read(node.key, index)
     while name not in view.initializers:
         maker = view.producers.get(name)
@@ -99,7 +99,7 @@ def _source(view: GraphView, node: Node, index: int) -> tuple[str, Read] | None:
 
 
 def without_frozen(roles: Sequence[Role], freeze: Sequence[str]) -> list[Role]:
-    """The roles that no pattern matches, by the name of the initialiser, of its operator or of that one's output.
+    """The roles that no pattern matches, by the name of the initializer, of its operator or of that one's output.
 
     Raises:
         QdqError: a pattern that is no regular expression, or that matches nothing.
@@ -114,7 +114,7 @@ def without_frozen(roles: Sequence[Role], freeze: Sequence[str]) -> list[Role]:
         matched = [role for role in roles if any(expression.search(name) for name in _names(role))]
         if not matched:
             near = difflib.get_close_matches(pattern, sorted({name for role in roles for name in _names(role)}), 3)
-            todo = f"near: {', '.join(near)}" if near else "name an initialiser or a node"
+            todo = f"near: {', '.join(near)}" if near else "name an initializer or a node"
             raise QdqError(f"--freeze {pattern}", "matches nothing that is trained", todo)
         gone = set(matched)
         kept = [role for role in kept if role not in gone]
@@ -126,6 +126,6 @@ def _names(role: Role) -> tuple[str, str, str]:
 
 
 def by_accident(view: GraphView, name: str) -> bool:
-    """Whether an initialiser holds one value throughout: exporters write equal ones once, though they have no tie."""
+    """Whether an initializer holds one value throughout: exporters write equal ones once, though they have no tie."""
     value = view.array(name)
     return value is not None and value.size > 0 and bool(np.all(value == value.reshape(-1)[0]))

@@ -38,7 +38,7 @@ class Moving:
             view: the training copy.
             file: the Q/DQ model.
             sites: the pairs of the copy.
-            weights: initialisers of the copy that are trained.
+            weights: initializers of the copy that are trained.
             ranges: fixed: none moves; learn: those of activations and of trained weights; ema: those of activations.
             ties: activation -> the first of those that it shares a scale with.
         """

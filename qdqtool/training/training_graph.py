@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training form of a Q/DQ model: a flat forward graph, what of it is trained, and the way back into the file.
 
-Not the loss, not the gradient, not the loop. The file's own nodes are never changed by it: `TrainingGraph.write` puts numbers
-into the Q/DQ model that the form was made from, and nothing else.
+Not the loss, not the gradient, not the loop. The file's own nodes are never changed by it: `TrainingGraph.write` puts
+numbers into the Q/DQ model that the form was made from, and nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from qdqtool.training.trainable_scales import Moving, Ranges, tied_tensors
 from qdqtool.training.unshare import unshare
 from qdqtool.training.writing import Origin, write_values
 
-__all__ = ["BatchNorms", "TrainingGraph", "Ranges", "WeightPair", "make_form"]
+__all__ = ["BatchNorms", "Ranges", "TrainingGraph", "WeightPair", "make_form"]
 
 BatchNorms = Literal["keep", "fold"]
 Float32 = npt.NDArray[np.float32]
@@ -44,7 +44,7 @@ class WeightPair:
     """The Q/DQ pair that a trained weight is read through.
 
     Attributes:
-        scale: name of its scale, an initialiser of the form's proto, shape () or [channels].
+        scale: name of its scale, an initializer of the form's proto, shape () or [channels].
         axis: of the weight that the scales run along, not negative; None for one scale.
         low, high: the smallest and largest integer it makes, zero point included.
         zero: its zero point, int64, shape () or [channels].
@@ -66,14 +66,14 @@ class TrainingGraph:
     Attributes:
         proto: the forward without a loss: opset 13 to 21, IR 10, flat, pairs as functions of PAIR_DOMAIN, the file's
             tensor names; its outputs are the file's, or the last tensors before what cannot be differentiated.
-        weights: the float32 initialisers of `proto` that are trained: weights and biases of weighted operators, weight
+        weights: the float32 initializers of `proto` that are trained: weights and biases of weighted operators, weight
             and bias of BatchNormalization; in graph order.
         scales: the scales that are trained, too, in graph order; () unless ranges are learned. Those of activations
             have the shape (), those of weights () or [channels].
         weight_pairs: trained weight -> its pair.
-        activations: scale of an activation -> the tensors that it quantises: one, or several that share a scale, since
-            the file has one initialiser for them or a plan ties them. For ranges "ema" only those that may move.
-        quantised: the Q/DQ model as it will be written, external data not loaded.
+        activations: scale of an activation -> the tensors that it quantizes: one, or several that share a scale, since
+            the file has one initializer for them or a plan ties them. For ranges "ema" only those that may move.
+        quantized: the Q/DQ model as it will be written, external data not loaded.
         folder: where its external data lie.
         cut: tensors that the form gives out in place of outputs of the file -> what lies behind each, in words.
         origins: weight, or scale that may move -> where it stands in the file.
@@ -85,7 +85,7 @@ class TrainingGraph:
     scales: tuple[str, ...]
     weight_pairs: Mapping[str, WeightPair]
     activations: Mapping[str, tuple[str, ...]]
-    quantised: onnx.ModelProto
+    quantized: onnx.ModelProto
     folder: Path | None
     cut: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class TrainingGraph:
         """The Q/DQ model with other weights and scales; what they leave alone keeps its bytes.
 
         A weight that an exporter wrote once for readers without a tie (see docs of `roles.by_accident`) gets an
-        initialiser of its own as soon as it differs. Integer weights are coded anew with their scale.
+        initializer of its own as soon as it differs. Integer weights are coded anew with their scale.
 
         Args:
             values: name of a weight or a scale -> its value, of the shape that it has in `proto`. Names that are left
@@ -130,7 +130,7 @@ class TrainingGraph:
                 raise QdqError(name, "would hold NaN or infinity", "lower the learning rate")
             if name not in weights and not np.all(np.asarray(value) > 0):
                 raise QdqError(name, "is a scale and would not be positive", "train its logarithm")
-        return write_values(self.quantised, self.folder, self.origins, initial, values)
+        return write_values(self.quantized, self.folder, self.origins, initial, values)
 
 
 def make_form(
@@ -149,7 +149,7 @@ def make_form(
         folder: where its external data lie.
         ranges: fixed: every scale stays; learn: scales are parameters; ema: they are moved by the loop.
         bn: keep: BatchNormalization is trained as an affine map and stays in the file; fold: it is folded first.
-        freeze: patterns (searched) of initialiser or node names that are not trained.
+        freeze: patterns (searched) of initializer or node names that are not trained.
         plan: which tensors share one scale, for ranges other than fixed; None to find out.
         operators: those that the gradient back end differentiates, as it lists them; None for all.
 
@@ -157,11 +157,11 @@ def make_form(
         QdqError: nothing to train, a pattern that matches nothing, a pair that cannot be trained, an operator whose
             form training does not know.
     """
-    quantised = onnx.ModelProto()
-    quantised.CopyFrom(proto)
-    notes = fold_behind_pairs(quantised, folder) if bn == "fold" else []
-    file = GraphView(quantised.graph, folder)
-    draft = GraphDraft(training_copy(quantised, folder))
+    quantized = onnx.ModelProto()
+    quantized.CopyFrom(proto)
+    notes = fold_behind_pairs(quantized, folder) if bn == "fold" else []
+    file = GraphView(quantized.graph, folder)
+    draft = GraphDraft(training_copy(quantized, folder))
     codes, left = decode_constants(draft)
     notes += [f"{name} is not trained: {why}" for name, why in left.items()]
     view = GraphView(draft.proto.graph)
@@ -180,7 +180,7 @@ def make_form(
     origins = _coded(weights, codes, sites, held, scales.moving) | scales.origins(held)
     notes += untrained + _told(ends, weights, draft.proto)
     return _assembled(
-        draft.proto, origins, _Flattened(sites, held, scales, weights, ranges), (quantised, folder), (ends.cut, notes)
+        draft.proto, origins, _Flattened(sites, held, scales, weights, ranges), (quantized, folder), (ends.cut, notes)
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which trained initialisers stay one for several readers, and which become one for each. Not what is trained.
+"""Which trained initializers stay one for several readers, and which become one for each. Not what is trained.
 
 Exporters write equal constants once: twelve fresh BatchNormalizations share one tensor of ones, and its readers have
 no tie. A weight that several operators read (a head over all levels of a pyramid) is tied by intent.
@@ -21,7 +21,7 @@ from qdqtool.training.writing import Origin, in_file, stands_in
 def unshare(
     draft: GraphDraft, view: GraphView, file: GraphView, roles: Sequence[Role], coded: Collection[str]
 ) -> tuple[dict[str, Origin], list[str]]:
-    """Give readers without a tie an initialiser of their own in the training copy.
+    """Give readers without a tie an initializer of their own in the training copy.
 
     Tied, and so one parameter whose gradient is the sum of all its readers': several values, read for the same purpose
     by trained readers alone. Else every trained reader has its own.
@@ -31,10 +31,10 @@ def unshare(
         view: of the copy.
         file: the Q/DQ model.
         roles: what is trained.
-        coded: initialisers that the file holds as integers.
+        coded: initializers that the file holds as integers.
 
     Returns:
-        Initialiser of the copy -> where it stands in the file, in graph order; what is not trained, a sentence each.
+        Initializer of the copy -> where it stands in the file, in graph order; what is not trained, a sentence each.
     """
     by_name: dict[str, dict[Read, Role]] = {}
     order: dict[Read, int] = {}
@@ -67,7 +67,7 @@ def unshare(
 
 
 def _reads(view: GraphView, names: Collection[str]) -> dict[str, set[Read]]:
-    """Every place that reads an initialiser; outputs of the graph and bodies of control flow count as one, too."""
+    """Every place that reads an initializer; outputs of the graph and bodies of control flow count as one, too."""
     found: dict[str, set[Read]] = {name: set() for name in names}
     for node in view.every:
         for index, name in enumerate(node.inputs):

@@ -25,8 +25,8 @@ class Origin:
     """Where a trained value stands in the file.
 
     Attributes:
-        places: initialisers, or tensors of Constant nodes, that hold it; for the scale of tied tensors several.
-        read: the one reader that is given an initialiser of its own where others read the place, too.
+        places: initializers, or tensors of Constant nodes, that hold it; for the scale of tied tensors several.
+        read: the one reader that is given an initializer of its own where others read the place, too.
         code: how it is coded, where the file holds integers.
         scale: the form's name of the scale that these are coded with.
     """
@@ -96,20 +96,20 @@ def _set(editor: Editor, place: str, value: Float32) -> None:
 
 
 def _apart(editor: Editor, place: str, read: Read, value: Float32) -> None:
-    """An initialiser of its own for one reader of a constant that others read, too."""
+    """An initializer of its own for one reader of a constant that others read, too."""
     name = editor.unique_name(f"{place}_of_{read.node}")
     editor.add_initializer(name, np.asarray(value, np.float32))
     editor.reroute(Use(editor.view.producers[read.node], read.index), name)
 
 
 def in_file(file: GraphView, name: str) -> bool:
-    """Whether a model has an initialiser or a Constant node of this name in its main graph."""
+    """Whether a model has an initializer or a Constant node of this name in its main graph."""
     maker = file.producers.get(name)
     return name in file.initializers or (maker is not None and maker.op == "Constant")
 
 
 def stands_in(file: GraphView, read: Read, name: str) -> bool:
-    """Whether a node of the file reads an initialiser there, Identity seen through."""
+    """Whether a node of the file reads an initializer there, Identity seen through."""
     node = file.producers.get(read.node)
     if node is None or read.index >= len(node.inputs):
         return False

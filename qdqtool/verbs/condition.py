@@ -23,7 +23,7 @@ class ConditionOptions:
     """How a model is conditioned.
 
     Attributes:
-        steps: some of equalise, smooth, clip, correct; None for all, each edit only where it is predicted to win. relu6
+        steps: some of equalize, smooth, clip, correct; None for all, each edit only where it is predicted to win. relu6
             is none of all: it is done where it is named, and "auto" may stand beside it.
         method: how the scales come about that the correction reckons with: what `insert` will be given.
         provider: what onnxruntime runs on while it calibrates: cpu, cuda or tensorrt.
@@ -59,9 +59,9 @@ def condition(
     options: ConditionOptions | None = None,
     output: str | Path | None = None,
 ) -> ConditionResult:
-    """Edit the weights of a plain model so that it quantises better.
+    """Edit the weights of a plain model so that it quantizes better.
 
-    Equalise and smooth keep the float function, checked on the data to 1e-5 of the range of each output (root of the
+    Equalize and smooth keep the float function, checked on the data to 1e-5 of the range of each output (root of the
     mean square); where they would not, they divide by powers of two or are left out, as the notes say. relu6, clip and
     correct change it, and the result says by how much. Opset and names stay.
 

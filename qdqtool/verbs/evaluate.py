@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""evaluate: a model and labelled data to its task's figures, beside its FP32 original. No metric is defined here."""
+"""evaluate: a model and labeled data to its task's figures, beside its FP32 original. No metric is defined here."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from qdqtool.training.label_data import label_inputs
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.prepare import Prepared, Wanted, measured_every, prepare, steps_of
-from qdqtool.training.state import TrainingIdentity, Saved, open_state, write_state
+from qdqtool.training.state import Saved, TrainingIdentity, open_state, write_state
 from qdqtool.training.task import LoopOptions, TrainingProblem
 from qdqtool.training.training_graph import TrainingGraph, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
@@ -148,11 +148,11 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
     make = partial(_make_form, opened, options, backend)
     form = make(opened.proto)
     inputs = inputs_of(opened.proto.graph)
-    labelled = bool(options.loss.labels or options.loss.script)
-    more = label_inputs(data, inputs, feed_options) if labelled else ()
+    labeled = bool(options.loss.labels or options.loss.script)
+    more = label_inputs(data, inputs, feed_options) if labeled else ()
     feed = open_feed(data, (*inputs, *more), replace(feed_options, batch=1))
     batch = _batch(feed, options.batch)
-    steps = _augmentation(options, labelled)
+    steps = _augmentation(options, labeled)
     how = BatchOptions(batch, options.run.seed, options.memory, open_augment(steps, feed))
     teacher = None
     if options.teacher is not None:
@@ -168,12 +168,14 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
         options.provider,
     )
     batches = Batches(feed, how)
-    evens = options.equalise and _own_teacher(options) and not options.freeze
+    evens = options.equalize and _own_teacher(options) and not options.freeze
     start = evened_start(opened, make, form, batches, options.run.progress) if evens else Start(form, form)
     return _FinetuneJob(opened, start, feed, batches, backend, wanted, options, feed.origin or "data")
 
 
-def _make_form(opened: Opened, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto) -> TrainingGraph:
+def _make_form(
+    opened: Opened, options: FinetuneOptions, backend: GradientBackend, proto: onnx.ModelProto
+) -> TrainingGraph:
     """The training form of the model, or of the same with other weights."""
     places = None if options.ranges == "fixed" else plan(proto)
     return make_form(proto, opened.folder, options.ranges, options.bn, options.freeze, places, backend.operators())
@@ -192,11 +194,11 @@ def _check_teacher(opened: Opened, options: FinetuneOptions) -> bool:
     return bool(moved)
 
 
-def _augmentation(options: FinetuneOptions, labelled: bool) -> tuple[str, ...] | None:
+def _augmentation(options: FinetuneOptions, labeled: bool) -> tuple[str, ...] | None:
     """What is done to samples: nothing where labels lie beside them, which would have to move with the picture."""
-    if labelled and options.augment:
+    if labeled and options.augment:
         raise QdqError("--augment", "changes pictures and not their labels", "leave it out; the loader may change both")
-    return () if labelled else options.augment
+    return () if labeled else options.augment
 
 
 def _batch(feed: DataLoader, asked: int | None) -> int:
@@ -250,7 +252,7 @@ def _trained(job: _FinetuneJob, prepared: Prepared) -> tuple[Progress, dict[str,
     )
     done = int(saved.facts["progress"]["step"]) if saved else 0
     judge = prepared.loss if options.task is None else TaskJudge(options.task, job.form, prepared.exported, job.opened)
-    optimiser = update.make(prepared.parameters.vector.size)
+    optimizer = update.make(prepared.parameters.vector.size)
     subject = TrainingProblem(
         prepared.parameters,
         prepared.student,
@@ -258,7 +260,7 @@ def _trained(job: _FinetuneJob, prepared: Prepared) -> tuple[Progress, dict[str,
         judge,
         prepared.pace,
         prepared.decayed,
-        optimiser,
+        optimizer,
         prepared.maxima,
         prepared.bounds,
     )
@@ -280,7 +282,11 @@ def _size(job: _FinetuneJob) -> int:
 
 
 def _keep(
-    path: Path, identity: TrainingIdentity, plan: Mapping[str, int], progress: Mapping[str, Any], arrays: Mapping[str, Any]
+    path: Path,
+    identity: TrainingIdentity,
+    plan: Mapping[str, int],
+    progress: Mapping[str, Any],
+    arrays: Mapping[str, Any],
 ) -> None:
     write_state(Saved(identity, {**plan, "progress": dict(progress)}, arrays), path)
 
@@ -293,7 +299,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     data = job.feed.fingerprint if job.feed.origin is not None else ""
     options, free = job.options, {"checkpoint", "keep_every", "resume", "log", "progress"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
-    rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalise")}
+    rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
     task = None if options.task is None else options.task.told()
     facts = {"loss": asdict(options.loss), "update": asdict(options.update), "run": run, **rest, **more, "task": task}
@@ -310,7 +316,7 @@ def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any]:
     """What the file tells of its training."""
     options = job.options
     return {
-        "equalised": sorted({*evened_tensors(job.opened.proto), *job.start.evened}),
+        "equalized": sorted({*evened_tensors(job.opened.proto), *job.start.evened}),
         "steps": progress.best_step,
         "measure": "loss" if options.task is None else options.task.name,
         "before": progress.start,

@@ -21,20 +21,20 @@ class FinetuneOptions:
     """How a Q/DQ model is fine-tuned.
 
     Attributes:
-        loss: what is minimised; without anything, the distance to the model in float.
-        update: optimiser and rates.
+        loss: what is minimized; without anything, the distance to the model in float.
+        update: optimizer and rates.
         run: how long, seed, checkpoint, log.
         ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
         bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
-        freeze: patterns of initialisers and nodes that are not trained.
+        freeze: patterns of initializers and nodes that are not trained.
         backend: what makes gradients.
         teacher: another float model to learn from; None for the model's own float twin.
-        augment: some of flip, crop, colour, for pictures without labels; None for all of them there.
-        equalise: whether channels are evened out within the scales before the first step, where the model in float is
+        augment: some of flip, crop, color, for pictures without labels; None for all of them there.
+        equalize: whether channels are evened out within the scales before the first step, where the model in float is
             what is learned and nothing is frozen.
         batch: samples in one run; None for 1, or for what the model fixes.
         memory: bytes of samples that may be held.
-        task: measures the task on labelled data in place of the loss.
+        task: measures the task on labeled data in place of the loss.
         provider: what onnxruntime runs on.
     """
 
@@ -47,7 +47,7 @@ class FinetuneOptions:
     backend: BackendName = "auto"
     teacher: ModelSource | None = None
     augment: tuple[str, ...] | None = None
-    equalise: bool = True
+    equalize: bool = True
     batch: int | None = None
     memory: int = 1 << 30
     task: TaskMetric | None = None

@@ -14,13 +14,13 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.io import ModelSource, give_back, open_model
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import add_points, restrict
-from qdqtool.passes.inline import inline_quantised
+from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import has_qdq, peel_pairs
 from qdqtool.runtime.float_tensors import find_float_tensors
@@ -35,7 +35,7 @@ class GraftOptions:
     """How a cache goes into a model.
 
     Attributes:
-        plan: target, version, heads, rules. Heads with a scale are quantised unless `float_heads` says otherwise.
+        plan: target, version, heads, rules. Heads with a scale are quantized unless `float_heads` says otherwise.
         everywhere: place every entry, also where the rules want no pair.
         requantize: take Q/DQ that the model has out first; their scales are dropped.
     """
@@ -90,13 +90,13 @@ def graft(
     """
     options = options or GraftOptions()
     opened = open_model(model)
-    inline_quantised(opened.proto)
+    inline_quantized(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, path_of(cache), options.plan.rules])
     given = cache if isinstance(cache, Cache) else read_cache(cache)
     entries = given.entries
-    normalised = normalise(opened.proto, opened.folder)
-    proto = normalised.proto
+    normalized = normalize(opened.proto, opened.folder)
+    proto = normalized.proto
     raise_ir(proto)
     view = GraphView(proto.graph, opened.folder)
     if has_qdq(view):
@@ -111,14 +111,14 @@ def graft(
         decided = add_points(view, decided, [name for name in tensors if name in entries])
     scales = {point.tensor: Scale.of(entries[point.tensor], method="cache") for point in decided.activations}
     if not scales:
-        reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantised here"
+        reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantized here"
         raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
     done = insert_pairs(view, decided, scales, given=True)
     unplaced = _unplaced(view, decided, entries)
     known = {*view.producers, *view.inputs, *view.initializers}
     unknown = _near_misses([name for name in entries if name not in known], tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
-    notes = (*normalised.notes, *_dropped(given))
+    notes = (*normalized.notes, *_dropped(given))
     return GraftResult(give_back(proto, opened, target), decided, done, unplaced, unknown, uncovered, notes)
 
 

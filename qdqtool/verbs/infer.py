@@ -29,7 +29,7 @@ class InferOptions:
     """How pictures are made.
 
     Attributes:
-        reading: decoder or script, thresholds; None for `DecodeOptions()`: recognised, score above 0.3.
+        reading: decoder or script, thresholds; None for `DecodeOptions()`: recognized, score above 0.3.
         names: "coco", a file of class names, or names with commas between; None shows numbers.
         provider: what onnxruntime runs on: cpu, cuda or tensorrt.
         force: whether a folder that holds files will do; those of the same name are replaced.

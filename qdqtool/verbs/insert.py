@@ -24,7 +24,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
@@ -33,8 +33,8 @@ from qdqtool.match.restrict import share_scales
 from qdqtool.match.target_points import points_everywhere, refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.mixed_precision.keep_float import (
     Keeping,
-    OutputLoss,
     LossMeter,
+    OutputLoss,
     choose_kept,
     is_measurable,
     samples_of,
@@ -162,7 +162,7 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
     """
     opened = open_model(model)
-    proto = normalise(opened.proto, opened.folder).proto
+    proto = normalize(opened.proto, opened.folder).proto
     return _decide(proto, GraphView(proto.graph, opened.folder), options, stored_table(proto))
 
 
@@ -184,7 +184,7 @@ def insert(
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: nothing can be quantized, and `allow_empty` is not set; see `open_model`, `normalise`, `make_plan`,
+        QdqError: nothing can be quantized, and `allow_empty` is not set; see `open_model`, `normalize`, `make_plan`,
             `calibrate_scales`, `insert_pairs`. Nothing is written then.
     """
     options = options or InsertOptions()
@@ -281,9 +281,9 @@ class _Measured:
 
 def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:
     """The model in a form in which Q/DQ can stand."""
-    normalised = normalise(opened.proto, opened.folder)
-    notes.extend(normalised.notes)
-    proto = normalised.proto
+    normalized = normalize(opened.proto, opened.folder)
+    notes.extend(normalized.notes)
+    proto = normalized.proto
     raise_ir(proto)
     view = GraphView(proto.graph, opened.folder)
     if options.requantize and view.pairs:
@@ -394,7 +394,12 @@ def _calibrated(
 
 
 def _may_keep(
-    plain: onnx.ModelProto, proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, decided: Plan, first: _Measured
+    plain: onnx.ModelProto,
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    feed: DataLoader,
+    decided: Plan,
+    first: _Measured,
 ) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
     from qdqtool.conditioning.before_insert import corrected

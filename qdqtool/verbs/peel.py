@@ -18,7 +18,7 @@ from qdqtool.emit.write_files import Peeling, check_kinds, emit_places, emitted_
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
@@ -26,7 +26,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
 from qdqtool.passes.bake import Baked, Halves, bake_weights
-from qdqtool.passes.inline import inline_quantised
+from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import OnConflict, Peeled, has_qdq, peel_pairs
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
@@ -56,7 +56,7 @@ class PeelOptions:
         on_conflict: what to do where one tensor has several scales.
         on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
             With `force_ptq` it is "widen": the scales are dropped.
-        bake_weights: write weights so that TensorRT quantises them to the integers they had; see `bake_weights`.
+        bake_weights: write weights so that TensorRT quantizes them to the integers they had; see `bake_weights`.
         allow_estimated: write scales that no data was seen for.
         source: the model that Q/DQ were inserted into, to be given back as it was.
         fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
@@ -101,7 +101,7 @@ class PeelResult:
         origins: how many scales come from where, ties not counted.
         notes: warnings, a sentence each.
         emitted: kind -> the file written, or its text where the cache goes to no file.
-        weights: how TensorRT quantises the weights that had a pair.
+        weights: how TensorRT quantizes the weights that had a pair.
     """
 
     model: Any
@@ -153,7 +153,7 @@ def peel(
     target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
     places = emit_places(options, cache_path)
     _check_places(opened, options, target, cache_path, places)
-    inlined = inline_quantised(opened.proto)
+    inlined = inline_quantized(opened.proto)
     peeled, table = _take_out(opened, options)
     notes = list(peeled.told)
     if inlined:
@@ -241,7 +241,7 @@ def _points_of(opened: Opened, view: GraphView, peeled: Peeled, clean: Opened) -
     """The points' scales, of which there must be some."""
     points = _here(view, peeled, clean)
     if not points:
-        todo = "give TensorRT the Q/DQ model itself, or quantise activations, too"
+        todo = "give TensorRT the Q/DQ model itself, or quantize activations, too"
         raise QdqError(opened.name, "has Q/DQ on constants alone, so a cache would hold no scale", todo)
     return points
 
@@ -271,7 +271,7 @@ def _made_by_lifting(clean: Opened) -> frozenset[str]:
     before = {name for node in clean.proto.graph.node for name in node.output}
     copy = onnx.ModelProto()
     copy.CopyFrom(clean.proto)
-    graph = normalise(copy, clean.folder).proto.graph
+    graph = normalize(copy, clean.folder).proto.graph
     return frozenset(name for node in graph.node for name in node.output if name not in before)
 
 
@@ -312,11 +312,11 @@ def _warnings(clean: Opened, options: PeelOptions) -> list[str]:
 
 
 def _of_weights(baked: Baked, options: PeelOptions) -> list[str]:
-    """What is to be said of weights that TensorRT quantises to other integers than their pairs did."""
+    """What is to be said of weights that TensorRT quantizes to other integers than their pairs did."""
     other, notes = baked.agreeing + baked.nearest, []
     if other:
         told = (
-            f"TensorRT quantises {other} of {baked.channels} weight channels to other integers than their Q/DQ, whose "
+            f"TensorRT quantizes {other} of {baked.channels} weight channels to other integers than their Q/DQ, whose "
             "range was clipped, learned, or that of the whole tensor"
         )
         if baked.weights and not options.bake_weights:

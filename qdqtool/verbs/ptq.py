@@ -98,7 +98,9 @@ class PtqResult:
         }
 
 
-def ptq(model: ModelSource, data: Data | DataLoader, options: PtqOptions, *, cache: str | Path | None = None) -> PtqResult:
+def ptq(
+    model: ModelSource, data: Data | DataLoader, options: PtqOptions, *, cache: str | Path | None = None
+) -> PtqResult:
     """Calibrate every float tensor of a plain model into a cache.
 
     Args:

@@ -12,7 +12,7 @@ import onnx
 
 from qdqtool.artifacts import stored_table
 from qdqtool.cache.convert import read_any
-from qdqtool.cache.sanitize import sanitised
+from qdqtool.cache.sanitize import sanitized
 from qdqtool.cache.sidecar import sidecar_path
 from qdqtool.cache.store import ConvertOptions, Stored, convert_file
 from qdqtool.errors import QdqError
@@ -24,7 +24,7 @@ _Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Sanitised:
+class Sanitized:
     """A cache and its model, both written.
 
     Attributes:
@@ -38,16 +38,16 @@ class Sanitised:
     renamed: dict[str, str]
 
 
-def sanitise_files(
+def sanitize_files(
     cache: _Path, model: _Path, output: _Path, options: ConvertOptions, model_output: _Path | None = None
-) -> Sanitised:
+) -> Sanitized:
     """Write a cache in another format and its model, both without a `:` in the names of tensors.
 
     Args:
         cache: the cache to read.
         model: the model it belongs to, without Q/DQ of ours.
         output: the cache to write.
-        options: how to convert; names are sanitised in any case.
+        options: how to convert; names are sanitized in any case.
         model_output: the model to write; None for MODEL with `.sanitized.onnx` for its ending.
 
     Raises:
@@ -65,11 +65,11 @@ def sanitise_files(
     every = tensor_names(opened.proto)
     options = replace(options, sanitize_names=True, model_names=every)
     entries = read_any(cache, options.source)[0].entries
-    renamed = rename_tensors(opened.proto, sanitised([*entries, *every]))
+    renamed = rename_tensors(opened.proto, sanitized([*entries, *every]))
     with FileSet() as files:
         stored = convert_file(cache, output, options, files)
         save_model(opened.proto, target, folder=opened.folder, inputs=[source], files=files)
-    return Sanitised(replace(stored, notes=(*stored.notes, *_new_face(opened.proto, renamed))), target, renamed)
+    return Sanitized(replace(stored, notes=(*stored.notes, *_new_face(opened.proto, renamed))), target, renamed)
 
 
 def _new_face(proto: onnx.ModelProto, renamed: Mapping[str, str]) -> list[str]:

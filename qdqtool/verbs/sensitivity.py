@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -46,7 +46,9 @@ class SensitivityResult:
     table: ScaleTable
 
 
-def sensitivity(model: ModelSource, data: Data | DataLoader, options: SensitivityOptions | None = None) -> SensitivityResult:
+def sensitivity(
+    model: ModelSource, data: Data | DataLoader, options: SensitivityOptions | None = None
+) -> SensitivityResult:
     """Rank the operators of a plain model by what they lose in INT8.
 
     Args:
@@ -60,13 +62,13 @@ def sensitivity(model: ModelSource, data: Data | DataLoader, options: Sensitivit
     """
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.data.loader import DataLoader, inputs_of, open_feed
-    from qdqtool.mixed_precision.policies import Quantised, survey
+    from qdqtool.mixed_precision.policies import Quantized, survey
     from qdqtool.observers.options import default_method, with_method
     from qdqtool.selection.auto import CUTS, source_of
 
     options = options or SensitivityOptions()
     opened = open_model(model)
-    proto = normalise(opened.proto, opened.folder).proto
+    proto = normalize(opened.proto, opened.folder).proto
     if not is_plain(proto):
         raise QdqError(opened.name, "has Q/DQ, and sensitivity asks what they would do", "qdqtool peel takes them out")
     view = GraphView(proto.graph, opened.folder)
@@ -78,5 +80,5 @@ def sensitivity(model: ModelSource, data: Data | DataLoader, options: Sensitivit
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
     source = source_of(proto, opened.folder, feed, {}, how)
-    quantised = Quantised(source, options.plan, tuple(table.facts.get(CUTS, ())), table.scales, table.all_zero)
-    return SensitivityResult(survey(quantised, ends=options.ends), table)
+    quantized = Quantized(source, options.plan, tuple(table.facts.get(CUTS, ())), table.scales, table.all_zero)
+    return SensitivityResult(survey(quantized, ends=options.ends), table)

@@ -16,12 +16,12 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
-from qdqtool.passes.inline import inline_quantised
+from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.float_tensors import find_float_tensors
@@ -201,7 +201,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
     if options.target not in ROUNDINGS:
         raise QdqError("--target", f"{options.target!r} is not one", "choose gpu or dla")
     plain = open_model(model)
-    inline_quantised(plain.proto)
+    inline_quantized(plain.proto)
     view = GraphView(plain.proto.graph, plain.folder)
     if has_qdq(view):
         if options.cache is not None:
@@ -270,7 +270,7 @@ def _implicit(
     """A plain model with scales: rounding is written into a copy of it."""
     notes = []
     if (opset_of(plain.proto) or 1) < _OLDEST:
-        notes += [f"{note}, for the simulation only" for note in normalise(plain.proto, plain.folder).notes]
+        notes += [f"{note}, for the simulation only" for note in normalize(plain.proto, plain.folder).notes]
     proto = onnx.ModelProto()
     proto.CopyFrom(plain.proto)
     done = simulate_implicit(GraphView(proto.graph, plain.folder), entries, target, version, kept)

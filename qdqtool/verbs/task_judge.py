@@ -20,7 +20,7 @@ class TaskMetric:
     """A metric of `evaluate` that decides which weights are best.
 
     Attributes:
-        data: labelled data, not that which is trained on.
+        data: labeled data, not that which is trained on.
         labels: the truth, see `evaluate`; None where the data tells it.
         options: metric, decoder, names; without a baseline.
         feed: how data is read.

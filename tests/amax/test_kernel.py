@@ -158,7 +158,7 @@ def test_a_width_that_no_data_gives_is_divided_by(wide: float) -> None:
 
 @compiled
 def test_quotients_on_and_beside_the_edges_of_bins() -> None:
-    """Where a rounded product would fall on the wrong side: multiples of the width and their neighbours."""
+    """Where a rounded product would fall on the wrong side: multiples of the width and their neighbors."""
     for top in (1.0, 3.0, 0.1, 16777215.0, 2.0**-149, float(np.finfo(np.float32).max)):
         largest = np.float32(top)
         edges = (np.arange(BINS + 1) * (float(largest) / BINS)).astype(np.float32)

@@ -76,7 +76,7 @@ def hist_of(*batches: npt.NDArray[np.floating]) -> Histogram:
 
 
 def true_mse(x: Float32, amax: float) -> float:
-    """Quantise and dequantise the samples themselves: ties to even, saturated to [-128, 127]."""
+    """Quantize and dequantize the samples themselves: ties to even, saturated to [-128, 127]."""
     scale = float(scale_from_amax(np.float32(amax)))
     values = x.astype(np.float64)
     return float(np.mean((np.clip(np.rint(values / scale), -128, 127) * scale - values) ** 2))
@@ -198,7 +198,7 @@ def test_predicted_mse_is_the_true_one(name: str, share: float) -> None:
 
 
 def test_predicted_mse_against_the_integral_over_two_bins() -> None:
-    """One value in each of two neighbours, [1, 1 + 2/2048): the mean over a fine even grid in them, clipped and not."""
+    """One value in each of two neighbors, [1, 1 + 2/2048): the mean over a fine even grid in them, clipped and not."""
     hist = hist_of(np.array([1.0, 1.0 + 1 / 2048]))
     grid = 1.0 + (np.arange(40_000) + 0.5) / 20_000 / 2048
     for amax in (0.5, 0.9, 1.0, 1.3, 40.0):

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pytest
 
 from qdqtool.amax.methods import scale_from_amax
-from qdqtool.amax.trt_entropy import BINS, EntropyHistogram, best_bin, divergence, neutralise
+from qdqtool.amax.trt_entropy import BINS, EntropyHistogram, best_bin, divergence, neutralize
 from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]
-BRANCHES = frozenset({"zero bin", "guard", "outliers", "empty end", "normalise", "fractional"})
+BRANCHES = frozenset({"zero bin", "guard", "outliers", "empty end", "normalize", "fractional"})
 
 
 def histogram_by_hand(batches: list[Float32], *, double: bool = True) -> tuple[list[int], float]:
@@ -58,7 +58,7 @@ def divergence_by_hand(h: list[int], i: int, branches: frozenset[str]) -> float 
     if i - 1 in p:
         p[i - 1] += outliers
     total_p = float(sum(h[:i]) + outliers)
-    total_q = sum(q.values()) if "normalise" in branches else total_p
+    total_q = sum(q.values()) if "normalize" in branches else total_p
     return sum(p[j] / total_p * math.log((p[j] / total_p) / (q[j] / total_q)) for j in bins) if bins else None
 
 
@@ -244,11 +244,11 @@ def test_branch_empty_end_bites() -> None:
     counts = counts_of(300, dict.fromkeys(range(2, 120, 3), 50) | {299: 1})
     chosen = best_bin(counts)
     assert chosen == best_by_hand(counts.tolist())
-    assert neutralise(counts)[chosen - 1] > 0
+    assert neutralize(counts)[chosen - 1] > 0
     assert best_by_hand(counts.tolist(), without("empty end")) != chosen
 
 
-@pytest.mark.parametrize("branch", ["normalise", "fractional", "outliers"])
+@pytest.mark.parametrize("branch", ["normalize", "fractional", "outliers"])
 def test_other_branches_bite_on_decaying_tails(branch: str) -> None:
     rng = np.random.default_rng(0)
     differ = 0
@@ -294,7 +294,7 @@ def test_the_same_bin_as_the_definition_on_full_histograms() -> None:
     rng = np.random.default_rng(5)
     for _ in range(8):
         counts = random_counts(rng, BINS)
-        h = neutralise(counts)
+        h = neutralize(counts)
         values = {}
         for i in range(128, BINS + 1):
             if np.count_nonzero(h[:i]) >= 2 and (h[i - 1] > 0 or not h[i:].any()):
@@ -308,7 +308,7 @@ def test_one_candidate_by_definition_is_the_reference_formula() -> None:
     for _ in range(30):
         counts = rng.integers(0, 60, 200)
         counts[150:199] += 1
-        h = neutralise(counts)
+        h = neutralize(counts)
         i = int(rng.integers(150, 199))
         by_hand = divergence_by_hand(h.tolist(), i, BRANCHES)
         assert by_hand is not None

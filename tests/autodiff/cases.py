@@ -216,7 +216,7 @@ _MOVING = [
     _text("Gemm", "(float[2,3] x) => (float[2,4] y) <float[2,3] p, float[3,4] w> { h = Add(x, p) y = Gemm(h, w) }"),
 ]  # fmt: skip
 
-_NORMALISATIONS = [
+_NORMALIZATIONS = [
     _text("BatchNormalization", "(float[2,3,4,2] x) => (float[2,3,4,2] y) <float[2,3,4,2] p, float[3] w, float[3] b, float[3] m = {0.1,-0.2,0.3}, float[3] v = {0.5,1.0,2.0}> { h = Add(x, p) y = BatchNormalization<epsilon=0.001>(h, w, b, m, v) }"),
     _text("InstanceNormalization", "(float[2,3,4,2] x) => (float[2,3,4,2] y) <float[2,3,4,2] p, float[3] w, float[3] b> { h = Add(x, p) y = InstanceNormalization(h, w, b) }"),
     _text("LayerNormalization", "(float[2,3,4] x) => (float[2,3,4] y) <float[2,3,4] p, float[4] w, float[4] b> { h = Add(x, p) y = LayerNormalization(h, w, b) }"),
@@ -228,5 +228,5 @@ _NORMALISATIONS = [
     _text("SoftmaxCrossEntropyLoss", '(float[2,4,3] x, int64[2,3] t) => (float y) <float[2,4,3] p, float[4] k = {1.0,2.0,0.5,1.0}> { h = Add(x, p) y = SoftmaxCrossEntropyLoss<ignore_index=2,reduction="sum">(h, t, k) }', t=np.asarray([[1, 0, 3], [2, 2, 1]])),
 ]  # fmt: skip
 
-CASES: tuple[Case, ...] = (*_ELEMENTWISE, *_REDUCTIONS, *_WINDOWS, *_RESIZE, *_MOVING, *_NORMALISATIONS)
+CASES: tuple[Case, ...] = (*_ELEMENTWISE, *_REDUCTIONS, *_WINDOWS, *_RESIZE, *_MOVING, *_NORMALIZATIONS)
 """One operator each, with different attributes and shapes."""

@@ -42,7 +42,7 @@ class _Text:
         return f"q_{name}"
 
     def conv(self, y: str, x: str, shape: str, how: str = "", op: str = "Conv") -> str:
-        """A convolution of a quantised input with a quantised weight, and a float bias."""
+        """A convolution of a quantized input with a quantized weight, and a float bias."""
         x, w = self.pair(x, 0.02), self.weight(f"w_{y}", shape, 0 if op == "Conv" else 1)
         self.weights.append(f"float[{shape.split(',')[0 if op == 'Conv' else 1]}] b_{y}")
         self.parameters.append(f"b_{y}")

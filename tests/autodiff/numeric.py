@@ -56,7 +56,7 @@ def distinct(rng: np.random.Generator, shape: Sequence[int], low: float, high: f
 
 
 def model_of_case(case: Case, values: Arrays) -> onnx.ModelProto:
-    """The nodes as a model whose initialisers are the parameters and the constants."""
+    """The nodes as a model whose initializers are the parameters and the constants."""
     text = f'<ir_version: 8, opset_import: ["" : {case.opset}, "{PAIR_DOMAIN}" : 1]> g () => () {{ {case.nodes} }}'
     model = onnx.parser.parse_model(text)
     given = {**values, **{name: np.asarray(value) for name, value in case.constants.items()}}

@@ -266,7 +266,7 @@ MATRIX = [
     Case('y = Einsum<equation="bij->b">(a)', {"a": "2,3,2"}),
 ]
 
-NORMALISATION = [
+NORMALIZATION = [
     Case(
         "y = BatchNormalization(x, s, b, m, v)",
         {"x": "2,3,2,2", "s": "3", "b": "3", "m": "3", "v": "3"},
@@ -350,5 +350,5 @@ RESIZING = [
 
 CASES = [
     *(*UNARY, *ARITHMETIC, *REDUCTIONS, *LAYOUT, *INDEXING, *CONVOLUTION),
-    *(*POOLING, *MATRIX, *NORMALISATION, *LOSSES, *RESIZING),
+    *(*POOLING, *MATRIX, *NORMALIZATION, *LOSSES, *RESIZING),
 ]

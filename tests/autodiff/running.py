@@ -47,7 +47,7 @@ def with_loss(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def parameters_of(text: str, model: onnx.ModelProto) -> tuple[str, ...]:
-    """The initialisers that the text gives no value."""
+    """The initializers that the text gives no value."""
     valued = {part.split("=")[0].split()[-1] for part in _declared(text) if "=" in part}
     names = [one.name for one in model.graph.initializer if not one.name.startswith("weights")]
     return tuple(name for name in names if name not in valued)
@@ -69,7 +69,7 @@ def _declared(text: str) -> list[str]:
 
 
 def run_all(model: onnx.ModelProto, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Every tensor of the main graph, from onnxruntime without optimisation."""
+    """Every tensor of the main graph, from onnxruntime without optimization."""
     import onnxruntime
 
     whole = onnx.ModelProto()

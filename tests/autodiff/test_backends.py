@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One flavour of onnxruntime per environment, and the gradient back end that it allows."""
+"""One flavor of onnxruntime per environment, and the gradient back end that it allows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BINDING = SimpleNamespace(GradientGraphBuilder=1, GradientNodeDefinition=1, regi
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Flavours that pip knows of, and the compiled part that is there."""
-    made = SimpleNamespace(flavours=["onnxruntime-training-cpu"], binding=BINDING)
-    monkeypatch.setattr(installed, "installed_flavours", lambda: made.flavours)
+    """Flavors that pip knows of, and the compiled part that is there."""
+    made = SimpleNamespace(flavors=["onnxruntime-training-cpu"], binding=BINDING)
+    monkeypatch.setattr(installed, "installed_flavors", lambda: made.flavors)
     monkeypatch.setattr(installed, "_binding", lambda: made.binding)
     return made
 
@@ -29,7 +29,7 @@ def test_the_wheel_is_taken_where_it_is(world: SimpleNamespace) -> None:
 
 
 def test_without_the_wheel(world: SimpleNamespace) -> None:
-    world.flavours, world.binding = ["onnxruntime"], SimpleNamespace()
+    world.flavors, world.binding = ["onnxruntime"], SimpleNamespace()
     assert not installed.has_gradient_builder()
     with pytest.raises(MissingPackageError) as error:
         backends.make_backend("ort-training")
@@ -40,15 +40,15 @@ def test_without_the_wheel(world: SimpleNamespace) -> None:
 
 
 def test_without_any_onnxruntime(world: SimpleNamespace) -> None:
-    world.flavours = []
+    world.flavors = []
     assert installed.check_environment() == "" and not installed.has_gradient_builder()
     with pytest.raises(MissingPackageError, match="onnxruntime-training-cpu: is not installed"):
         installed.gradient_builder()
 
 
 @pytest.mark.parametrize("name", ["auto", "builtin", "ort-training"])
-def test_two_flavours_stop_every_back_end(world: SimpleNamespace, name: backends.BackendName) -> None:
-    world.flavours = ["onnxruntime", "onnxruntime-training-cpu"]
+def test_two_flavors_stop_every_back_end(world: SimpleNamespace, name: backends.BackendName) -> None:
+    world.flavors = ["onnxruntime", "onnxruntime-training-cpu"]
     with pytest.raises(MissingPackageError, match="are installed over one another; pip uninstall -y onnxruntime onnx"):
         backends.make_backend(name)
 

@@ -8,14 +8,14 @@ import pytest
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.builtin import Builtin
 from qdqtool.autodiff.ort_training import OrtTraining
-from qdqtool.runtime.installed import installed_flavours
+from qdqtool.runtime.installed import installed_flavors
 from tests.autodiff.cases import CASES, Case
 from tests.autodiff.contract import assert_in_order, assert_slopes
 from tests.autodiff.detector_net import detector
 from tests.autodiff.running import feed_of, forward_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-_LACKING = not any("training" in flavour for flavour in installed_flavours())
+_LACKING = not any("training" in flavor for flavor in installed_flavors())
 _WHEEL = pytest.mark.skipif(_LACKING, reason="onnxruntime-training is not installed: make train")
 _BOTH = [
     pytest.param(Builtin(), id="builtin"),

@@ -8,12 +8,12 @@ import pytest
 from onnx import numpy_helper
 
 from qdqtool.autodiff.ort_training import OrtTraining
-from qdqtool.runtime.installed import installed_flavours
+from qdqtool.runtime.installed import installed_flavors
 from qdqtool.training.student import Session, SessionOptions
 from tests.autodiff.running import forward_of, gradients_of, with_loss
 from tests.graphs import model_of
 
-_LACKING = not any("training" in flavour for flavour in installed_flavours())
+_LACKING = not any("training" in flavor for flavor in installed_flavors())
 POOLS = (
     "AveragePool<kernel_shape=[2,2],strides=[2,2]>",
     "MaxPool<kernel_shape=[2,2],strides=[2,2]>",

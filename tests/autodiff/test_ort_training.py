@@ -12,7 +12,7 @@ from qdqtool.autodiff.backend import Forward
 from qdqtool.autodiff.lowering import RULES, lower
 from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.runtime.installed import installed_flavours
+from qdqtool.runtime.installed import installed_flavors
 from tests.autodiff.cases import CASES, Case
 from tests.autodiff.contract import assert_in_order, largest_difference
 from tests.autodiff.detector_net import detector
@@ -29,7 +29,7 @@ from tests.autodiff.running import (
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-_HAS_WHEEL = any("training" in flavour for flavour in installed_flavours())
+_HAS_WHEEL = any("training" in flavor for flavor in installed_flavors())
 with_wheel = pytest.mark.skipif(not _HAS_WHEEL, reason="onnxruntime-training is not installed: make train")
 
 
@@ -245,7 +245,7 @@ def test_what_the_builder_gives_up_on_is_one_line(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.train
 @with_wheel
 def test_it_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """Not about a parameter that is also read by a branch without a gradient, nor about an initialiser without readers."""
+    """Not about a parameter that is also read by a branch without a gradient, nor about an initializer without readers."""
     model, parameters = detector(False)
     OrtTraining().build(forward_of(model, parameters, feed_of(model)))
     text = "(float[2,3] x) => (float[2,3] y) <float[2,3] p, float[2] nobody = {1.0,2.0}> { f = Floor(p) y = Mul(x, p) }"

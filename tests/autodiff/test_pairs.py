@@ -12,7 +12,9 @@ from qdqtool.autodiff.pairs import PairFunction
 from tests.graphs import model_of
 
 
-@pytest.mark.parametrize("pair", [PairFunction(), PairFunction(0), PairFunction(1, True), PairFunction(None, True), PairFunction(12)])
+@pytest.mark.parametrize(
+    "pair", [PairFunction(), PairFunction(0), PairFunction(1, True), PairFunction(None, True), PairFunction(12)]
+)
 def test_the_name_tells_the_kind(pair: PairFunction) -> None:
     assert PairFunction.parse(pair.op_type) == pair
 

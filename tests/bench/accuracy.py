@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of INT8 on labelled images: qdqtool's ways beside nvidia-modelopt and onnxruntime, with intervals.
+"""Accuracy of INT8 on labeled images: qdqtool's ways beside nvidia-modelopt and onnxruntime, with intervals.
 
 A script, not a test: see README.md here. Heavy libraries are imported in the functions that use them (see cost.py).
 """
@@ -246,7 +246,7 @@ def _against(work: Path, metric: str, tool: str, others: Sequence[str]) -> list[
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", default=",".join(SUBJECTS), help="with commas; default all labelled ones")
+    parser.add_argument("--models", default=",".join(SUBJECTS), help="with commas; default all labeled ones")
     parser.add_argument("--tools", default=OURS, help="ways of qdqtool, with semicolons")
     parser.add_argument("--peers", default=PEERS, help="with semicolons; used with --peers-python")
     parser.add_argument("--peers-python", type=Path, help="interpreter with nvidia-modelopt and onnxruntime")

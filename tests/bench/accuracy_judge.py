@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accuracy bench's judgement: one model over one labelled set, its figures on the same resamples for every tool.
+"""The accuracy bench's judgment: one model over one labeled set, its figures on the same resamples for every tool.
 
 Figures are those of `qdqtool evaluate`. What it does not do is hold two INT8 models against each other: here every
 figure keeps its 1000 resamples, so that the difference of any two models has its paired interval without a run more.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labelled models of the accuracy bench: where their data lies and how it is prepared. Nothing runs here."""
+"""The labeled models of the accuracy bench: where their data lies and how it is prepared. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Subject:
         name: of its file, without the ending.
         data: calibration data, evaluation data, labels (below the data's folder), names; an archive holds both data
             sets, the calibration's under `calib`.
-        preprocess: `--preprocess`, the same for every tool and for the judgement.
+        preprocess: `--preprocess`, the same for every tool and for the judgment.
         metric: what the figures are told in: map or ap50 of a detector, top1 of a classifier.
         score, iou: which boxes are judged, as the model's published evaluation has it.
     """

@@ -58,7 +58,7 @@ def scripted(folder: Path, bank: list[Batch], count: int) -> Path:
 
 
 def plain_seconds(path: Path, bank: list[Batch], images: int) -> float:
-    """CPU per image of the model alone, initialisers no longer inputs, as the engine runs it."""
+    """CPU per image of the model alone, initializers no longer inputs, as the engine runs it."""
     model = onnx.load(str(path))
     stored = {tensor.name for tensor in model.graph.initializer}
     fed = [value for value in model.graph.input if value.name not in stored]

@@ -72,7 +72,7 @@ class Bench:
             apart(write_samples, self.shared / "corpus", ADAPTERS[self.name], self.plain, self.samples)
 
     def judged(self, model: Path) -> dict[str, float]:
-        """SQNR and boxes against FP32 for the face detector, mAP on labelled images for the others."""
+        """SQNR and boxes against FP32 for the face detector, mAP on labeled images for the others."""
         if self.name == FACE:
             found = apart(judge, model, self.plain, self.work / "evaluation.npy")
             figures = ("scores_db", "boxes_db", "recall", "precision", "mean_iou")

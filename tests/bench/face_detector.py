@@ -35,7 +35,7 @@ IMAGES = "corpus/datasets/ultraface_imgs/imgs"
 
 @dataclass(frozen=True)
 class Row:
-    """A tool's name, what it cost, and the judgement on its model; none where it made no model."""
+    """A tool's name, what it cost, and the judgment on its model; none where it made no model."""
 
     tool: str
     cost: Cost

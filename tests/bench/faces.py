@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The face detector's images, its decoding, and the judgement of an INT8 model against FP32. Not how one is made."""
+"""The face detector's images, its decoding, and the judgment of an INT8 model against FP32. Not how one is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALIBRATION_IMAGES = 16
 WIDTH, HEIGHT = 320, 240
 FACE_SCORE, NMS_IOU, MATCH_IOU = 0.7, 0.3, 0.5
 ANCHORS = ((8, (10, 16, 24)), (16, (32, 48)), (32, (64, 96)), (64, (128, 192, 256)))
-CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
+CENTER_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _sample(image: Any) -> Floats:
 
 
 def priors() -> Floats:
-    """SSD priors as [4420, 4]: centre x, centre y, width, height, as fractions of the image."""
+    """SSD priors as [4420, 4]: center x, center y, width, height, as fractions of the image."""
     import numpy as np
 
     rows = [
@@ -85,9 +85,9 @@ def decode(offsets: Floats, anchors: Floats) -> Floats:
     """Corners x0, y0, x1, y1 from a head's raw offsets, both [n, 4]."""
     import numpy as np
 
-    centre = offsets[:, :2] * CENTRE_VARIANCE * anchors[:, 2:] + anchors[:, :2]
+    center = offsets[:, :2] * CENTER_VARIANCE * anchors[:, 2:] + anchors[:, :2]
     size = np.exp(offsets[:, 2:] * SIZE_VARIANCE) * anchors[:, 2:]
-    return np.concatenate((centre - size / 2, centre + size / 2), axis=1)
+    return np.concatenate((center - size / 2, center + size / 2), axis=1)
 
 
 def iou(box: Floats, boxes: Floats) -> Floats:

@@ -52,8 +52,8 @@ class Row:
         return self.model, *("" if self.failure else str(number) for number in numbers), self.failure
 
 
-def quantised_models(folder: Path) -> Iterator[Path]:
-    """Every file of `qdq/`, and those of `structure/` that hold Q/DQ or other operators that quantise."""
+def quantized_models(folder: Path) -> Iterator[Path]:
+    """Every file of `qdq/`, and those of `structure/` that hold Q/DQ or other operators that quantize."""
     yield from sorted((folder / "corpus" / "qdq").glob("*.onnx"))
     for file in sorted((folder / "corpus" / "structure").glob("*.onnx")):
         try:
@@ -123,7 +123,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--on-asymmetric", choices=("error", "widen"), default="error")
     args = parser.parse_args(words)
     shared = shared_folder()
-    files = args.models or (list(quantised_models(shared)) if shared else [])
+    files = args.models or (list(quantized_models(shared)) if shared else [])
     rows = []
     print("| model | entries | absent | layers | empty | channels | agree when baked | why not |\n" + "|---" * 8 + "|")
     for file in files:

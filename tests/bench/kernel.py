@@ -181,7 +181,7 @@ def laid_out(x: Float32, rng: np.random.Generator) -> Float32:
     return x
 
 
-def channelled(x: Float32, channels: int, rng: np.random.Generator) -> Float32:
+def channeled(x: Float32, channels: int, rng: np.random.Generator) -> Float32:
     """As many of the values as go into [N, channels, ...], in any layout of these axes; rows from none to long."""
     samples = int(rng.integers(1, 4))
     whole = x.ravel()[: x.size // (samples * channels) * samples * channels]
@@ -213,7 +213,7 @@ def identity(cases: int, seed: int) -> int:
         for _ in range(int(rng.integers(1, 5))):
             x = random_batch(rng)
             if channels:
-                x = channelled(x, channels, rng)
+                x = channeled(x, channels, rng)
                 bounds.add_in_numpy(x)
             oracle.add_in_numpy(kernel.flatten(x))
             for variant, histogram in zip(variants, counted, strict=True):

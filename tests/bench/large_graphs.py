@@ -33,7 +33,7 @@ ENOUGH_SECONDS, ENOUGH_RUNS = 3.0, 9  # a short run is repeated until one of the
 
 
 def load_and_save(model: Path, out: Path) -> None:
-    """The floor under every tool: parse, serialise deterministically, write. No node becomes a Python object."""
+    """The floor under every tool: parse, serialize deterministically, write. No node becomes a Python object."""
     import onnx
 
     proto = onnx.load(str(model), load_external_data=False)

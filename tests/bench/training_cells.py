@@ -33,7 +33,7 @@ why = "One scale for the whole weight, as TAO Toolkit trains."
 status = "guess"
 see = "TAO Toolkit"
 """
-# Way -> how weights are quantised there; QAT starts from the PTQ of the same name.
+# Way -> how weights are quantized there; QAT starts from the PTQ of the same name.
 GRIDS = {"per tensor": ("--rules", "tensor.toml", "--keep-float", "0"), "defaults": ()}
 
 
@@ -61,7 +61,7 @@ class Cells:
         classes = [one["figures"]["voc_ap"]["value"] for one in told["classes"]]
         return [*classes, told["figures"]["voc_ap"]["value"]]
 
-    def quantised(self, plain: Path, way: str) -> Path:
+    def quantized(self, plain: Path, way: str) -> Path:
         """The PTQ of one way, made on 64 photographs of train."""
         out = self.work / f"{plain.stem}.{way.replace(' ', '_')}.onnx"
         if not out.is_file():
@@ -99,7 +99,7 @@ def cell_rows(photos: Path, work: Path, networks: Sequence[Path], more: Sequence
     plain = [cells.figures(_placed(network, work)) for network in networks]
     yield _row("FP32", plain, plain, [])
     for way in GRIDS:
-        starts = [cells.quantised(work / network.name, way) for network in networks]
+        starts = [cells.quantized(work / network.name, way) for network in networks]
         yield _row(f"PTQ, {way}", [cells.figures(start) for start in starts], plain, [])
         done = [cells.tuned(start, more) for start in starts]
         yield _row(f"QAT, {way}", [cells.figures(out) for out, _ in done], plain, [seconds for _, seconds in done])

@@ -62,16 +62,16 @@ def opset_21(plain: Path, out: Path) -> None:
     onnx.save(version_converter.convert_version(onnx.load(str(plain)), _OPSET), str(out))
 
 
-def per_tensor(quantised: Path, out: Path) -> None:
+def per_tensor(quantized: Path, out: Path) -> None:
     """One scale for each weight, by least squares."""
 
     def changed(weight: Any, _: Any) -> tuple[Any, int] | None:
         return (least_squares(weight, -127, 127), 8) if weight is not None else None
 
-    _regrid(quantised, out, changed)
+    _regrid(quantized, out, changed)
 
 
-def four_bits(quantised: Path, out: Path, samples: Path) -> None:
+def four_bits(quantized: Path, out: Path, samples: Path) -> None:
     """INT4 weights per channel, activations in INT4, or UINT4 where none is negative; by least squares on samples.
 
     The network's input keeps its 8 bits: it is an image.
@@ -79,7 +79,7 @@ def four_bits(quantised: Path, out: Path, samples: Path) -> None:
     import numpy as np
     import onnx
 
-    model = onnx.load(str(quantised))
+    model = onnx.load(str(quantized))
     constants = {one.name for one in model.graph.initializer}
     inputs = {one.name for one in model.graph.input}
     seen = _float_values(model, [n.input[0] for n in model.graph.node if n.op_type == "QuantizeLinear"], samples)
@@ -93,7 +93,7 @@ def four_bits(quantised: Path, out: Path, samples: Path) -> None:
         low = 0 if seen[name].min() >= 0 else -8
         return least_squares(seen[name], low, low + 15), -4 if low == 0 else 4
 
-    _regrid(quantised, out, changed)
+    _regrid(quantized, out, changed)
 
 
 def least_squares(values: Any, low: int, high: int) -> Any:
@@ -131,11 +131,11 @@ def _float_values(model: Any, names: list[str], samples: Path) -> dict[str, Any]
     return Executor(plain, None, wanted).run(feed)
 
 
-def _regrid(quantised: Path, out: Path, changed: Callable[[Any, str], tuple[Any, int] | None]) -> None:
+def _regrid(quantized: Path, out: Path, changed: Callable[[Any, str], tuple[Any, int] | None]) -> None:
     """Give pairs other scales and types.
 
     Args:
-        quantised: as `insert` writes it.
+        quantized: as `insert` writes it.
         out: where to.
         changed: the weight's values (None for an activation) and the tensor's name -> scale and bits, negative for
             unsigned; None to leave a pair as it is.
@@ -144,7 +144,7 @@ def _regrid(quantised: Path, out: Path, changed: Callable[[Any, str], tuple[Any,
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    model = onnx.load(str(quantised))
+    model = onnx.load(str(quantized))
     graph = model.graph
     stored = {one.name: one for one in graph.initializer}
     kinds = {8: TensorProto.INT8, 4: TensorProto.INT4, -4: TensorProto.UINT4}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training form run by PyTorch: each node as the call that a PyTorch user writes, pairs as fake quantisation.
+"""A training form run by PyTorch: each node as the call that a PyTorch user writes, pairs as fake quantization.
 
 Needs torch and onnx, and nothing of qdqtool: it is the oracle and the rival of the gradient back ends.
 """

@@ -75,7 +75,7 @@ def read_case(folder: Path) -> tuple[Forward, dict[str, Any]]:
 
 
 def make_case(net: Net, corpus: Path, folder: Path) -> None:
-    """Quantise a network by `insert` (mse, per channel), take the distance to its float outputs as loss, write it.
+    """Quantize a network by `insert` (mse, per channel), take the distance to its float outputs as loss, write it.
 
     Inputs are seeded noise of an image's size: what is measured is time.
     """
@@ -100,8 +100,8 @@ def make_case(net: Net, corpus: Path, folder: Path) -> None:
     samples = folder.parent / f"{folder.name}.npz"
     np.savez(samples, **{value.name: array[:4]})
     options = InsertOptions(calibration=CalibrationOptions("mse"), keep_float=0)
-    quantised = verbs.insert(plain.proto, data=str(samples), options=options).model
-    form = make_form(quantised, None, "fixed", "keep", ())
+    quantized = verbs.insert(plain.proto, data=str(samples), options=options).model
+    form = make_form(quantized, None, "fixed", "keep", ())
     batch = {value.name: array}
     seen = run_once(form.proto, None, batch)
     teacher = Teacher(float_twin(form.proto), None, batch, "the model in float")

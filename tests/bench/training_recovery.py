@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What label-free fine-tuning brings back, judged on labelled images with intervals: yolox_nano, and CIFAR in few bits.
+"""What label-free fine-tuning brings back, judged on labeled images with intervals: yolox_nano, and CIFAR in few bits.
 
-Judgement and figures are those of the accuracy bench, so any two models have the paired interval of their difference.
+Judgment and figures are those of the accuracy bench, so any two models have the paired interval of their difference.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def cifar_rows(corpus: Path, work: Path, names: Sequence[str], more: Sequence[st
         place = _opened(corpus, work, name)
         yield apart(place.row, FP32, "top1")
         for way in ("W8A8 per tensor, rescaled", "W4A4"):
-            made = _quantised(place, way)
+            made = _quantized(place, way)
             if made:
                 yield name, way, *[""] * 5, made
                 continue
@@ -158,7 +158,7 @@ def _opened(corpus: Path, work: Path, name: str) -> Place:
     return place
 
 
-def _quantised(place: Place, way: str) -> str:
+def _quantized(place: Place, way: str) -> str:
     """Make the model of one way, unless it is there; what went wrong, else nothing."""
     out = place.model(way)
     if out.is_file():

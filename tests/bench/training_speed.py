@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images per CPU second of QAT steps: PyTorch's fake quantisation beside both back ends, in turn, one thread each."""
+"""Images per CPU second of QAT steps: PyTorch's fake quantization beside both back ends, in turn, one thread each."""
 
 from __future__ import annotations
 

@@ -52,14 +52,14 @@ def steps(name: str, folder: Path, count: int, rounds: int) -> None:
     """Print the loss and the CPU seconds of each round of steps: forward, backward, clipping, AdamW in NumPy."""
     import numpy as np
 
-    from qdqtool.training.optimisers import AdamW, clip_to_norm
+    from qdqtool.training.optimizers import AdamW, clip_to_norm
     from qdqtool.training.parameters import Parameters
 
     forward, batch = read_case(folder)
     graph = backend_of(name).build(forward)
     run, values = _session(graph, forward)
     parameters = Parameters(values)
-    gradient, optimiser = np.zeros_like(parameters.vector), AdamW(parameters.vector.size)
+    gradient, optimizer = np.zeros_like(parameters.vector), AdamW(parameters.vector.size)
     inside = [0.0]
 
     def step() -> float:
@@ -70,7 +70,7 @@ def steps(name: str, folder: Path, count: int, rounds: int) -> None:
         gradient[...] = 0
         parameters.gather(dict(zip(graph.gradients, found, strict=True)), fed, gradient)
         clip_to_norm(gradient, CLIP)
-        direction = optimiser.direction(gradient)
+        direction = optimizer.direction(gradient)
         direction *= np.float32(RATE)
         parameters.vector[...] -= direction
         return float(loss)

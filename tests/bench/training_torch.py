@@ -45,14 +45,14 @@ def steps(folder: Path, count: int, rounds: int, layout: str) -> None:
     if layout == "channels_last":
         net.channels_last()
         feed = {k: v.contiguous(memory_format=torch.channels_last) if v.ndim == 4 else v for k, v in feed.items()}
-    optimiser = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=0.0, fused=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=0.0, fused=True)
 
     def step() -> float:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss = net(feed)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        optimiser.step()
+        optimizer.step()
         return float(loss.detach())
 
     timed(step, count, rounds)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.cache.sanitize import renamed, sanitised
+from qdqtool.cache.sanitize import renamed, sanitized
 from qdqtool.cache.text import Cache, parse_cache
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
@@ -18,14 +18,14 @@ names = st.lists(st.text("ab:_1", min_size=1, max_size=5), unique=True)
 
 @given(names, st.randoms(use_true_random=False))
 def test_names_stay_apart_in_any_order(given_names: list[str], random: object) -> None:
-    new = sanitised(given_names)
+    new = sanitized(given_names)
     assert set(new) == {name for name in given_names if ":" in name}
     assert not any(":" in name for name in new.values())
     after = [new.get(name, name) for name in given_names]
     assert len(set(after)) == len(given_names)
     assert not set(new.values()) & set(given_names)
-    assert sanitised(reversed(given_names)) == new
-    assert sanitised(after) == {}
+    assert sanitized(reversed(given_names)) == new
+    assert sanitized(after) == {}
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_names_stay_apart_in_any_order(given_names: list[str], random: object) -
     ],
 )
 def test_which_names(given_names: list[str], new: dict[str, str]) -> None:
-    assert sanitised(given_names) == new
+    assert sanitized(given_names) == new
 
 
 @given(names)
 def test_scales_and_order_stay(given_names: list[str]) -> None:
     entries = {name: np.float32(index + 1) for index, name in enumerate(given_names)}
     cache = Cache.of(TrtVersion(8, 5, 2), entries)
-    after = renamed(cache, sanitised(given_names))
+    after = renamed(cache, sanitized(given_names))
     assert list(after.entries.values()) == list(entries.values())
     assert after.colon_names == ()
     assert after.header == cache.header

@@ -39,7 +39,7 @@ def test_names_of_a_model(model: Path) -> None:
     assert sorted(others) == ["k", "s", "two", "w"]
 
 
-def test_names_of_a_quantised_model(tmp_path: Path, text_model: Text) -> None:
+def test_names_of_a_quantized_model(tmp_path: Path, text_model: Text) -> None:
     text = """g (float[4] x) => (float[4] y) <float[1] a>
     { q = QuantizeLinear(x, a)  d = DequantizeLinear(q, a)  y = Relu(d) }"""
     (tmp_path / "q.onnx").write_bytes(text_model(text).SerializeToString())

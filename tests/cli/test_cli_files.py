@@ -247,7 +247,7 @@ def test_a_name_that_no_file_can_have(folder: Path, capsys: Capsys, line: str) -
         ("ir_version", "²"),
         ("conditioned", "[" * 100_000),
         ("conditioned", '{"edits": [{"step": ["a"], "site": {}}, 3, null]}'),
-        ("finetuned", '{"equalised": 3}'),
+        ("finetuned", '{"equalized": 3}'),
     ],
 )
 def test_metadata_that_another_hand_wrote(folder: Path, capsys: Capsys, key: str, text: str) -> None:

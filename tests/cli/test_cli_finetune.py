@@ -73,7 +73,18 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
     """Each of these leaves its mark in the log or the file; together they go through every group of options."""
     folder = placed.parent
     np.savez(folder / "l.npz", x=np.load(folder / "d.npz")["x"], classes=np.arange(6) % 3)
-    words = ["--label", "y:ce:0.5:classes", "--distill-weight", 0.5, "--ranges", "learn", "--bn", "fold", "--freeze", "^w1$"]
+    words = [
+        "--label",
+        "y:ce:0.5:classes",
+        "--distill-weight",
+        0.5,
+        "--ranges",
+        "learn",
+        "--bn",
+        "fold",
+        "--freeze",
+        "^w1$",
+    ]
     words += ["--grad-accum", 2, "--batch", 2, "--schedule", "soft-start", "--lr", 0.001, "--scale-lr", 0.01]
     words += ["--betas", "0.8:0.99", "--epsilon", 1e-6, "--weight-decay", 0.01, "--l1", 1e-4, "--ema-decay", 0.5]
     words += ["--grad-clip", 0, "--seed", 3, "--patience", 0, "--log", folder / "log", "--backend", "builtin"]
@@ -97,7 +108,7 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
     [
         (["--steps", 0], "--steps: 0 is no number"),
         (["--lr", 0], "--lr: 0 is not more than 0"),
-        (["--optimiser", "sgd"], "--optimiser sgd: has no rate that fits every network"),
+        (["--optimizer", "sgd"], "--optimizer sgd: has no rate that fits every network"),
         (["--warmup", 2], "--warmup: 2 is no part"),
         (["--resume"], "--resume: continues from a checkpoint"),
         (["--augment", "rotate"], "--augment: 'rotate' is not one"),
@@ -107,7 +118,7 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
         (["--freeze", "nosuch"], "nosuch"),
         (["--eval-labels", "l.csv"], "--eval-labels: is about --eval-data, and there is none"),
         (["--batch", 0], "--batch: 0 is no number of samples"),
-        (["--distill-weight", 0], "nothing to minimise"),
+        (["--distill-weight", 0], "nothing to minimize"),
     ],
 )
 def test_one_line_for_what_cannot_be(

@@ -105,8 +105,8 @@ def test_dry_run_needs_neither_data_nor_their_options(capsys: Capsys, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("r1", ["activation quantised by rule"]),
-        ("w1", ["weight quantised by rule"]),
+        ("r1", ["activation quantized by rule"]),
+        ("w1", ["weight quantized by rule"]),
         ("c1", ["in the group of rule"]),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_conflict_is_refused_and_requantize_replaces(capsys: Capsys, tmp_path:
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "fresh.onnx").read_bytes()
 
 
-def test_a_model_without_weights_has_nothing_to_quantise(capsys: Capsys, tmp_path: Path) -> None:
+def test_a_model_without_weights_has_nothing_to_quantize(capsys: Capsys, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(model_of("g (float[1,4] x) => (float[1,4] y) { y = Relu(x) }").SerializeToString())
     data = tmp_path / "d.npz"

@@ -94,7 +94,17 @@ def test_force_ptq_and_method(folder: Path, capsys: Capsys) -> None:
     said = json.loads(out)
     assert said["origins"] == {"ptq": len(FLOATS)}
     assert {scale["method"] for scale in said["scales"].values() if scale["origin"] == "ptq"} == {"entropy"}
-    words = ("--force-ptq", "--data", folder / "d.npz", "--method", "max", "--no-shared-scales", "--limit", "2", "--json")
+    words = (
+        "--force-ptq",
+        "--data",
+        folder / "d.npz",
+        "--method",
+        "max",
+        "--no-shared-scales",
+        "--limit",
+        "2",
+        "--json",
+    )
     said = json.loads(peel(capsys, folder, "q", *words)[0])
     assert {(scale["method"], scale["samples"]) for scale in said["scales"].values()} == {("max", 2)}
     amax = np.abs(np.load(folder / "d.npz")["x"][:2]).max()

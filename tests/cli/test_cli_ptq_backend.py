@@ -100,14 +100,14 @@ def test_a_cache_that_is_there_is_never_shown_to_tensorrt(folder: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    "behaviour",
+    "behavior",
     [Behavior(fails="out of luck"), Behavior(writes_cache=False), Behavior(header="TRT-8601-EntropyCalibration2")],
     ids=["build", "no cache", "another version"],
 )
-def test_a_failure_leaves_the_old_cache_and_nothing_else(folder: Path, behaviour: Behavior, capsys: Capsys) -> None:
+def test_a_failure_leaves_the_old_cache_and_nothing_else(folder: Path, behavior: Behavior, capsys: Capsys) -> None:
     (folder / "m.cache").write_bytes(GARBAGE)
     before = contents(folder)
-    with installed(V10, behaviour):
+    with installed(V10, behavior):
         refused(ptq(capsys, folder, *TRT))
     assert contents(folder) == before
 

@@ -105,7 +105,7 @@ def test_what_is_said(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sidecar.options["renamed"] == NEW
 
 
-def test_the_sanitised_pair_fits(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sanitized_pair_fits(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, *words(bench))
     said = run(capsys, "cache", "check", bench / "clean.cache", bench / "m.sanitized.onnx")
     assert said.code == 0

@@ -57,8 +57,8 @@ def test_the_doctor_finds_nothing_wrong() -> None:
 def test_insert_places_pairs(detector: tuple[Path, Path, Path]) -> None:
     model, _, placed = detector
     onnx.checker.check_model(onnx.load(placed))
-    quantised, back = pairs_of(placed)
-    assert quantised == back > 20
+    quantized, back = pairs_of(placed)
+    assert quantized == back > 20
     convolutions = sum(node.op_type == "Conv" for node in onnx.load(model).graph.node)
     assert sum(node.op_type == "Conv" for node in onnx.load(placed).graph.node) == convolutions
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.conditioning.equalize_fixed_scales import Within, equalise_within
+from qdqtool.conditioning.equalize_fixed_scales import Within, equalize_within
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.peel import peel_pairs
@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 BATCHES = [{"x": row[None]} for row in samples(12)]
 
 
-def quantised(proto: onnx.ModelProto) -> onnx.ModelProto:
+def quantized(proto: onnx.ModelProto) -> onnx.ModelProto:
     options = qdqtool.InsertOptions(
         plan=PlanOptions(float_heads="none"),
         calibration=qdqtool.CalibrationOptions("max", progress=False),
@@ -57,14 +57,14 @@ def decibels(exact: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> fl
 
 def evened(proto: onnx.ModelProto) -> Within:
     before = proto.SerializeToString(deterministic=True)
-    done = equalise_within(proto, None, BATCHES)
+    done = equalize_within(proto, None, BATCHES)
     assert proto.SerializeToString(deterministic=True) == before
     return done
 
 
 def test_it_loses_less_at_the_same_scales_and_computes_the_same() -> None:
     model = spread(RELU)
-    start = quantised(model)
+    start = quantized(model)
     done = evened(start)
     assert done.tensors == ("r1",)
     assert scales_of(done.proto) == scales_of(start)
@@ -77,14 +77,14 @@ def test_it_loses_less_at_the_same_scales_and_computes_the_same() -> None:
 
 
 def test_the_scales_of_weights_are_what_a_builder_finds_by_them() -> None:
-    done = evened(quantised(spread(RELU)))
+    done = evened(quantized(spread(RELU)))
     for name in ("w1", "w2"):
         largest = np.abs(value_of(done.proto, name)).max(axis=(1, 2, 3))
         assert np.array_equal(value_of(done.proto, f"{name}_scale"), largest / np.float32(127))
 
 
 def test_no_channel_grows_beyond_what_the_scale_holds() -> None:
-    start = quantised(spread(RELU))
+    start = quantized(spread(RELU))
     done = evened(start)
     run = Executor(plain_of(done.proto), None, ["r1"], "m")
     largest = max(float(np.abs(run.run(batch)["r1"]).max()) for batch in BATCHES)
@@ -93,7 +93,7 @@ def test_no_channel_grows_beyond_what_the_scale_holds() -> None:
 
 
 def test_a_scale_with_a_range_of_its_own_keeps_its_proportion() -> None:
-    start = quantised(spread(RELU))
+    start = quantized(spread(RELU))
     held = next(tensor for tensor in start.graph.initializer if tensor.name == "w2_scale")
     narrow = onnx.numpy_helper.to_array(held) * np.float32(0.5)
     held.CopyFrom(onnx.numpy_helper.from_array(narrow, "w2_scale"))
@@ -103,7 +103,7 @@ def test_a_scale_with_a_range_of_its_own_keeps_its_proportion() -> None:
 
 
 def test_one_scale_for_a_whole_weight_stays_one() -> None:
-    start = quantised(spread(RELU))
+    start = quantized(spread(RELU))
     for tensor in start.graph.initializer:
         if tensor.name in ("w1_scale", "w2_scale"):
             largest = onnx.numpy_helper.to_array(tensor).max()
@@ -119,7 +119,7 @@ def test_one_scale_for_a_whole_weight_stays_one() -> None:
 
 
 def test_weights_that_are_constant_nodes() -> None:
-    start = quantised(spread(RELU))
+    start = quantized(spread(RELU))
     held = {tensor.name: tensor for tensor in start.graph.initializer if tensor.name in ("w1", "b1", "w2")}
     for name, tensor in held.items():
         start.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
@@ -132,12 +132,12 @@ def test_weights_that_are_constant_nodes() -> None:
 
 
 def test_what_could_only_be_divided_by_a_mul_stays() -> None:
-    done = evened(quantised(spread(SILU)))
+    done = evened(quantized(spread(SILU)))
     assert (done.tensors, done.why_not) == ((), "")
 
 
 def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
-    start = quantised(spread(RELU))
+    start = quantized(spread(RELU))
     strange = onnx.ModelProto()
     strange.CopyFrom(start)
     q, dq = (onnx.NodeProto() for _ in range(2))
@@ -155,7 +155,7 @@ def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
 
 
 def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:
-    start = quantised(spread(RELU))
+    start = quantized(spread(RELU))
     for node in start.graph.node:
         for index, name in enumerate(node.input):
             if name in ("w1_scale", "w2_scale"):
@@ -172,5 +172,5 @@ def test_a_weight_that_two_operators_read_stays() -> None:
     text = """g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float[4,4,1,1] w1, float[4,4,3,3] w2>
     { c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv<pads=[1,1,1,1]>(r1, w2)  r2 = Relu(c2)
       y = Conv<pads=[1,1,1,1]>(r2, w2) }"""
-    done = evened(quantised(model_of(text)))
+    done = evened(quantized(model_of(text)))
     assert (done.tensors, done.why_not) == ((), "their weights are shared, or stored as integers")

@@ -42,11 +42,11 @@ def ops(proto: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in proto.graph.node]
 
 
-def test_equalise_divides_in_the_weights_and_keeps_the_function() -> None:
+def test_equalize_divides_in_the_weights_and_keeps_the_function() -> None:
     proto = spread(RELU)
-    made, told = done(proto, "equalise")
+    made, told = done(proto, "equalize")
     assert ops(made) == ops(proto)
-    assert [(edit.step, edit.site) for edit in told.edits] == [("equalise", "r1")]
+    assert [(edit.step, edit.site) for edit in told.edits] == [("equalize", "r1")]
     assert told.kept["y"].relative < 1e-6
     assert run_model(made, samples()) == pytest.approx(run_model(proto, samples()), rel=1e-4, abs=1e-5)
     rows = np.abs(value_of(made, "w1")).max(axis=(1, 2, 3))
@@ -59,7 +59,7 @@ def test_equalise_divides_in_the_weights_and_keeps_the_function() -> None:
 
 def test_smooth_adds_one_mul_and_keeps_the_function() -> None:
     proto = spread(SILU)
-    made, told = done(proto, "equalise", "smooth")
+    made, told = done(proto, "equalize", "smooth")
     assert ops(made) == ["Conv", "Sigmoid", "Mul", "Mul", "Conv"]
     assert [(edit.step, edit.site, edit.added) for edit in told.edits] == [("smooth", "m1", "m1_smooth")]
     assert made.graph.node[4].input[0] == "m1_smooth"
@@ -70,13 +70,13 @@ def test_smooth_adds_one_mul_and_keeps_the_function() -> None:
 
 def test_powers_of_two_keep_the_function_to_the_bit() -> None:
     proto = spread(CONCAT, names=("w1", "w2"))
-    made, told = done(proto, "equalise", "smooth", factors="power-of-two")
+    made, told = done(proto, "equalize", "smooth", factors="power-of-two")
     assert told.count("smooth") == 2
     assert run_model(made, samples()).tobytes() == run_model(proto, samples()).tobytes()
     assert told.kept["y"].relative == 0.0
 
 
-def test_a_weight_that_equalising_shrank_is_clipped_by_a_share_of_what_it_is_now() -> None:
+def test_a_weight_that_equalizing_shrank_is_clipped_by_a_share_of_what_it_is_now() -> None:
     proto = model_of(
         """g (float[N,4,6,6] x) => (float[N,3,6,6] y) <float[4,4,1,1] w0, float[8,4,1,1] w1, float[3,8,3,3] w2>
         { c0 = Conv(x, w0)  r0 = Relu(c0)  c1 = Conv(r0, w1)  r1 = Relu(c1)  y = Conv<pads=[1,1,1,1]>(r1, w2) }"""
@@ -86,8 +86,8 @@ def test_a_weight_that_equalising_shrank_is_clipped_by_a_share_of_what_it_is_now
         if tensor.name == "w1":
             rows[:, 3] = 4 * np.abs(rows).max(axis=(1, 2, 3))[:, None, None]  # of an input that is always 0
         tensor.CopyFrom(onnx.numpy_helper.from_array(rows, tensor.name))
-    equal, _ = done(proto, "equalise")
-    clipped, told = done(proto, "equalise", "clip")
+    equal, _ = done(proto, "equalize")
+    clipped, told = done(proto, "equalize", "clip")
     assert {edit.site for edit in told.edits} >= {"r1", "c1"}
     shares = [np.abs(value_of(one, "w1")).max(axis=(1, 2, 3)) for one in (clipped, equal)]
     assert (shares[0] / shares[1]).min() >= 0.7 - 1e-6
@@ -105,20 +105,20 @@ def even() -> onnx.ModelProto:
 
 def test_nothing_to_win_nothing_done() -> None:
     proto = even()
-    made, told = done(proto, "equalise", "smooth")
+    made, told = done(proto, "equalize", "smooth")
     assert told.edits == ()
     assert made == proto
 
 
-def test_smooth_makes_the_quantised_network_better() -> None:
+def test_smooth_makes_the_quantized_network_better() -> None:
     from qdqtool.verbs import insert
 
     def error(one: onnx.ModelProto) -> float:
         feed = feed_of(one)
         from qdqtool.verbs import InsertOptions
 
-        quantised = insert(one, data=feed, options=InsertOptions(plan=PLAN)).model
-        return float(np.square(run_model(quantised, samples()) - run_model(proto, samples())).mean())
+        quantized = insert(one, data=feed, options=InsertOptions(plan=PLAN)).model
+        return float(np.square(run_model(quantized, samples()) - run_model(proto, samples())).mean())
 
     proto = spread(SILU)
     assert error(done(proto)[0]) < error(proto) / 3
@@ -231,11 +231,11 @@ BOTH = """g (float[N,4,6,6] x) => (float[N,3,6,6] y)
 @pytest.mark.parametrize(
     ("refused", "steps", "said"),
     [
-        (0, {"equalise", "smooth"}, ""),
-        (1, {"equalise", "smooth"}, "they are divided by powers of two, which win less"),
-        (2, {"equalise"}, "smooth left out"),
-        (3, {"smooth"}, "equalise left out"),
-        (4, set(), "equalise and smooth left out"),
+        (0, {"equalize", "smooth"}, ""),
+        (1, {"equalize", "smooth"}, "they are divided by powers of two, which win less"),
+        (2, {"equalize"}, "smooth left out"),
+        (3, {"smooth"}, "equalize left out"),
+        (4, set(), "equalize and smooth left out"),
     ],
 )
 def test_steps_that_move_the_function_all_the_same_are_left_out(
@@ -246,7 +246,7 @@ def test_steps_that_move_the_function_all_the_same_are_left_out(
     answers = iter(["the output y moved"] * refused + [""])
     monkeypatch.setattr(run, "moved_most", lambda kept: next(answers))
     proto = spread(BOTH, names=("w1", "b1", "w2", "b2"))
-    made, told = done(proto, "equalise", "smooth")
+    made, told = done(proto, "equalize", "smooth")
     assert {edit.step for edit in told.edits} == steps
     note = f"dividing channels changed the float function (the output y moved): {said}"
     assert told.notes == ((note,) if said else ())
@@ -270,9 +270,9 @@ def test_qdq_and_old_opsets_are_refused() -> None:
     from qdqtool.verbs import InsertOptions, insert
 
     proto = spread(SILU)
-    quantised = insert(proto, data=feed_of(proto), options=InsertOptions(plan=PLAN)).model
+    quantized = insert(proto, data=feed_of(proto), options=InsertOptions(plan=PLAN)).model
     with pytest.raises(QdqError, match="carries Q/DQ already"):
-        condition_model(quantised, None, feed_of(proto), ConditionSettings(STEPS, PLAN))
+        condition_model(quantized, None, feed_of(proto), ConditionSettings(STEPS, PLAN))
     with pytest.raises(QdqError, match="of opset 6"):
         condition_model(spread(SILU, 6), None, feed_of(proto), ConditionSettings(STEPS, PLAN))
 

@@ -40,12 +40,12 @@ def test_a_marked_square_lies_where_the_geometry_says(preprocess: str, width: in
     assert geometry.input_size == SIZE
     bright = array[0].mean(0)
     bright = bright / bright.max()
-    centre = [(bright.sum(axis) * (np.arange(bright.shape[1 - axis]) + 0.5)).sum() / bright.sum() for axis in (0, 1)]
+    center = [(bright.sum(axis) * (np.arange(bright.shape[1 - axis]) + 0.5)).sum() / bright.sum() for axis in (0, 1)]
     expected = [
         (at + side / 2) * scale + offset
         for at, scale, offset in zip((x, y), geometry.scale, geometry.offset, strict=True)
     ]
-    np.testing.assert_allclose(centre, expected, atol=1.0)  # half a pixel of rounding, half of resampling
+    np.testing.assert_allclose(center, expected, atol=1.0)  # half a pixel of rounding, half of resampling
     rows, columns = np.nonzero(bright > 0.5)
     found = np.array([[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]], np.float64)
     back = in_image(found, np.ones(1, np.float32), np.zeros(1, np.int64), geometry)

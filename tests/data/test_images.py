@@ -62,7 +62,7 @@ def test_grey_model_gets_grey(tmp_path: Path) -> None:
     assert np.array_equal(got[0, 0], pixels.astype(np.float32))
 
 
-def test_grey_image_in_a_colour_model_and_transparency_dropped(tmp_path: Path) -> None:
+def test_grey_image_in_a_color_model_and_transparency_dropped(tmp_path: Path) -> None:
     grey, rgba = noise(6, 6, 1), noise(6, 6, 4)
     one = read(save(tmp_path / "g.png", grey), "scale=1", (1, 3, 6, 6))
     two = read(save(tmp_path / "t.png", rgba), "scale=1", (1, 3, 6, 6))
@@ -83,7 +83,7 @@ def test_yolox_starts_at_the_corner_and_pads_with_114(tmp_path: Path) -> None:
     assert (got[0, :, 16:, :] == 114).all()
 
 
-def test_yolov5_centres(tmp_path: Path) -> None:
+def test_yolov5_centers(tmp_path: Path) -> None:
     pixels = np.full((10, 20, 3), 255, np.uint8)
     got = read(save(tmp_path / "a.png", pixels), "yolov5", (1, 3, 32, 32))
     pad = np.float32(114) * np.float32(1 / 255)
@@ -92,7 +92,7 @@ def test_yolov5_centres(tmp_path: Path) -> None:
     assert (got[0, :, 24:] == pad).all()
 
 
-def test_imagenet_cuts_the_centre_of_the_short_side(tmp_path: Path) -> None:
+def test_imagenet_cuts_the_center_of_the_short_side(tmp_path: Path) -> None:
     pixels = np.zeros((64, 128, 3), np.uint8)
     pixels[:, 32:96] = 255  # a white square in the middle; 56 of its 64 columns are seen
     got = read(save(tmp_path / "a.png", pixels), "imagenet,mean=0,std=1", (1, 3, 56, 56))

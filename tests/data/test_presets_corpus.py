@@ -137,7 +137,7 @@ CASES = {
 }
 # What would be another preprocessing, and must be seen as one.
 WRONG = {
-    "order of colours": ("yolox", "yolox,color=rgb"),
+    "order of colors": ("yolox", "yolox,color=rgb"),
     "where it pads": ("yolox", "yolox,resize=letterbox"),
     "what it pads with": ("yolox", "yolox,pad=0"),
     "aspect ratio": ("yolox", "yolox,resize=stretch"),

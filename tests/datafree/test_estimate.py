@@ -212,9 +212,9 @@ def test_convolution_over_places_counts_likeness() -> None:
     mean, var = np.array([1.0, 5.0]), np.array([4.0, 1.0])
     expected = 0.0
     for outputs in weight.astype(np.float64):
-        centre = sum(outputs[c].sum() * mean[c] for c in range(2))
+        center = sum(outputs[c].sum() * mean[c] for c in range(2))
         spread = sum(((1 - ALIKE) * (outputs[c] ** 2).sum() + ALIKE * outputs[c].sum() ** 2) * var[c] for c in range(2))
-        expected = max(expected, abs(centre) + 6 * np.sqrt(spread))
+        expected = max(expected, abs(center) + 6 * np.sqrt(spread))
     assert amax(of(proto), "OUT") == pytest.approx(expected, rel=1e-5)
 
 
@@ -388,7 +388,7 @@ def test_weight_with_nan_is_named() -> None:
         of(proto)
 
 
-def test_initialisers_listed_as_inputs_are_weights() -> None:
+def test_initializers_listed_as_inputs_are_weights() -> None:
     proto = model(f"{BN} OUT = Relu(Y)")
     for tensor in proto.graph.initializer:
         proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
@@ -414,7 +414,7 @@ def test_pairs_are_seen_through() -> None:
     assert table["D"].same_bits(plain["Y"])
 
 
-def test_integer_weights_are_dequantised() -> None:
+def test_integer_weights_are_dequantized() -> None:
     weights = STATISTICS + ", int8[1,2,1,1] Q = {10, 0}, float s = {0.1}, int8 z = {0}"
     assert amax(estimate(f"{BN} W = DequantizeLinear(Q, s, z) OUT = Conv(Y, W)", weights), "OUT") == pytest.approx(13)
 

@@ -45,5 +45,5 @@ def test_no_float64_copy_of_a_large_matrix_is_made() -> None:
 
 
 def test_parameters_of_different_lengths_are_a_guess() -> None:
-    found = linear.normalised(np.ones(3), np.zeros(4), None, -1)
+    found = linear.normalized(np.ones(3), np.zeros(4), None, -1)
     assert found.mean.size == 1 and not found.known

@@ -193,14 +193,22 @@ def test_files_that_a_worker_does_not_see(tmp_path: Path) -> None:
     seen = shard_job.look_at(job)
     dask_calibration._check_seen(Told({"w": seen}), job, seen)
     cases: list[tuple[Any, type[QdqError], str]] = [
-        (shard_job.ShardError("m.onnx", "does not exist", "", False), QdqError, "does not see the files: m.onnx does not"),
+        (
+            shard_job.ShardError("m.onnx", "does not exist", "", False),
+            QdqError,
+            "does not see the files: m.onnx does not",
+        ),
         (
             replace(seen, data="other"),
             QdqError,
             r"sees another \S*d.npz than this machine; put the .* with --dask-ship",
         ),
         (replace(seen, model=("other",)), QdqError, r"sees another \S*m.onnx than this machine"),
-        (shard_job.ShardError("images", "needs Pillow", "pip", True), MissingPackageError, "worker w: needs Pillow; pip"),
+        (
+            shard_job.ShardError("images", "needs Pillow", "pip", True),
+            MissingPackageError,
+            "worker w: needs Pillow; pip",
+        ),
     ]
     for found, kind, message in cases:
         with pytest.raises(kind, match=message):

@@ -57,12 +57,12 @@ def test_too_many_subgraphs() -> None:
 def test_q_dq_are_seen_through() -> None:
     model = model_of(NET.format(1))
     placed = qdqtool.insert(model, options=qdqtool.InsertOptions(plan=qdqtool.PlanOptions(target="dla")))
-    plain, quantised = (
+    plain, quantized = (
         lint(m, qdqtool.LintOptions("dla", V8_5, select=("Q030", "Q031"))) for m in (model, placed.model)
     )
-    assert [one.key for one in plain.findings] == [one.key for one in quantised.findings]
-    assert plain.dla is not None and quantised.dla is not None
-    assert [one.device for one in plain.dla.verdicts] == [one.device for one in quantised.dla.verdicts]
+    assert [one.key for one in plain.findings] == [one.key for one in quantized.findings]
+    assert plain.dla is not None and quantized.dla is not None
+    assert [one.device for one in plain.dla.verdicts] == [one.device for one in quantized.dla.verdicts]
 
 
 # ---------------------------------------------------------------- findings

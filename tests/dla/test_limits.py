@@ -203,7 +203,7 @@ def test_resize_takes_whole_scales_of_height_and_width() -> None:
     assert "dla-resize-scales" in rules_of(sizes)
 
 
-# NvInfer.h 8.4.1, IResizeLayer: the five that run, and neighbours of each. ONNX' defaults are half_pixel and
+# NvInfer.h 8.4.1, IResizeLayer: the five that run, and neighbors of each. ONNX' defaults are half_pixel and
 # round_prefer_floor.
 @pytest.mark.parametrize(
     ("mode", "places", "rounding", "runs", "ran_in_8_2"),
@@ -276,7 +276,9 @@ def test_banks_of_the_convolution_buffer(channels: int, width: int, int8: int, f
 
     view = view_of(conv(f"8,{channels},3,3", x=f"1,{channels},8,{width}"))
     shapes = {"x": (1, channels, 8, width), "w": (8, channels, 3, 3)}
-    banks = [check_named("buffer_banks")(NodeContext(view, view.producers["z"], shapes, kind)) for kind in (True, False)]
+    banks = [
+        check_named("buffer_banks")(NodeContext(view, view.producers["z"], shapes, kind)) for kind in (True, False)
+    ]
     assert banks == [[int8], [fp16]]
 
 

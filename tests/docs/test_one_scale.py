@@ -37,11 +37,11 @@ def test_one_scale_travels_bit_for_bit(
 
     run("insert", "digits_detector.onnx", "--scales", "s.json", "--trt-version", "7100", "-o", "q.onnx")
     model = onnx.load("q.onnx")
-    initialisers = {tensor.name: tensor for tensor in model.graph.initializer}
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
     quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
-    placed = {node.input[0]: node for node in quantizers if node.input[0] not in initialisers}
+    placed = {node.input[0]: node for node in quantizers if node.input[0] not in initializers}
     assert len(placed) > 8
-    bits = {name: onnx.numpy_helper.to_array(initialisers[node.input[1]]).tobytes() for name, node in placed.items()}
+    bits = {name: onnx.numpy_helper.to_array(initializers[node.input[1]]).tobytes() for name, node in placed.items()}
     equal = {name for name, node in placed.items() if _trace(node)["qdqtool.origin"] == "equal"}  # around the Concat
     for name in placed.keys() - equal:
         assert bits[name] == np.uint32(int(table[name]["scale"], 16)).tobytes()

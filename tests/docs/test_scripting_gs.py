@@ -119,7 +119,7 @@ def test_insert_takes_a_table_and_options(models: Path) -> None:
     assert weights == []
 
 
-def test_a_graph_that_was_edited_in_gs_is_what_is_quantised(models: Path) -> None:
+def test_a_graph_that_was_edited_in_gs_is_what_is_quantized(models: Path) -> None:
     graph = graph_of(models, DETECTOR)
     graph.outputs = [tensor for tensor in graph.outputs if tensor.name == "scores"]
     graph.cleanup().toposort()

@@ -105,7 +105,7 @@ def test_its_formula_gives_what_the_preprocessing_gives(spec: str) -> None:
         ("color=bgr,resize=stretch", "1", "0", None),
     ],
 )
-def test_colour_and_padding(spec: str, color: str, keep: str, symmetric: str | None) -> None:
+def test_color_and_padding(spec: str, color: str, keep: str, symmetric: str | None) -> None:
     keys = with_images(spec)
     assert (keys["model-color-format"], keys["maintain-aspect-ratio"]) == (color, keep)
     assert keys.get("symmetric-padding") == symmetric
@@ -126,7 +126,7 @@ def test_one_factor_per_channel_cannot_be_said_and_is_not() -> None:
 
 
 def test_a_crop_and_a_grey_border_are_warned_about() -> None:
-    assert any("cut out the centre" in w for w in write_deepstream(job_of(preprocess=PRESETS["imagenet"])).warnings)
+    assert any("cut out the center" in w for w in write_deepstream(job_of(preprocess=PRESETS["imagenet"])).warnings)
     assert any("grey 114" in w for w in write_deepstream(job_of(preprocess=PRESETS["yolov5"])).warnings)
     assert write_deepstream(job_of(preprocess=parse_preprocess("yolov5,pad=0"))).warnings == ()
 

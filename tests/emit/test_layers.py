@@ -52,7 +52,7 @@ def test_any_other_weighted_operator_that_was_float_is_fp16() -> None:
     assert found["a"].why == "float under Q/DQ" and found["s"].why == "a score head that was float under Q/DQ"
 
 
-def test_a_quantised_regression_head_may_run_in_int8_but_its_decode_may_not() -> None:
+def test_a_quantized_regression_head_may_run_in_int8_but_its_decode_may_not() -> None:
     _, found = layers_of(detector(), int8=INT8 | {"b"})
     assert list(found) == ["e", "boxes"]
 

@@ -98,8 +98,8 @@ class _Camera:
 
     def pair(self, tensor: str, name: str = "") -> str:
         name = name or tensor
-        quantised = self.node("QuantizeLinear", f"{name}_QuantizeLinear", [tensor, "scale", "zero"])
-        return self.node("DequantizeLinear", f"{name}_DequantizeLinear", [quantised, "scale", "zero"])
+        quantized = self.node("QuantizeLinear", f"{name}_QuantizeLinear", [tensor, "scale", "zero"])
+        return self.node("DequantizeLinear", f"{name}_DequantizeLinear", [quantized, "scale", "zero"])
 
     def conv(self, name: str, tensor: str, cin: int, cout: int, kernel: int, stride: int) -> str:
         weight = f"onnx::Conv_{self.count}"

@@ -32,16 +32,16 @@ def test_bytes_of_a_plain_model() -> None:
     assert (found.layers, found.int8_layers, found.conversions, found.float_residuals) == (2, 0, 0, 0)
 
 
-QUANTISED = "g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w, {}> {{ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z) c = Conv(xd, wd) y = Softmax(c) }}"
+QUANTIZED = "g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w, {}> {{ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z) c = Conv(xd, wd) y = Softmax(c) }}"
 
 
 def test_bytes_of_an_int8_layer() -> None:
-    found = cost_of(QUANTISED.format(SCALES))
+    found = cost_of(QUANTIZED.format(SCALES))
     x, c, weights = 4 * 64, 8 * 64, 8 * 4
-    quantise = 4 * x + x * 1  # reads the FP32 input, writes it as INT8
+    quantize = 4 * x + x * 1  # reads the FP32 input, writes it as INT8
     assert found.bytes_moved is not None
     # the INT8 values of an input of the network are one byte each, whatever the input itself is
-    assert found.bytes_moved == quantise + (x + 2 * c + weights) + (2 * c + 4 * c)
+    assert found.bytes_moved == quantize + (x + 2 * c + weights) + (2 * c + 4 * c)
     assert (found.int8_layers, found.conversions) == (1, 1)
 
 

@@ -52,7 +52,7 @@ def test_concat_is_no_layer_but_what_cannot_be_written_into_it_is_copied() -> No
     ]
 
 
-def test_a_concat_in_int8_requantises_the_input_that_is_float() -> None:
+def test_a_concat_in_int8_requantizes_the_input_that_is_float() -> None:
     body = (
         pair("x")
         + weight("w")
@@ -111,7 +111,7 @@ def test_shapes_reshapes_and_constants_are_no_layers() -> None:
     assert (layer.name, layer.kind) == ("y", "product") and layer.inputs[0].tensor == "v"
 
 
-def test_moving_operators_carry_int8_and_the_dequantiser_goes_behind_them() -> None:
+def test_moving_operators_carry_int8_and_the_dequantizer_goes_behind_them() -> None:
     body = pair("x") + weight("w") + " m = Transpose<perm=[0,1,3,2]>(x_d)\n" + conv("y", "m", "w_d")
     assert brief(net(body, "w")) == ["x_q: float -> int8", "m: int8 -> int8", "w + w_q + y: int8 -> float"]
     read = net(pair("x") + " m = Transpose<perm=[0,1,3,2]>(x_d) y = Softmax(m)\n")
@@ -160,7 +160,7 @@ def test_the_dla_is_refused() -> None:
         predict_layers(GraphView(model_of(net(conv("y", "x"), "w")).graph), None, "dla")
 
 
-def test_a_generated_kernel_quantises_what_it_gives_out_from_10_on() -> None:
+def test_a_generated_kernel_quantizes_what_it_gives_out_from_10_on() -> None:
     text = net(" a = Add(x, x)\n" + pair("a") + weight("w") + conv("y", "a_d", "w_d"), "w")
     assert brief(text, V10)[0] == "a: float -> int8"
     assert brief(text, V8_5)[:2] == ["a: float -> float", "a_q: float -> int8"]
@@ -179,7 +179,7 @@ def test_convolutions_of_another_kernel_are_not_merged() -> None:
     assert {layer.name for layer in layers(same, V8_2)} == {"y || z"}
 
 
-def test_what_the_network_gives_out_is_dequantised() -> None:
+def test_what_the_network_gives_out_is_dequantized() -> None:
     text = net(pair("x") + weight("w") + conv("c", "x_d", "w_d") + pair("c"), "w", output="c_d")
     assert brief(text) == ["x_q: float -> int8", "w + w_q + c: int8 -> int8", "c_d: int8 -> float"]
 

@@ -10,7 +10,7 @@ from qdqtool.trtversion import TrtVersion
 from tests.engine.layer_nets import RESIDUAL, V8_2, V8_5, V10, brief, conv, layers, net, pair, weight
 
 
-def test_a_plain_convolution_takes_bias_batch_normalisation_residual_and_activation() -> None:
+def test_a_plain_convolution_takes_bias_batch_normalization_residual_and_activation() -> None:
     text = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, float[4] g1> { c = Conv(x, w) b = BatchNormalization(c, g1, g1, g1, g1) a = Add(b, x) y = Relu(a) }"
     (layer,) = layers(text)
     assert layer.name == "c + b + a + y" and layer.kind == "convolution" and layer.rule == "conv"
@@ -25,7 +25,7 @@ def test_a_tensor_that_another_reads_ends_the_layer() -> None:
     assert brief(text) == ["c: float -> float", "PWN(y): float -> float", "PWN(e): float -> float"]
 
 
-def test_int8_convolutions_are_named_after_weight_and_quantiser_and_hide_relu() -> None:
+def test_int8_convolutions_are_named_after_weight_and_quantizer_and_hide_relu() -> None:
     text = net(
         pair("x")
         + weight("w")
@@ -49,7 +49,7 @@ def test_a_clip_stays_in_the_name() -> None:
     assert brief(text)[1] == "w + w_q + c + PWN(y): int8 -> float"
 
 
-def test_a_pair_between_convolution_and_batch_normalisation_splits_them() -> None:
+def test_a_pair_between_convolution_and_batch_normalization_splits_them() -> None:
     body = (
         pair("x")
         + weight("w")
@@ -66,7 +66,7 @@ def test_a_pair_between_convolution_and_batch_normalisation_splits_them() -> Non
     ]
 
 
-def test_a_float_residual_makes_the_output_float_and_leaves_its_quantiser() -> None:
+def test_a_float_residual_makes_the_output_float_and_leaves_its_quantizer() -> None:
     found = layers(net(RESIDUAL.format("", "x"), "w", "v"))
     assert [layer.name for layer in found] == ["x_q", "w + w_q + c + a + r", "r_q", "v + v_q + y"]
     assert found[1].output == "float" and found[1].residual is not None and found[1].residual.precision == "float"
@@ -76,10 +76,10 @@ def test_a_residual_through_a_pair_keeps_it_int8() -> None:
     found = layers(net(RESIDUAL.format(pair("x", "2"), "x_d2"), "w", "v"))
     assert [layer.name for layer in found] == ["x_q", "w + w_q + c + a + r", "v + v_q + y"]
     assert found[1].output == "int8" and found[1].residual is not None and found[1].residual.precision == "int8"
-    assert set(found[0].nodes) == {"x_q", "x_q2"}, "equal quantisers on one tensor are one layer"
+    assert set(found[0].nodes) == {"x_q", "x_q2"}, "equal quantizers on one tensor are one layer"
 
 
-def test_an_int8_residual_of_a_float_output_is_dequantised_first() -> None:
+def test_an_int8_residual_of_a_float_output_is_dequantized_first() -> None:
     text = net(pair("x") + pair("x", "2") + weight("w") + conv("c", "x_d", "w_d") + " y = Add(c, x_d2)\n", "w")
     assert brief(text) == ["x_q: float -> int8", "x_d2: int8 -> float", "w + w_q + c + y: int8 -> float"]
 
@@ -146,7 +146,7 @@ def test_a_second_equal_pair_before_the_pool_changes_nothing_another_scale_does(
     assert "w + w_q + c + p: int8 -> int8" not in brief(net(other, "w", "v"))
 
 
-def test_two_scales_on_one_tensor_leave_two_quantisers() -> None:
+def test_two_scales_on_one_tensor_leave_two_quantizers() -> None:
     body = pair("x") + weight("w") + weight("v") + conv("c", "x_d", "w_d") + pair("c") + pair("c", "2", "t")
     body += conv("k", "c_d", "v_d") + conv("l", "c_d2", "v_d") + " y = Add(k, l)\n"
     found = brief(net(body, "w", "v"))
@@ -194,12 +194,12 @@ def test_generic_activations_join_no_convolution_of_one_input_channel() -> None:
     )
 
 
-def test_transposed_convolution_takes_batch_normalisation_in_float_only() -> None:
+def test_transposed_convolution_takes_batch_normalization_in_float_only() -> None:
     behind = " b = BatchNormalization(c, ws, ws, ws, ws) y = Relu(b)\n"
     plain = net(" c = ConvTranspose(x, w)\n" + behind, "w")
     assert brief(plain) == ["c + b + y: float -> float"]
-    quantised = net(pair("x") + weight("w") + " c = ConvTranspose(x_d, w_d)\n" + behind, "w")
-    assert brief(quantised) == [
+    quantized = net(pair("x") + weight("w") + " c = ConvTranspose(x_d, w_d)\n" + behind, "w")
+    assert brief(quantized) == [
         "x_q: float -> int8",
         "w + w_q + c: int8 -> float",
         "b: float -> float",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detections and labelled boxes for tests: drawn on paper, or many at random."""
+"""Detections and labeled boxes for tests: drawn on paper, or many at random."""
 
 from __future__ import annotations
 

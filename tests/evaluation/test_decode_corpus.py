@@ -30,7 +30,7 @@ NANODET = "color=bgr,mean=103.53:116.28:123.675,std=57.375:57.12:58.395,resize=l
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its reference decoder, what is done to its images, and the family that must be recognised."""
+    """A model with its reference decoder, what is done to its images, and the family that must be recognized."""
 
     reference: Callable[[ModuleType], Any]
     data: str

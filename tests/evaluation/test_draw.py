@@ -30,7 +30,7 @@ def found(*rows: tuple[tuple[float, ...], float, int]) -> Detections:
 
 
 def where(picture: Image.Image, color: tuple[int, int, int]) -> np.ndarray:
-    """Which pixels, (H, W), are of exactly that colour."""
+    """Which pixels, (H, W), are of exactly that color."""
     return (np.asarray(picture) == color).all(-1)
 
 
@@ -41,7 +41,7 @@ def png(picture: Image.Image) -> bytes:
 
 
 @pytest.mark.parametrize("level", [0, 128, 255])
-def test_a_box_is_outlined_in_its_classs_colour_with_a_dark_line_beside_it(level: int) -> None:
+def test_a_box_is_outlined_in_its_classs_color_with_a_dark_line_beside_it(level: int) -> None:
     picture = draw_boxes(plain(level=level), found(((100, 120, 300, 350), 0.5, 3)))
     pixels = np.asarray(picture).astype(int)
     for x, y in ((100, 200), (300, 200), (200, 120), (200, 350)):
@@ -72,7 +72,7 @@ def test_small_images_are_enlarged_by_whole_factors_and_boxes_with_them() -> Non
     assert draw_boxes(plain(640, 400), found()).size == (640, 400)
 
 
-def test_grey_images_are_drawn_on_in_colour() -> None:
+def test_grey_images_are_drawn_on_in_color() -> None:
     picture = draw_boxes(Image.new("L", (400, 400), 90), found(((40, 40, 200, 200), 0.9, 0)))
     assert where(picture, color_of(0)).any()
 
@@ -119,7 +119,7 @@ def test_text_is_dark_on_light_and_light_on_dark() -> None:
     assert draw._ink((60, 0, 200)) == (255, 255, 255)
 
 
-def test_neighbouring_classes_have_other_colours_and_names_fall_back_to_numbers() -> None:
+def test_neighboring_classes_have_other_colors_and_names_fall_back_to_numbers() -> None:
     assert len({color_of(label) for label in range(80)}) == 80
     assert [name_of(label, ["cat", ""]) for label in (0, 1, 2, -1)] == ["cat", "class 1", "class 2", "class -1"]
 
@@ -150,7 +150,7 @@ def test_a_pair_marks_lost_left_and_spurious_right() -> None:
     assert not dashes.all()  # dashed: the missing box, not a found one
 
 
-def test_a_pair_without_differences_shows_neither_colour() -> None:
+def test_a_pair_without_differences_shows_neither_color() -> None:
     boxes = found(((40, 60, 140, 160), 0.9, 0))
     picture = draw_pair(plain(), differ(boxes, boxes))
     assert not where(picture, LOST).any()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real trained models on their labelled images: the figures that the corpus' own script has, from the same pixels.
+"""Real trained models on their labeled images: the figures that the corpus' own script has, from the same pixels.
 
 That script's average precision is written by itself, and so is its decoding, so that they check ours.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled boxes as values: which of them count."""
+"""Labeled boxes as values: which of them count."""
 
 from __future__ import annotations
 

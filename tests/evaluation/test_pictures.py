@@ -65,7 +65,7 @@ def test_what_is_no_image(shape: tuple[int, ...]) -> None:
         picture_of(samples, 0, chunk, 0)
 
 
-def test_the_order_of_colours_is_the_preprocessings() -> None:
+def test_the_order_of_colors_is_the_preprocessings() -> None:
     assert blue_first("yolox")
     assert blue_first(parse_preprocess("color=bgr"))
     assert not blue_first("yolov5")

@@ -107,7 +107,7 @@ class Builder:
     fake: Fake
 
     def __init__(self, logger: Any) -> None:
-        if not self.fake.behaviour.gpu:
+        if not self.fake.behavior.gpu:
             logger.log(logger.ERROR, "CUDA initialization failure with error: 35")
             raise TypeError("pybind11::init(): factory function returned nullptr")
         self._logger = logger
@@ -115,7 +115,7 @@ class Builder:
     @property
     def num_DLA_cores(self) -> int:  # the bindings' name
         """How many the machine has."""
-        return self.fake.behaviour.dla_cores
+        return self.fake.behavior.dla_cores
 
     def create_network(self, flags: int = 0) -> Network:
         """An empty network."""
@@ -133,15 +133,15 @@ class Builder:
         """Calibrate where INT8 is on, there is a calibrator and no Q/DQ; then what passes for an engine, or None."""
         fake = self.fake
         fake.config = config
-        if fake.behaviour.says:
-            os.write(_STDOUT, fake.behaviour.says.encode())
+        if fake.behavior.says:
+            os.write(_STDOUT, fake.behavior.says.encode())
         calibrator = getattr(config, "int8_calibrator", None)
         explicit = any(layer.type in (LayerType.QUANTIZE, LayerType.DEQUANTIZE) for layer in network)
         if "INT8" in config.flags and calibrator is not None and not explicit:
             target = "dla" if config.default_device_type is DeviceType.DLA else "gpu"
             calibrate(fake, Recorded(fake.callbacks(calibrator), fake), network, _shapes(network, config), target)
-        if fake.behaviour.fails:
-            self._logger.log(self._logger.ERROR, fake.behaviour.fails)
+        if fake.behavior.fails:
+            self._logger.log(self._logger.ERROR, fake.behavior.fails)
             return None
         fake.builds += 1
         return HostMemory(b"no engine: this TensorRT is a stand-in")

@@ -48,7 +48,7 @@ def calibrate(
     calibrator.batch_size()
     held = calibrator.read_cache()
     header = fake.version.header(_ALGORITHMS[algorithm])
-    if held and (fake.behaviour.trusts_any_cache or held.startswith(header.encode())):
+    if held and (fake.behavior.trusts_any_cache or held.startswith(header.encode())):
         return
     opened = network.opened
     assert opened is not None
@@ -62,8 +62,8 @@ def calibrate(
         fake.fed.append(batch)
         observer.add(batch)
     scales = observer.scales(algorithm)
-    if fake.behaviour.writes_cache:
-        fake.written = _text(fake, fake.behaviour.header or header, _tied(fake, opened, scales, target))
+    if fake.behavior.writes_cache:
+        fake.written = _text(fake, fake.behavior.header or header, _tied(fake, opened, scales, target))
         calibrator.write_cache(fake.written)
         calibrator.read_cache()
 
@@ -118,7 +118,7 @@ def _tied(fake: Fake, opened: Opened, scales: dict[str, np.float32], target: str
 
 
 def _text(fake: Fake, header: str, scales: Mapping[str, np.float32]) -> bytes:
-    lines = [f"{fake.behaviour.rename(name)}: {int(value.view(np.uint32)):08x}\n" for name, value in scales.items()]
+    lines = [f"{fake.behavior.rename(name)}: {int(value.view(np.uint32)):08x}\n" for name, value in scales.items()]
     return f"{header}\n{''.join(lines)}".encode()
 
 

@@ -21,7 +21,7 @@ _NAME = "tensorrt"
 @contextlib.contextmanager
 def installed(
     version: str = "10.13.3.9",
-    behaviour: Behavior | None = None,
+    behavior: Behavior | None = None,
     *,
     calibrators: ModuleType | None = None,
     callbacks: Callable[[Any], Callbacks] | None = None,
@@ -31,7 +31,7 @@ def installed(
 
     Args:
         version: which TensorRT is played, such as 8.6.1, 10.13.3.9 or 11.4.0.106.
-        behaviour: how it behaves; None for TensorRT's ways.
+        behavior: how it behaves; None for TensorRT's ways.
         calibrators: a module whose calibrator classes are shown instead of the stand-in's own.
         callbacks: makes the C++ side of a calibrator; None calls its Python methods.
         room: bytes that the device can give at once; None for any number.
@@ -39,16 +39,16 @@ def installed(
     Yields:
         What it was told and what was done to it.
     """
-    behaviour = behaviour or Behavior()
-    swallows = behaviour.swallows
+    behavior = behavior or Behavior()
+    swallows = behavior.swallows
 
     def python(calibrator: Any) -> Callbacks:
         if not getattr(calibrator, "_ready", False) and isinstance(calibrator, IInt8Calibrator):
-            raise TypeError("the calibrator's base class was not initialised, which crashes TensorRT")
+            raise TypeError("the calibrator's base class was not initialized, which crashes TensorRT")
         return PythonCallbacks(calibrator, swallows=swallows)
 
     numbers = ".".join(version.split(".")[:3])
-    fake = Fake(TrtVersion.parse(numbers), version, behaviour, callbacks or python)
+    fake = Fake(TrtVersion.parse(numbers), version, behavior, callbacks or python)
     fake.cuda.room = room
     modules = {_NAME: make_module(fake, calibrators), **pycuda_modules(fake.cuda)}
     with _modules(modules), _polygraphy(fake):

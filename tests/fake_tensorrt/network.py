@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks and the ONNX parser of the stand-in: which tensors go in, which layers are Q/DQ. Nothing is optimised."""
+"""Networks and the ONNX parser of the stand-in: which tensors go in, which layers are Q/DQ. Nothing is optimized."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Fake:
     Attributes:
         version: which TensorRT it plays.
         text: its `__version__`.
-        behaviour: what it was told.
+        behavior: what it was told.
         callbacks: makes the C++ side of a calibrator.
         calls: the callbacks that it called, in order.
         fed: the batches it read, input name -> a copy of the array.
@@ -85,7 +85,7 @@ class Fake:
 
     version: TrtVersion
     text: str
-    behaviour: Behavior
+    behavior: Behavior
     callbacks: Callable[[Any], Callbacks]
     calls: list[str] = field(default_factory=list)
     fed: list[dict[str, npt.NDArray[np.generic]]] = field(default_factory=list)

@@ -104,7 +104,7 @@ def test_the_number_of_a_constant_tensor_is_tensorrts() -> None:
 
 @pytest.mark.parametrize("swallows", [True, False])
 def test_what_a_callback_raises_is_lost_as_in_the_bindings(swallows: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    with installed(behaviour=Behavior(swallows=swallows)) as fake:
+    with installed(behavior=Behavior(swallows=swallows)) as fake:
         import tensorrt as trt
 
         one = calibrator(trt, arrays(3))
@@ -120,7 +120,7 @@ def test_what_a_callback_raises_is_lost_as_in_the_bindings(swallows: bool, capsy
 def test_a_cache_of_its_own_ends_the_calibration_and_another_does_not() -> None:
     own, other = b"TRT-101303-EntropyCalibration2\nx: 3c010a14\n", b"TRT-8601-EntropyCalibration2\nx: 3c010a14\n"
     for cache, trusts, batches in ((own, False, 0), (other, False, 3), (b"garbage", False, 3), (b"garbage", True, 0)):
-        with installed(behaviour=Behavior(trusts_any_cache=trusts)) as fake:
+        with installed(behavior=Behavior(trusts_any_cache=trusts)) as fake:
             import tensorrt as trt
 
             one = calibrator(trt, arrays(), cache)
@@ -135,7 +135,7 @@ def test_a_calibrator_without_its_base_is_caught() -> None:
 
         one = calibrator(trt, arrays())
         one._ready = False
-        with pytest.raises(TypeError, match="base class was not initialised"):
+        with pytest.raises(TypeError, match="base class was not initialized"):
             build(trt, one)
 
 
@@ -150,11 +150,11 @@ def test_pairs_in_the_network_make_it_forget_the_calibrator() -> None:
 
 
 def test_what_a_build_can_fail_with() -> None:
-    with installed(behaviour=Behavior(fails="no luck")) as fake:
+    with installed(behavior=Behavior(fails="no luck")) as fake:
         import tensorrt as trt
 
         assert build(trt, calibrator(trt, arrays())) is None and fake.builds == 0
-    with installed(behaviour=Behavior(gpu=False)):
+    with installed(behavior=Behavior(gpu=False)):
         import tensorrt as trt
 
         with pytest.raises(TypeError, match="nullptr"):

@@ -122,7 +122,7 @@ def _judging() -> list[Command]:
     finetune = "finetune {qdq} -o out.onnx --data {data} --steps 1"
     pictures = ("pictures/a.png", "pictures/b.png", "pictures/detections.json")
     return [
-        Command("evaluate", "evaluate {classifier} --data {labelled}", 3),
+        Command("evaluate", "evaluate {classifier} --data {labeled}", 3),
         Command("evaluate-csv", "evaluate {classifier} --data {images} --preprocess scale=255 --labels {csv}", 3),
         *(
             Command(

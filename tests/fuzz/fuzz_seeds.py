@@ -168,14 +168,14 @@ def _classifier(folder: Path) -> Family:
     model = onnx.load(PROJECT / "models" / "tiny_classifier.onnx")
     family = _small(folder, model, "classifier")
     with np.load(PROJECT / "models" / "digits8_test.npz") as digits:
-        np.savez(folder / "labelled.npz", images=digits["x"][:4], y=digits["y"][:4])
+        np.savez(folder / "labeled.npz", images=digits["x"][:4], y=digits["y"][:4])
     from PIL import Image
 
     (folder / "images").mkdir()
     for name, level in (("a", 10), ("b", 200)):
         Image.new("L", (16, 16), level).save(folder / "images" / f"{name}.png")
     (folder / "labels.csv").write_text("a.png,3\nb.png,1\n", encoding="utf-8")
-    more = {"labelled": folder / "labelled.npz", "images": folder / "images", "csv": folder / "labels.csv"}
+    more = {"labeled": folder / "labeled.npz", "images": folder / "images", "csv": folder / "labels.csv"}
     return Family("classifier", {**family.files, **more, "classifier": family.files["model"]})
 
 

@@ -21,7 +21,7 @@ _BITS = {FieldDescriptor.CPPTYPE_INT32: 32, FieldDescriptor.CPPTYPE_INT64: 64}
 
 
 def mutate_model(random_: random.Random, content: bytes) -> tuple[bytes, str]:
-    """One to three changes to a serialised model; the new bytes, and what was done in words."""
+    """One to three changes to a serialized model; the new bytes, and what was done in words."""
     if random_.random() < 0.12:
         return odd_values.octets(random_, content), "bytes"
     model = onnx.ModelProto.FromString(content)

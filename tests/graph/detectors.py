@@ -37,9 +37,9 @@ def centernet(decode: bool = False) -> Detector:
     size, offset = (
         net.op("GatherElements", net.op("Reshape", part, net.ints(1, 2, -1)), pick, axis=2) for part in (size, offset)
     )
-    centre = net.op("Add", offset, net.op("Unsqueeze", column, net.ints(1)))
+    center = net.op("Add", offset, net.op("Unsqueeze", column, net.ints(1)))
     half = net.op("Div", size, net.const(2.0))
-    corners = net.concat(net.op("Sub", centre, half), net.op("Add", centre, half), axis=1)
+    corners = net.concat(net.op("Sub", center, half), net.op("Add", center, half), axis=1)
     return net.done(score, net.op("Mul", corners, net.const(4.0)))
 
 
@@ -53,11 +53,11 @@ def _proposals(net: Net, x: str) -> str:
     best = net.op("Squeeze", best, net.ints(0))
     chance = net.op("Sigmoid", net.op("Gather", flat, best, axis=1))
     anchors = net.random(48, 4)
-    centre = net.op(
+    center = net.op(
         "Add", net.op("Mul", net.cut(deltas, 0, 2, 2), net.cut(anchors, 2, 4, 1)), net.cut(anchors, 0, 2, 1)
     )
     size = net.op("Exp", net.op("Clip", net.cut(deltas, 2, 4, 2), "", net.const(4.13)))
-    boxes = net.op("Gather", net.concat(centre, net.op("Add", centre, size), axis=2), best, axis=1)
+    boxes = net.op("Gather", net.concat(center, net.op("Add", center, size), axis=2), best, axis=1)
     rows = net.op("Squeeze", boxes, net.ints(0))
     large = net.op("GreaterOrEqual", net.op("Gather", rows, net.const(2, np.int64), axis=1), net.const(-1e3))
     kept = net.op("Squeeze", net.op("NonZero", large), net.ints(0))
@@ -86,9 +86,9 @@ def faster_rcnn() -> Detector:
     scores = net.op("Softmax", net.gemm(deep, 32, 4, "/box_predictor/cls_score"), axis=-1)
     deltas = net.op("Reshape", net.gemm(deep, 32, 16, "/box_predictor/bbox_pred"), net.ints(-1, 4, 4))
     deltas = net.op("Div", deltas, net.const([10.0, 10.0, 5.0, 5.0]))
-    centre = net.op("Add", net.cut(deltas, 0, 2, 2), net.op("Unsqueeze", net.cut(rois, 0, 2, 1), net.ints(1)))
+    center = net.op("Add", net.cut(deltas, 0, 2, 2), net.op("Unsqueeze", net.cut(rois, 0, 2, 1), net.ints(1)))
     size = net.op("Exp", net.cut(deltas, 2, 4, 2))
-    boxes = net.op("Gather", net.concat(centre, net.op("Add", centre, size), axis=2), net.const(1, np.int64), axis=1)
+    boxes = net.op("Gather", net.concat(center, net.op("Add", center, size), axis=2), net.const(1, np.int64), axis=1)
     person = net.op("Gather", scores, net.ints(1), axis=1)
     limits = net.ints(8), net.const([0.5]), net.const([0.05])
     batch = net.op("Unsqueeze", boxes, net.ints(0))
@@ -148,7 +148,7 @@ def rt_detr() -> Detector:
 
 
 def detr() -> Detector:
-    """Without post-processing: raw class logits stay in float, normalised boxes behind a Sigmoid do too."""
+    """Without post-processing: raw class logits stay in float, normalized boxes behind a Sigmoid do too."""
     net = Net("detr")
     memory = _sequence(net, net.conv(net.backbone()[2], 16, "/input_proj", 1))
     x = _attention(net, net.random(1, 10, 16), memory, "/transformer/decoder/layers.0")

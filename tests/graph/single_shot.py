@@ -28,8 +28,8 @@ def _priors(net: Net, boxes: str, count: int) -> str:
     priors = net.random(count, 2), net.const(np.full((count, 2), 0.2))
     xy = net.op("Mul", net.op("Mul", net.cut(boxes, 0, 2, 2), net.const(0.1)), priors[1])
     wh = net.op("Exp", net.op("Mul", net.cut(boxes, 2, 2**31, -1), net.const(0.2)))
-    centre, size = net.op("Add", xy, priors[0]), net.op("Div", net.op("Mul", wh, priors[1]), net.const(2.0))
-    return net.concat(net.op("Sub", centre, size), net.op("Add", centre, size), axis=2)
+    center, size = net.op("Add", xy, priors[0]), net.op("Div", net.op("Mul", wh, priors[1]), net.const(2.0))
+    return net.concat(net.op("Sub", center, size), net.op("Add", center, size), axis=2)
 
 
 def _nms(net: Net, boxes: str, scores: str) -> str:
@@ -204,8 +204,8 @@ def yolov8(integral: str = "conv", dynamic: bool = False) -> Detector:
         box = net.op("Transpose", box, perm=[0, 2, 1])
     anchors = net.random(1, 2, 256 + 64 + 16)
     near, far = net.op("Sub", anchors, net.cut(box, 0, 2, 1)), net.op("Add", anchors, net.cut(box, 2, 4, 1))
-    centre = net.op("Div", net.op("Add", near, far), net.const(2.0))
-    boxes = net.op("Mul", net.concat(centre, net.op("Sub", far, near), axis=1), net.const(np.full((1, 336), 8.0)))
+    center = net.op("Div", net.op("Add", near, far), net.const(2.0))
+    boxes = net.op("Mul", net.concat(center, net.op("Sub", far, near), axis=1), net.const(np.full((1, 336), 8.0)))
     return net.done(net.concat(boxes, net.op("Sigmoid", cls), axis=1))
 
 
@@ -235,10 +235,10 @@ def fcos(joined: bool = False) -> Detector:
             for part in ("cls_tower", "box_tower")
         )
         logits = net.head(cls, 4, f"/head/cls_logits.{level}", "score", 3, share="head.cls_logits")
-        centre = net.head(reg, 1, f"/head/ctrness.{level}", "score", 3, share="head.ctrness")
+        center = net.head(reg, 1, f"/head/ctrness.{level}", "score", 3, share="head.ctrness")
         sides = net.head(reg, 4, f"/head/bbox_pred.{level}", "regression", 3, share="head.bbox_pred")
         sides = net.op("Mul", net.op("Relu", net.op("Mul", sides, net.const(1.1))), net.const(float(4 << level)))
-        product = net.op("Mul", net.op("Sigmoid", net.rows(logits, 4)), net.op("Sigmoid", net.rows(centre, 1)))
+        product = net.op("Mul", net.op("Sigmoid", net.rows(logits, 4)), net.op("Sigmoid", net.rows(center, 1)))
         boxes.append(net.rows(sides, 4))
         scores.append(net.op("Pow", product, net.const(0.5)) if joined else net.op("Sqrt", product))
     box, score = net.concat(*boxes, axis=1), net.concat(*scores, axis=1)

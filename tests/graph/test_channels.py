@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from qdqtool.graph.channels import Channels, Part, ChannelStep
+from qdqtool.graph.channels import Channels, ChannelStep, Part
 from qdqtool.graph.view import GraphView, Use
 from tests.graphs import model_of, node_of, view_of
 
 CUTS = "int64[1] one = {1}, int64[1] three = {3}, int64[1] last = {-1}, int64[1] far = {9223372036854775807}"
 
 
-def steps_of(body: str, key: str, part: Part, index: int = 0, more: str = "", image: str = "1,4,6,6") -> list[ChannelStep]:
+def steps_of(
+    body: str, key: str, part: Part, index: int = 0, more: str = "", image: str = "1,4,6,6"
+) -> list[ChannelStep]:
     """Where a part of input `index` of the node that makes `key` goes."""
     weights = "float[6,4,1,1] w, float[2,4,1,1] v" + (f", {more}" if more else "")
     view = view_of(f"g (float[{image}] x, int64[1] n) => (float z) <{weights}> {{ {body} }}")

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.graph.io import open_model, save_model, serialise
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.io import open_model, save_model, serialize
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import subgraphs_of
 from tests.conftest import shared_folder
@@ -41,19 +41,19 @@ def test_load_and_save_give_the_files_own_bytes(file: Path, tmp_path: Path) -> N
     opened = open_model(file)
     copy = save_model(opened.proto, tmp_path / file.name, folder=opened.folder, inputs=[file])
     assert copy.read_bytes() == file.read_bytes()
-    assert serialise(open_model(copy).proto) == serialise(opened.proto)  # its data came along
+    assert serialize(open_model(copy).proto) == serialize(opened.proto)  # its data came along
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_lifting_keeps_names_weights_and_everything_around_the_nodes(file: Path) -> None:
     before, opened = open_model(file).proto, open_model(file)
-    after = normalise(opened.proto, opened.folder)
+    after = normalize(opened.proto, opened.folder)
     if (opset_of(before) or 1) >= 13:
-        assert after.lifted_from is None and serialise(after.proto) == file.read_bytes()
+        assert after.lifted_from is None and serialize(after.proto) == file.read_bytes()
         return
     assert after.lifted_from == (opset_of(before) or 1) and opset_of(after.proto) == 13 and after.proto.ir_version >= 7
     again = open_model(file)
-    assert serialise(normalise(again.proto, again.folder).proto) == serialise(after.proto)
+    assert serialize(normalize(again.proto, again.folder).proto) == serialize(after.proto)
     assert tensor_names(before) <= tensor_names(after.proto)
     names = [node.name for node in before.graph.node if node.name]
     known = set(names)
@@ -62,7 +62,7 @@ def test_lifting_keeps_names_weights_and_everything_around_the_nodes(file: Path)
         model.ir_version = 7
         model.ClearField("opset_import")
         model.graph.ClearField("node")
-    assert serialise(before) == serialise(after.proto)
+    assert serialize(before) == serialize(after.proto)
 
 
 def outputs_of(model: bytes, folder: Path) -> list[Any]:
@@ -90,10 +90,10 @@ def test_a_lifted_trained_model_computes_the_same(file: Path) -> None:
     """To the bit but for mnist8: raising IR 3 turns its listed weights from constants to inputs, not folded before."""
     pytest.importorskip("onnxruntime")
     opened = open_model(file)
-    result = normalise(opened.proto, opened.folder)
+    result = normalize(opened.proto, opened.folder)
     if result.lifted_from is None:
-        assert serialise(result.proto) == file.read_bytes()
+        assert serialize(result.proto) == file.read_bytes()
         return
-    before, after = (outputs_of(data, file.parent) for data in (file.read_bytes(), serialise(result.proto)))
+    before, after = (outputs_of(data, file.parent) for data in (file.read_bytes(), serialize(result.proto)))
     for one, other in zip(before, after, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 if file.stem == "mnist8" else 0)

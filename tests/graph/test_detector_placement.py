@@ -55,13 +55,13 @@ class Graph:
             name = self.maker[name].input[0]
         return name in self.stored
 
-    def quantised(self, name: str) -> bool:
+    def quantized(self, name: str) -> bool:
         """Whether every way back from a tensor meets a DequantizeLinear, across what only moves values."""
         node = self.maker.get(name)
         if node is None or node.op_type == "DequantizeLinear":
             return node is not None
         inputs = node.input if node.op_type == "Concat" else node.input[:1]
-        return node.op_type in MOVES and all(self.quantised(n) for n in inputs)
+        return node.op_type in MOVES and all(self.quantized(n) for n in inputs)
 
     def behind(self, names: Iterable[str]) -> set[str]:
         """Tensors made of the values of some, Q/DQ nodes among those that make them."""
@@ -101,10 +101,10 @@ def test_regression_heads_keep_raw_weights_and_everything_else_is_int8_on_both_i
     for node in graph.weighted():
         if node.name in floats:
             seen.add(node.name)
-            assert node.input[1] in graph.stored, f"{node.name} is a float head and reads a quantised weight"
+            assert node.input[1] in graph.stored, f"{node.name} is a float head and reads a quantized weight"
         else:
             assert graph.maker[node.input[1]].op_type == "DequantizeLinear", f"{node.name} reads a float weight"
-            assert graph.quantised(node.input[0]), f"{node.name} reads a float activation"
+            assert graph.quantized(node.input[0]), f"{node.name} reads a float activation"
     assert seen == floats
 
 
@@ -120,7 +120,7 @@ def test_no_pair_stands_on_a_head_or_behind_it(name: str) -> None:
 
 
 @every_detector
-def test_only_float_values_that_a_weight_reads_are_quantised(name: str) -> None:
+def test_only_float_values_that_a_weight_reads_are_quantized(name: str) -> None:
     """Sizes, indices and constants of a decode have no pair: stored tensors with one are weights of the network."""
     graph = Graph(placed(name)[1])
     weights = {n.input[0] for n in graph.nodes if n.op_type == "QuantizeLinear" and n.input[0] in graph.stored}
@@ -148,7 +148,7 @@ def test_taking_the_pairs_out_gives_the_model_back(name: str) -> None:
 
 
 def test_one_weight_read_by_five_heads_has_one_pair_or_none() -> None:
-    """RetinaNet's shared heads: the class weight is stored once and quantised once, the box weight not at all."""
+    """RetinaNet's shared heads: the class weight is stored once and quantized once, the box weight not at all."""
     graph = Graph(placed("retinanet")[1])
     readers = {
         name: [n for n in graph.nodes if n.op_type in ("QuantizeLinear", "DequantizeLinear") and n.input[0] == name]
@@ -165,7 +165,7 @@ def test_a_float_head_reads_the_features_that_its_int8_sibling_reads() -> None:
     graph = Graph(placed("detectnet_v2")[1])
     inputs = {n.name: n.input[0] for n in graph.nodes if n.op_type == "Conv" and "output_" in n.name}
     assert inputs["/output_bbox/Conv"] == inputs["/output_cov/Conv"]
-    assert graph.quantised(inputs["/output_bbox/Conv"])
+    assert graph.quantized(inputs["/output_bbox/Conv"])
     graph = Graph(placed("yolov5")[1])
     heads = [n for n in graph.nodes if n.op_type == "Conv" and "/model.24/" in n.name]
-    assert [graph.quantised(n.input[0]) for n in heads] == [True, True, False], "the last map has no other reader"
+    assert [graph.quantized(n.input[0]) for n in heads] == [True, True, False], "the last map has no other reader"

@@ -80,7 +80,7 @@ def test_a_name_that_a_node_reads_but_nobody_makes_is_taken_too() -> None:
     assert Editor(GraphView(model.graph)).unique_name("ghost") == "ghost_1"
 
 
-def test_initialisers_come_last_and_hold_their_bytes() -> None:
+def test_initializers_come_last_and_hold_their_bytes() -> None:
     model, _, editor = editor_of(TEXT)
     value = np.array([1.5, 2.5], np.float32)
     assert editor.add_initializer("new", value) == "new"
@@ -91,7 +91,7 @@ def test_initialisers_come_last_and_hold_their_bytes() -> None:
     assert (last.shape, last.dtype, int(last)) == ((), np.int8, 3)
 
 
-def test_dropped_initialisers_leave_the_others_in_order() -> None:
+def test_dropped_initializers_leave_the_others_in_order() -> None:
     model, _, editor = editor_of(TEXT)
     editor.drop_initializers(["v"])
     editor.add_initializer("new", np.zeros(1, np.float32))

@@ -35,7 +35,7 @@ def test_a_node_takes_over_the_tensor_of_a_removed_one() -> None:
     assert GraphView(proto.graph).nodes[1].inputs == ["Z"]
 
 
-def test_an_initialiser_gets_another_value_and_keeps_name_place_and_text() -> None:
+def test_an_initializer_gets_another_value_and_keeps_name_place_and_text() -> None:
     proto, view, editor = edited()
     proto.graph.initializer[0].doc_string = "kept"
     editor.set_initializer("w", np.array([[5, 6]], np.float64))
@@ -45,7 +45,7 @@ def test_an_initialiser_gets_another_value_and_keeps_name_place_and_text() -> No
     np.testing.assert_array_equal(view.array("w"), [[5, 6]])
 
 
-def test_an_external_initialiser_comes_into_the_model() -> None:
+def test_an_external_initializer_comes_into_the_model() -> None:
     proto, _, editor = edited()
     tensor = proto.graph.initializer[0]
     tensor.ClearField("float_data")

@@ -11,7 +11,7 @@ from qdqtool.graph.importable import foreign_operators, parser_warnings, runs_as
 from qdqtool.trtversion import TrtVersion
 from tests.foreign_nets import foreign_net
 from tests.graphs import V8_6, model_of
-from tests.linting.quantised import findings_of
+from tests.linting.quantized import findings_of
 
 V11 = TrtVersion(11, 0, 0)
 V8_4 = TrtVersion(8, 4, 1)

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph import io
-from qdqtool.graph.io import give_back, open_model, save_model, serialise
+from qdqtool.graph.io import give_back, open_model, save_model, serialize
 
 
 def model(opset: int = 13) -> onnx.ModelProto:
@@ -60,7 +60,7 @@ def test_a_path_is_opened_with_its_folder_and_digest(tmp_path: Path) -> None:
         opened = open_model(source)
         assert (opened.kind, opened.path, opened.folder, opened.name) == ("path", path, tmp_path, str(path))
         assert opened.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-        assert serialise(opened.proto) == serialise(model())
+        assert serialize(opened.proto) == serialize(model())
 
 
 def test_a_proto_is_copied_so_that_edits_stay_ours() -> None:
@@ -68,7 +68,7 @@ def test_a_proto_is_copied_so_that_edits_stay_ours() -> None:
     opened = open_model(source)
     opened.proto.graph.node[0].name = "edited"
     assert (opened.kind, opened.path, opened.folder, opened.sha256, opened.name) == ("proto", None, None, None, "g")
-    assert serialise(source) == serialise(model())
+    assert serialize(source) == serialize(model())
 
 
 def test_a_gs_graph_goes_in_and_comes_back_with_its_order_and_versions() -> None:
@@ -194,8 +194,8 @@ def test_load_and_save_gives_the_files_own_bytes(tmp_path: Path) -> None:
 
 def test_fields_that_this_onnx_does_not_know_stay(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    path.write_bytes(serialise(model()) + b"\xf2\x3f\x03abc")  # field 1022, as a later ONNX might define
-    assert serialise(open_model(path).proto) == path.read_bytes()
+    path.write_bytes(serialize(model()) + b"\xf2\x3f\x03abc")  # field 1022, as a later ONNX might define
+    assert serialize(open_model(path).proto) == path.read_bytes()
 
 
 def test_the_input_is_never_overwritten_by_whatever_name(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_the_input_is_never_overwritten_by_whatever_name(tmp_path: Path) -> None
     for name in ("m.onnx", "link.onnx", "twin.onnx", "../" + tmp_path.name + "/m.onnx"):
         with pytest.raises(QdqError, match="is the input"):
             give_back(opened.proto, opened, tmp_path / name)
-    assert path.read_bytes() == serialise(model())
+    assert path.read_bytes() == serialize(model())
 
 
 def test_a_result_comes_back_as_the_kind_that_went_in(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_result_comes_back_as_the_kind_that_went_in(tmp_path: Path) -> None:
     opened = open_model(model())
     assert give_back(opened.proto, opened, None) is opened.proto
     assert give_back(opened.proto, opened, tmp_path / "p.onnx") is opened.proto
-    assert (tmp_path / "p.onnx").read_bytes() == serialise(model())
+    assert (tmp_path / "p.onnx").read_bytes() == serialize(model())
 
 
 def test_into_its_own_folder_nothing_is_copied(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_into_another_folder_the_data_go_along(tmp_path: Path) -> None:
     for _ in range(2):  # the second time the identical file is there
         save_model(opened.proto, out / "m.onnx", folder=opened.folder, inputs=[path])
         assert files_below(out) == files_below(tmp_path / "in")
-    assert serialise(open_model(out / "m.onnx").proto) == serialise(opened.proto)
+    assert serialize(open_model(out / "m.onnx").proto) == serialize(opened.proto)
 
 
 @pytest.mark.parametrize("other", [b"other", b"head" + bytes(16)], ids=["shorter", "as long"])

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import open_model, serialise
+from qdqtool.graph.io import open_model, serialize
 from qdqtool.graph.validate import check_structure, tensors_of
 
 Break = Callable[[onnx.ModelProto], object]
@@ -117,8 +117,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "input twice": (lambda m: m.graph.input.append(m.graph.input[0]), "graph input x twice"),
     "input without a name": (lambda m: setattr(m.graph.input[0], "name", ""), "reads x|without a name"),
     "name not utf-8": (raw_name, r"the name b'sp\\xffre' is not UTF-8"),
-    "weight twice": (lambda m: m.graph.initializer.append(weight(m)), "the initialiser spare twice"),
-    "weight without a name": (lambda m: weight(m).ClearField("name"), "an initialiser without a name"),
+    "weight twice": (lambda m: m.graph.initializer.append(weight(m)), "the initializer spare twice"),
+    "weight without a name": (lambda m: weight(m).ClearField("name"), "an initializer without a name"),
     "negative size": (dims(-2, -2), r"spare has a negative size in its shape \[-2, -2\]"),
     "overflowing sizes": (dims(1 << 40, 1 << 40), "spare of shape .* is too large"),
     "sizes that wrap to the truth": (dims(1 << 62, 1 << 3), "spare of shape .* is too large"),
@@ -289,9 +289,9 @@ def test_a_legal_model_gets_through_unchanged(case: str) -> None:
     model = good()
     LEGAL[case](model)
     model = onnx.load_from_string(model.SerializeToString())
-    before = serialise(model)
+    before = serialize(model)
     check_structure(model, "m.onnx", None)
-    assert serialise(model) == before
+    assert serialize(model) == before
 
 
 def test_twenty_five_nested_branches_are_legal() -> None:

@@ -35,7 +35,7 @@ def test_makers_readers_inputs_and_outputs() -> None:
     assert node_of(view, "a").name == "first", "a name where it has one, else its first output"
 
 
-def test_initialisers_that_are_listed_as_inputs_are_no_inputs() -> None:
+def test_initializers_that_are_listed_as_inputs_are_no_inputs() -> None:
     model = model_of(PLAIN)
     value = model.graph.input.add()
     value.name = "w"

@@ -16,7 +16,7 @@ import onnx
 
 from qdqtool import verbs
 from qdqtool.graph.io import open_model, save_model
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.match.plan import Plan
 from tests.conftest import shared_folder
 from tests.laws import law_checks as laws
@@ -60,12 +60,12 @@ def main(words: list[str]) -> int:
 def _row(file: Path, folder: Path) -> tuple[list[str], Plan]:
     opened = open_model(file)
     operators = len(opened.proto.graph.node)
-    lifted_from = normalise(opened.proto, opened.folder).lifted_from
+    lifted_from = normalize(opened.proto, opened.folder).lifted_from
     table = laws.table_for(verbs.plan(file))
     done = verbs.insert(file, scales=table, output=folder / "q.onnx")
-    plain, quantised, plan = laws.lifted(file), onnx.load(done.model), done.plan
+    plain, quantized, plan = laws.lifted(file), onnx.load(done.model), done.plan
     kinds = Counter(head.label for head in plan.heads)
-    inside = laws.pairs_inside_groups(quantised) + laws.wrong_pairs(quantised)
+    inside = laws.pairs_inside_groups(quantized) + laws.wrong_pairs(quantized)
     cells = [
         file.stem,
         str(operators),
@@ -80,7 +80,7 @@ def _row(file: Path, folder: Path) -> tuple[list[str], Plan]:
         _holds(lambda: laws.check_insert_is_idempotent(done, table, folder)),
         _holds(lambda: laws.check_order_of_nodes_is_nothing(plain, file.parent, (1, 2, 3))),
         _holds(lambda: laws.check_no_new_complaint(file, done.model)),
-        _holds(lambda: laws.check_nothing_but_rounding(plain, quantised)),
+        _holds(lambda: laws.check_nothing_but_rounding(plain, quantized)),
     ]
     return cells, plan
 

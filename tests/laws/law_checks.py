@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool import verbs
-from qdqtool.graph.io import open_model, serialise
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.io import open_model, serialize
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan
 from qdqtool.match.planner import make_plan
@@ -47,9 +47,9 @@ _FEW = {
 
 
 def lifted(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
-    """normalise(m)."""
+    """normalize(m)."""
     opened = open_model(model)
-    return normalise(opened.proto, opened.folder).proto
+    return normalize(opened.proto, opened.folder).proto
 
 
 def table_for(plan: Plan, first: float = 0.01) -> ScaleTable:
@@ -58,12 +58,12 @@ def table_for(plan: Plan, first: float = 0.01) -> ScaleTable:
 
 
 def same(one: onnx.ModelProto | Path, other: onnx.ModelProto | Path) -> bool:
-    """Equality of models: of their deterministically serialised bytes."""
+    """Equality of models: of their deterministically serialized bytes."""
     return _bytes_of(one) == _bytes_of(other)
 
 
 def _bytes_of(model: onnx.ModelProto | Path) -> bytes:
-    return model.read_bytes() if isinstance(model, Path) else serialise(model)
+    return model.read_bytes() if isinstance(model, Path) else serialize(model)
 
 
 # ---------------------------------------------------------------------- L1, L2, L7
@@ -75,7 +75,7 @@ def check_peel_undoes_insert(model: Path | onnx.ModelProto, done: verbs.InsertRe
         return
     options = verbs.PeelOptions(V8_6)
     peeled = verbs.peel(done.model, options, **_outputs(model, folder, "peeled"))
-    assert same(peeled.model, lifted(model)), "peel(insert(m)) is not normalise(m)"
+    assert same(peeled.model, lifted(model)), "peel(insert(m)) is not normalize(m)"
     with_source = verbs.PeelOptions(V8_6, source=model)
     restored = verbs.peel(done.model, with_source, **_outputs(model, folder, "restored"))
     assert same(restored.model, model), "peel --source is not the source"
@@ -227,7 +227,7 @@ def as_identity(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def check_nothing_but_rounding(
-    plain: onnx.ModelProto, quantised: onnx.ModelProto, folder: Path | None = None, seed: int = 0
+    plain: onnx.ModelProto, quantized: onnx.ModelProto, folder: Path | None = None, seed: int = 0
 ) -> int:
     """L10: without its rounding the Q/DQ model computes the plain one's bits, and each pair rounds by half a step.
 
@@ -237,11 +237,11 @@ def check_nothing_but_rounding(
     session = session_of(plain, folder=folder)
     feeds = inputs_for(session, seed=seed)
     expected = session.run(None, feeds)
-    got = session_of(as_identity(quantised), folder=folder).run(None, feeds)
+    got = session_of(as_identity(quantized), folder=folder).run(None, feeds)
     for value, one, other in zip(session.get_outputs(), expected, got, strict=True):
         same_bits = one == other if isinstance(one, list) else one.tobytes() == other.tobytes()
         assert same_bits, f"{value.name} differs where nothing is rounded"
-    return _check_half_steps(quantised, feeds, folder)
+    return _check_half_steps(quantized, feeds, folder)
 
 
 def _is_external(tensor: TensorProto) -> bool:
@@ -282,7 +282,7 @@ def _check_half_steps(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any
 
 
 def pairs_inside_groups(model: onnx.ModelProto) -> list[str]:
-    """Tensors with a pair between a weighted operator and its only readers, a normalisation or an activation."""
+    """Tensors with a pair between a weighted operator and its only readers, a normalization or an activation."""
     use: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
         for name in node.input:

@@ -24,7 +24,7 @@ class Style:
     Attributes:
         opset: of the default domain.
         names: of the nodes: "all", "none", or "same" for one name on all of them.
-        listed: initialisers stand among the graph's inputs, as before IR 4.
+        listed: initializers stand among the graph's inputs, as before IR 4.
         constants: weights are Constant nodes.
         mixed: the node list is in no order.
         seed: of the weights and the order.

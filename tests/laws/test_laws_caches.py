@@ -65,7 +65,7 @@ def test_l3_peel_undoes_graft_and_the_scales_come_back_to_the_bit(case: Case) ->
         output=case.folder / "p.onnx",
         cache=case.folder / "p.cache",
     )
-    assert laws.same(peeled.model, laws.lifted(case.file)), "peel(graft(m, c)) is not normalise(m)"
+    assert laws.same(peeled.model, laws.lifted(case.file)), "peel(graft(m, c)) is not normalize(m)"
     again = read_cache(case.folder / "p.cache")
     for name in case.placed:
         assert again.entries[name].tobytes() == case.cache.entries[name].tobytes(), name

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from qdqtool import verbs
-from qdqtool.graph.io import serialise
+from qdqtool.graph.io import serialize
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.verbs.lint import LintOptions, lint
@@ -45,9 +45,9 @@ def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:
 @some
 @given(networks())
 def test_l1_peel_undoes_insert_and_every_scale_is_the_graph_s(model: onnx.ModelProto) -> None:
-    before = serialise(model)
+    before = serialize(model)
     done, _ = inserted(model)
-    assert serialise(model) == before, "the caller's model was changed"
+    assert serialize(model) == before, "the caller's model was changed"
     own = {name for node in model.graph.node for name in node.output} | {"x"}
     for source, plain in ((None, laws.lifted(model)), (model, model)):
         peeled = verbs.peel(done.model, verbs.PeelOptions(laws.V8_6, "dla", source=source))

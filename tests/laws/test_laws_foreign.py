@@ -21,7 +21,7 @@ from qdqtool.cache.retarget import retarget
 from qdqtool.cache.text import Cache, format_cache, parse_cache
 from qdqtool.calibration.engine import calibrate
 from qdqtool.distributed.shards import calibrate_shard, merge_shards
-from qdqtool.graph.io import open_model, serialise
+from qdqtool.graph.io import open_model, serialize
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import RELEASES
@@ -49,13 +49,13 @@ def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:
 
 
 def l0(model: onnx.ModelProto, seed: int) -> None:
-    assert serialise(open_model(model).proto) == model.SerializeToString(deterministic=True)
+    assert serialize(open_model(model).proto) == model.SerializeToString(deterministic=True)
 
 
 def l1(model: onnx.ModelProto, seed: int) -> None:
-    before = serialise(model)
+    before = serialize(model)
     laws.check_peel_undoes_insert(model, inserted(model)[0], NOWHERE)
-    assert serialise(model) == before, "the caller's model was changed"
+    assert serialize(model) == before, "the caller's model was changed"
 
 
 def l2(model: onnx.ModelProto, seed: int) -> None:

@@ -113,10 +113,10 @@ def misplaced(draw: st.DrawFn) -> onnx.ModelProto:
     for node in old:
         for index, name in enumerate(node.input):
             if name in floats and name not in made and values.random() < 0.5:
-                quantised, scale = f"{name}_q{len(made)}", f"s{values.integers(2)}"
-                nodes.append(onnx.helper.make_node("QuantizeLinear", [name, scale, "zero"], [quantised]))
-                nodes.append(onnx.helper.make_node("DequantizeLinear", [quantised, scale, "zero"], [f"{quantised}d"]))
-                made[name] = f"{quantised}d"
+                quantized, scale = f"{name}_q{len(made)}", f"s{values.integers(2)}"
+                nodes.append(onnx.helper.make_node("QuantizeLinear", [name, scale, "zero"], [quantized]))
+                nodes.append(onnx.helper.make_node("DequantizeLinear", [quantized, scale, "zero"], [f"{quantized}d"]))
+                made[name] = f"{quantized}d"
             if name in made and values.random() < 0.8:
                 node.input[index] = made[name]
         nodes.append(node)

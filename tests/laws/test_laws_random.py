@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qdqtool import verbs
-from qdqtool.graph.io import open_model, save_model, serialise
+from qdqtool.graph.io import open_model, save_model, serialize
 from qdqtool.scales import ScaleTable
 from tests.laws import law_checks as laws
 from tests.laws.random_graphs import BLOCKS, HEADS, Style, build, class_head, depthwise, given_out, networks
@@ -41,7 +41,7 @@ def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 17])
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.__name__)
-def test_the_generator_makes_networks_that_runtimes_take_and_insert_quantises(block: object, opset: int) -> None:
+def test_the_generator_makes_networks_that_runtimes_take_and_insert_quantizes(block: object, opset: int) -> None:
     style = Style(opset, "all", listed=False, constants=False, mixed=False, seed=opset)
     model = build(style, [(BLOCKS[0], "Relu"), (block, "Relu")], HEADS[1:2])
     assert laws.checker_complaint(model) == "" and laws.runtime_complaint(model) == ""
@@ -59,10 +59,10 @@ def test_l0_no_pass_gives_the_same_bytes(tmp_path: Path, model: onnx.ModelProto)
 @many
 @given(networks())
 def test_l1_peel_undoes_insert(model: onnx.ModelProto) -> None:
-    before = serialise(model)
+    before = serialize(model)
     done, _ = inserted(model)
     laws.check_peel_undoes_insert(model, done, NOWHERE)
-    assert serialise(model) == before, "the caller's model was changed"
+    assert serialize(model) == before, "the caller's model was changed"
 
 
 @many

@@ -8,7 +8,7 @@ import pytest
 
 from qdqtool import verbs
 from tests.graphs import model_of
-from tests.linting.quantised import findings_of
+from tests.linting.quantized import findings_of
 
 
 def convolution(into: int, out: int, groups: int = 1) -> onnx.ModelProto:
@@ -43,13 +43,13 @@ def test_depthwise_convolutions_are_left_out_and_groups_count_by_themselves() ->
 
 
 def test_a_float_operator_counts_by_eight() -> None:
-    quantised = verbs.insert(convolution(24, 32)).model
-    assert "Conv in INT8" in message_of(quantised)
-    next(node for node in quantised.graph.node if node.op_type == "Conv").input[1] = "w"
-    assert message_of(quantised) == ""
-    wide = next(tensor for tensor in quantised.graph.initializer if tensor.name == "w")
+    quantized = verbs.insert(convolution(24, 32)).model
+    assert "Conv in INT8" in message_of(quantized)
+    next(node for node in quantized.graph.node if node.op_type == "Conv").input[1] = "w"
+    assert message_of(quantized) == ""
+    wide = next(tensor for tensor in quantized.graph.initializer if tensor.name == "w")
     wide.dims[:], wide.raw_data = [27, 24, 3, 3], b""
-    assert message_of(quantised) == "Conv in float: output channels 27 is no multiple of 8 (15 % padding to 32)"
+    assert message_of(quantized) == "Conv in float: output channels 27 is no multiple of 8 (15 % padding to 32)"
 
 
 @pytest.mark.parametrize(("rows", "said"), [("32", ""), ("5", "M 5 is no multiple of 4"), ("1", ""), ("N", "")])

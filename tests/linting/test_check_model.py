@@ -10,22 +10,22 @@ from onnx import numpy_helper
 
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_6
-from tests.linting.quantised import classifier, conv, findings_of, graph, pair, places_of
+from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 
 V7_1, V8_0 = TrtVersion(7, 1, 3), TrtVersion(8, 0, 1)
-QUANTISED = f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"
+QUANTIZED = f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"
 
 
 def test_q014_an_opset_that_the_version_does_not_read() -> None:
-    model = classifier(QUANTISED, opset=17)
+    model = classifier(QUANTIZED, opset=17)
     assert places_of(model, "Q014") == places_of(model, "Q014", version=V8_6) == []
     (finding,) = findings_of(model, "Q014", version=V8_0)
     assert finding.message == "opset 17, TensorRT 8.0.1 reads up to 13" and finding.severity == "error"
-    assert places_of(classifier(QUANTISED, opset=13), "Q014", version=V8_0) == []
+    assert places_of(classifier(QUANTIZED, opset=13), "Q014", version=V8_0) == []
 
 
-def test_q015_no_explicit_quantisation_before_8() -> None:
-    model = classifier(QUANTISED, opset=13)
+def test_q015_no_explicit_quantization_before_8() -> None:
+    model = classifier(QUANTIZED, opset=13)
     (finding,) = findings_of(model, "Q015", version=V7_1)
     assert "4 Q/DQ nodes" in finding.message and "qdqtool peel --target gpu --trt-version 7103" in finding.fix
     assert places_of(model, "Q015", version=V8_0) == places_of(model, "Q015") == []
@@ -33,7 +33,7 @@ def test_q015_no_explicit_quantisation_before_8() -> None:
 
 
 def test_q017_names_of_activations_with_a_colon() -> None:
-    model = classifier(QUANTISED)
+    model = classifier(QUANTIZED)
     assert places_of(model, "Q017") == []
     for node in model.graph.node:
         node.input[:] = ["c:0" if name == "c" else name for name in node.input]
@@ -43,7 +43,7 @@ def test_q017_names_of_activations_with_a_colon() -> None:
 
 
 def test_q017_names_of_weights_do_not_matter() -> None:
-    model = classifier(QUANTISED)
+    model = classifier(QUANTIZED)
     next(t for t in model.graph.initializer if t.name == "w").name = "w:0"
     next(n for n in model.graph.node if n.input[0] == "w").input[0] = "w:0"
     assert places_of(model, "Q017") == []
@@ -64,7 +64,7 @@ def test_q018_unnamed_nodes_are_one_finding_and_equal_names_one_each() -> None:
 
 
 def test_q027_another_domain() -> None:
-    model = classifier(QUANTISED)
+    model = classifier(QUANTIZED)
     assert places_of(model, "Q027") == []
     node = model.graph.node[0]
     node.domain, node.name = "com.microsoft", "contrib"
@@ -73,14 +73,14 @@ def test_q027_another_domain() -> None:
 
 @pytest.mark.parametrize(("opset", "places"), [(9, 4), (10, 0), (13, 0)])
 def test_q027_an_opset_without_the_operators(opset: int, places: int) -> None:
-    model = classifier(QUANTISED, opset=17)
+    model = classifier(QUANTIZED, opset=17)
     model.opset_import[0].version = opset
     assert len(places_of(model, "Q027")) == places
 
 
 @pytest.mark.parametrize(("opset", "places"), [(11, 2), (13, 0)])
 def test_q027_an_axis_before_13(opset: int, places: int) -> None:
-    model: onnx.ModelProto = classifier(QUANTISED, opset=17)
+    model: onnx.ModelProto = classifier(QUANTIZED, opset=17)
     model.opset_import[0].version = opset
     for node in model.graph.node[2:4]:
         node.attribute.append(onnx.helper.make_attribute("axis", 0))

@@ -11,7 +11,7 @@ import pytest
 from qdqtool.graph.edit import set_metadata
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_6, model_of
-from tests.linting.quantised import classifier, conv, findings_of, graph, pair, places_of
+from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 
 SOUND = classifier(f"{pair('x')} {conv('c', 'x_dq')} r = Relu(c) {pair('r')} {conv('d', 'r_dq', 'w2')} a = Relu(d)")
 NORM = "BatchNormalization({}, g, b, b, v)"

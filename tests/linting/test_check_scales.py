@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lint says of scales: values, axes, types, and those that should agree with their neighbours."""
+"""What lint says of scales: values, axes, types, and those that should agree with their neighbors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool import verbs
 from qdqtool.graph.edit import set_metadata
 from tests.graphs import V8_6
-from tests.linting.quantised import classifier, conv, findings_of, graph, pair, places_of
+from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 
 SOUND = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
 
@@ -115,7 +115,7 @@ def test_q012_a_deconvolution_is_a_warning() -> None:
 
 
 def joined(left: str, right: str, behind: str = "") -> onnx.ModelProto:
-    """Two convolutions of x whose outputs are quantised and concatenated, behind which a pair may stand."""
+    """Two convolutions of x whose outputs are quantized and concatenated, behind which a pair may stand."""
     body = f"{pair('x')} {conv('c', 'x_dq')} {conv('d', 'x_dq', 'w2')} {pair('c', left)} {pair('d', right)}"
     body += " k = Concat<axis=1>(c_dq, d_dq)"
     body += f" {pair('k', behind)} j = Conv(k_dq, wide)" if behind else " j = Conv(k, wide)"

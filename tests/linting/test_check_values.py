@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.graphs import model_of
-from tests.linting.quantised import classifier, conv, findings_of, graph, pair, places_of
+from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 
 SOUND = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
 

@@ -13,7 +13,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import set_metadata
 from qdqtool.verbs.lint import LintOptions, LintResult, lint
 from tests.graphs import V8_6
-from tests.linting.quantised import classifier, conv, graph, pair
+from tests.linting.quantized import classifier, conv, graph, pair
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 WIDE = "float[8,16,1,1] wide, float[8,8,1,1] one"

@@ -12,7 +12,7 @@ from qdqtool.graph.edit import set_metadata
 from qdqtool.linting.lint_context import LintContext, number_of
 from qdqtool.linting.op_sets import load_words
 from tests.graphs import V8_6
-from tests.linting.quantised import classifier, conv, graph, pair
+from tests.linting.quantized import classifier, conv, graph, pair
 
 
 def tensors_of(subject: LintContext, name: str) -> set[str] | None:
@@ -36,7 +36,7 @@ def test_reads_are_followed_to_what_computes() -> None:
     assert [use.node.key for use in subject.through(behind)] == ["m", "k"]
 
 
-def test_a_weight_behind_a_transpose_is_quantised() -> None:
+def test_a_weight_behind_a_transpose_is_quantized() -> None:
     turned = f"{pair('x')} {pair('w')} moved = Transpose<perm=[1,0,2,3]>(w_dq)"
     body = f"{turned} c = Conv<pads=[1,1,1,1]>(x_dq, moved) y = Relu(c)"
     subject = LintContext(graph(body))

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.full_scale_table import Complete, complete_scales
@@ -125,7 +125,7 @@ def test_groups_carry_a_scale_back_across_relu_alone() -> None:
     assert (origins(done)["n"], done.scales["n"].method, done.scales["n"].rule) == ("derived", "fused before r", "conv")
 
 
-def test_what_lies_before_a_normalisation_is_not_derived() -> None:
+def test_what_lies_before_a_normalization_is_not_derived() -> None:
     assert "c" in complete(GROUP, {"r": 0.2}, groups=True).left, "another range: BatchNormalization scales"
 
 
@@ -195,7 +195,7 @@ def test_the_empty_graph() -> None:
 def test_propagation_alone_reaches_what_was_measured_before(shared: Path, name: str, figure: int) -> None:
     """With a pair at each input of a convolution and no data: the figures of an earlier study, exact sources first."""
     model = onnx.load(shared / "corpus" / "models" / f"{name}.onnx")
-    view = GraphView(normalise(model, None).proto.graph)
+    view = GraphView(normalize(model, None).proto.graph)
     plan = make_plan(view, PlanOptions(float_heads="none"))
     points = {point.tensor: Scale.of(0.1, origin="qdq") for point in plan.activations}
     tensors = [name for name in float_tensors(model) if not view.is_constant(name)]

@@ -146,8 +146,8 @@ def test_fine_tuning_sees_what_the_dla_rounds() -> None:
     """The pairs stand inside the group: the Q/DQ model and the simulation differ by ties alone."""
     done = inserted(SILU, scales=ScaleTable({name: Scale.of(0.02) for name in "xcsz"}))
     assert isinstance(done.model, onnx.ModelProto)
-    quantised = [node.input[0] for node in done.model.graph.node if node.op_type == "QuantizeLinear"]
-    assert quantised == ["x", "w", "c", "s", "z"]
+    quantized = [node.input[0] for node in done.model.graph.node if node.op_type == "QuantizeLinear"]
+    assert quantized == ["x", "w", "c", "s", "z"]
     simulated = verbs.simulated_model(done.model, verbs.SimulateOptions("dla", trt_version=V8_6))
     assert set(simulated.tensors) == {"x", "c", "s", "z"} and simulated.weights == ("w",)
 

@@ -131,8 +131,8 @@ def lines(name: str, **options: object) -> str:
 
 
 def test_explain_a_point_a_reader_a_refusal_a_head_and_a_group() -> None:
-    assert "f: activation quantised by rule weighted" in lines("f")
-    assert "w2: weight quantised by rule conv-weight" in lines("boxes")
+    assert "f: activation quantized by rule weighted" in lines("f")
+    assert "w2: weight quantized by rule conv-weight" in lines("boxes")
     assert "loc_conv: left in float by rule float-head" in lines("loc_conv", float_heads="regression")
     assert "loc_conv: regression head: unbounded" in lines("loc_conv")
     assert "in the group of rule conv: stem > f" in lines("stem")
@@ -202,7 +202,7 @@ def test_a_chain_without_an_int8_kernel_stays_in_float(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [TrtVersion(8, 4, 3), TrtVersion(8, 5, 2), V8_6, None])
-def test_a_depthwise_convolution_with_silu_is_quantised(version: TrtVersion | None) -> None:
+def test_a_depthwise_convolution_with_silu_is_quantized(version: TrtVersion | None) -> None:
     """NVIDIA/TensorRT issue 3385: 8.5.2 fails where nothing reads the pair behind it, and insert makes no such pair."""
     decided = plan_of(DEPTHWISE, trt_version=version)
     assert decided.float_nodes == () and {"a", "s"} <= {point.tensor for point in decided.points}
@@ -221,5 +221,5 @@ def test_a_depthwise_convolution_with_silu_is_quantised(version: TrtVersion | No
     ],
     ids=["before", "after", "no SiLU", "an ordinary convolution"],
 )
-def test_other_chains_and_versions_are_quantised(text: str, version: TrtVersion, tmp_path: Path) -> None:
+def test_other_chains_and_versions_are_quantized(text: str, version: TrtVersion, tmp_path: Path) -> None:
     assert plan_of(text, trt_version=version, rules=own_rules(tmp_path)).float_nodes == ()

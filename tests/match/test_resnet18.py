@@ -49,7 +49,7 @@ def reader_name(view: GraphView, node: Node, index: int, memo: dict[str, str]) -
     return place_name(view, node.outputs[0], memo) + operand
 
 
-def quantised_reads(proto: onnx.ModelProto) -> set[tuple[str, str]]:
+def quantized_reads(proto: onnx.ModelProto) -> set[tuple[str, str]]:
     """(tensor, reader) of every read of an activation through a pair, pairs moved across what commutes."""
     view, memo = GraphView(proto.graph), {}
     found = set()
@@ -67,7 +67,7 @@ def quantised_reads(proto: onnx.ModelProto) -> set[tuple[str, str]]:
     return found
 
 
-def quantised_weights(proto: onnx.ModelProto) -> set[str]:
+def quantized_weights(proto: onnx.ModelProto) -> set[str]:
     view = GraphView(proto.graph)
     return {name for name in view.pairs if view.is_constant(name)}
 
@@ -87,10 +87,10 @@ def test_the_placement_is_that_of_the_engine_that_runs_all_in_int8(built: dict[s
     view = GraphView(plain.graph)
     plan = make_plan(view, PlanOptions())
     insert_pairs(view, plan, {point.tensor: Scale.of(0.02) for point in plan.activations})
-    ours, theirs = quantised_reads(plain), quantised_reads(reference)
+    ours, theirs = quantized_reads(plain), quantized_reads(reference)
     assert ours - theirs == set(), "pairs that NVIDIA's model has not"
     assert theirs - ours == set(), "pairs of NVIDIA's model that are missing"
-    assert quantised_weights(plain) == quantised_weights(reference)
+    assert quantized_weights(plain) == quantized_weights(reference)
     assert len(ours) > 25
 
 
@@ -101,4 +101,4 @@ def test_the_comparison_sees_one_pair_less(built: dict[str, onnx.ModelProto]) ->
     index = next(i for i, name in enumerate(add.inputs) if view.root(name) != name)
     less = onnx.ModelProto.FromString(reference.SerializeToString())
     less.graph.node[add.index].input[index] = view.root(add.inputs[index])
-    assert len(quantised_reads(reference) - quantised_reads(less)) == 1
+    assert len(quantized_reads(reference) - quantized_reads(less)) == 1

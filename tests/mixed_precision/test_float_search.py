@@ -10,23 +10,23 @@ from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision import float_search, policies, sensitivity_runner
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.policies import keep_most_harmful, keep_where_concentrated, keep_within_loss
-from qdqtool.mixed_precision.sensitivity_runner import Quantised, SensitivityRunner
-from tests.collapsing_nets import headed_net, quantised, residual_net
+from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner
+from tests.collapsing_nets import headed_net, quantized, residual_net
 from tests.graphs import model_of, shuffled
 
 
 @pytest.fixture(scope="module")
-def late() -> Quantised:
+def late() -> Quantized:
     """Only the last two of eight blocks have channels that lie far apart."""
-    return quantised(residual_net(8, 6))
+    return quantized(residual_net(8, 6))
 
 
 @pytest.fixture(scope="module")
-def heads() -> Quantised:
-    return quantised(headed_net(6))
+def heads() -> Quantized:
+    return quantized(headed_net(6))
 
 
-def test_no_operator_of_a_stage_helps_alone_but_the_stage_does(late: Quantised) -> None:
+def test_no_operator_of_a_stage_helps_alone_but_the_stage_does(late: Quantized) -> None:
     runner = SensitivityRunner(late)
     before = runner.base_loss()
     least = min(runner.loss({key}) or 0.0 for key in runner.operators)
@@ -43,7 +43,7 @@ def test_no_operator_of_a_stage_helps_alone_but_the_stage_does(late: Quantised) 
     assert step.reason.startswith("the last 2 of 9 residual blocks (from a8 on), all in float, take the loss at the ")
 
 
-def test_all_heads_together_take_what_none_takes_alone(heads: Quantised) -> None:
+def test_all_heads_together_take_what_none_takes_alone(heads: Quantized) -> None:
     found = keep_where_concentrated(heads)
     (step,) = found.steps
     assert step.label == "all 6 heads" and set(step.nodes) == {f"y{k}" for k in range(6)}
@@ -51,7 +51,7 @@ def test_all_heads_together_take_what_none_takes_alone(heads: Quantised) -> None
 
 
 def test_what_was_tried_and_what_was_not_is_told() -> None:
-    found = keep_where_concentrated(quantised(residual_net(4)))
+    found = keep_where_concentrated(quantized(residual_net(4)))
     assert found.steps == () and found.before == found.loss > LARGE_LOSS
     assert found.runs == 1 + 4 + found.groups  # of the eight on the list, four have few enough multiply-adds
     first, tried, left = found.told()
@@ -62,20 +62,20 @@ def test_what_was_tried_and_what_was_not_is_told() -> None:
     )
 
 
-def test_runs_are_bounded_and_nothing_depends_on_the_order_of_the_nodes(late: Quantised) -> None:
+def test_runs_are_bounded_and_nothing_depends_on_the_order_of_the_nodes(late: Quantized) -> None:
     one = keep_where_concentrated(late)
-    other = keep_where_concentrated(quantised(shuffled(residual_net(8, 6), 5)))
+    other = keep_where_concentrated(quantized(shuffled(residual_net(8, 6), 5)))
     assert (one.steps, one.runs, one.untried) == (other.steps, other.runs, other.untried)
     assert one.runs <= 1 + 8 + float_search._GROUPS
 
 
 def test_groups_are_left_alone_where_a_single_operator_helped() -> None:
-    found = keep_where_concentrated(quantised(headed_net(2)))
+    found = keep_where_concentrated(quantized(headed_net(2)))
     assert [step.label for step in found.steps] == [""] and found.groups == 0
     assert found.loss > LARGE_LOSS
 
 
-def test_a_goal_is_met_and_the_search_stops_there(late: Quantised) -> None:
+def test_a_goal_is_met_and_the_search_stops_there(late: Quantized) -> None:
     found = keep_within_loss(late, 0.1)
     assert found.loss <= 0.1 and found.reaching is None
     assert all(step.after > 0.1 for step in found.steps[:-1])
@@ -88,19 +88,19 @@ def no_singles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_singles")
-def test_a_group_must_fit_a_count(heads: Quantised) -> None:
+def test_a_group_must_fit_a_count(heads: Quantized) -> None:
     assert 0 < len(keep_most_harmful(heads, 5).reasons) <= 5
     assert set(keep_most_harmful(heads, 6).reasons) == {f"y{k}" for k in range(6)}
 
 
 @pytest.mark.usefixtures("no_singles")
-def test_where_no_single_one_is_left_a_goal_is_met_by_groups(late: Quantised) -> None:
+def test_where_no_single_one_is_left_a_goal_is_met_by_groups(late: Quantized) -> None:
     found = keep_within_loss(late, 0.1)
     assert found.loss <= 0.1 and found.steps and all(step.label for step in found.steps)
 
 
 @pytest.mark.usefixtures("no_singles")
-def test_a_goal_that_is_missed_tells_what_would_reach_it(late: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_goal_that_is_missed_tells_what_would_reach_it(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "ASKED_GROUP_MACS", 0.05)
     found = keep_within_loss(late, 0.1)
     assert found.steps == () and found.reaching is not None
@@ -117,7 +117,7 @@ def test_a_goal_that_is_missed_tells_what_would_reach_it(late: Quantised, monkey
 
 
 @pytest.mark.usefixtures("no_singles")
-def test_a_run_of_blocks_between_the_groups_is_found_and_kept(late: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_blocks_between_the_groups_is_found_and_kept(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups have 1, 2, 4, ... blocks; the shortest run that reaches the goal has three."""
     monkeypatch.setattr(float_search, "operator_groups", lambda *rest: [])
     found = keep_within_loss(late, 0.01)
@@ -136,7 +136,7 @@ POOLED = """g (float[N,8,12,12] x) => (float[N,8,6,6] y)
 
 def test_a_point_that_moves_borrows_the_scale_of_the_same_values() -> None:
     model = model_of(POOLED)
-    few, every = quantised(model, points_only=True), quantised(model)
+    few, every = quantized(model, points_only=True), quantized(model)
     assert "p" not in few.scales and "p" in every.scales
     plan = make_plan(GraphView(model.graph), few.options, floats={"b"})
     assert "p" in {point.tensor for point in plan.activations}
@@ -147,7 +147,7 @@ def test_a_point_that_moves_borrows_the_scale_of_the_same_values() -> None:
 
 def test_what_no_scale_reaches_is_not_tried_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity_runner, "borrowed_scales", lambda *rest: {})
-    few = quantised(model_of(POOLED), points_only=True)
+    few = quantized(model_of(POOLED), points_only=True)
     assert SensitivityRunner(few).loss({"b"}) is None
     found = keep_most_harmful(few, 1)
     assert "b" not in found.reasons and found.untried == ("1 that need a scale that was not calibrated",)

@@ -13,7 +13,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision import policies
 from qdqtool.mixed_precision.policies import (
     AUTO_FLOOR,
-    Quantised,
+    Quantized,
     keep_most_harmful,
     keep_where_concentrated,
     keep_within_loss,
@@ -42,25 +42,25 @@ def chain(factor: float = 3000.0) -> onnx.ModelProto:
     return model
 
 
-def quantised(model: onnx.ModelProto, heads: str = "none") -> Quantised:
+def quantized(model: onnx.ModelProto, heads: str = "none") -> Quantized:
     rng = np.random.default_rng(6)
     data: list[Batch] = [{"x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(3)]
     table = calibrate_scales(model, None, data, CalibrationOptions("max", progress=False))
     options = PlanOptions(float_heads=heads)  # type: ignore[arg-type]
-    return Quantised(ChoiceSource(model, None, data, {}), options, (), table.scales)
+    return Quantized(ChoiceSource(model, None, data, {}), options, (), table.scales)
 
 
 @pytest.fixture(scope="module")
-def sick() -> Quantised:
-    return quantised(chain())
+def sick() -> Quantized:
+    return quantized(chain())
 
 
 @pytest.fixture(scope="module")
-def sound() -> Quantised:
-    return quantised(chain(1.0))
+def sound() -> Quantized:
+    return quantized(chain(1.0))
 
 
-def test_the_survey_finds_the_operator_that_is_to_blame(sick: Quantised) -> None:
+def test_the_survey_finds_the_operator_that_is_to_blame(sick: Quantized) -> None:
     found = survey(sick)
     worst = found.findings[0]
     assert (worst.node, worst.op) == ("b0", "Conv") and worst.local > 0.1
@@ -69,7 +69,7 @@ def test_the_survey_finds_the_operator_that_is_to_blame(sick: Quantised) -> None
     assert [one.local for one in found.findings] == sorted((one.local for one in found.findings), reverse=True)
 
 
-def test_shares_are_of_all_operators_in_int8(sick: Quantised) -> None:
+def test_shares_are_of_all_operators_in_int8(sick: Quantized) -> None:
     found = survey(sick, ends=False)
     assert sum(one.share for one in found.findings) == pytest.approx(1.0)
     assert all(one.without is None and one.only is None for one in found.findings)
@@ -77,7 +77,7 @@ def test_shares_are_of_all_operators_in_int8(sick: Quantised) -> None:
     assert by_node["b0"] * 9 == by_node["c0"] == 8 * 8 * 9 * 144
 
 
-def test_the_most_harmful_is_kept_and_says_by_how_much(sick: Quantised) -> None:
+def test_the_most_harmful_is_kept_and_says_by_how_much(sick: Quantized) -> None:
     found = keep_most_harmful(sick, 1)
     (step,) = found.steps
     assert step.nodes == ("b0",) and step.after < step.before / 10
@@ -86,7 +86,7 @@ def test_the_most_harmful_is_kept_and_says_by_how_much(sick: Quantised) -> None:
     assert (found.before, found.loss) == (step.before, step.after)
 
 
-def test_each_next_one_is_measured_with_those_before_it(sick: Quantised) -> None:
+def test_each_next_one_is_measured_with_those_before_it(sick: Quantized) -> None:
     steps = keep_most_harmful(sick, 3).steps
     assert len(steps) == 3 and len({one.nodes for one in steps}) == 3
     assert all(one.after < one.before for one in steps)
@@ -95,20 +95,20 @@ def test_each_next_one_is_measured_with_those_before_it(sick: Quantised) -> None
 
 
 def test_auto_keeps_few_and_cheap_ones_where_the_loss_is_concentrated(
-    sick: Quantised, monkeypatch: pytest.MonkeyPatch
+    sick: Quantized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert keep_where_concentrated(sick).steps == ()  # b0 has 3.6 % of the multiply-adds, more than auto may keep
     monkeypatch.setattr(policies, "AUTO_MACS", 0.05)
     assert list(keep_where_concentrated(sick).reasons) == ["b0"]
 
 
-def test_auto_keeps_nothing_where_nothing_hurts(sound: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_keeps_nothing_where_nothing_hurts(sound: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "AUTO_MACS", 1.0)
     assert survey(sound, ends=False).loss < AUTO_FLOOR
     assert keep_where_concentrated(sound).steps == ()
 
 
-def test_auto_keeps_nothing_where_the_loss_is_spread(sound: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_keeps_nothing_where_the_loss_is_spread(sound: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "AUTO_MACS", 1.0)
     monkeypatch.setattr(policies, "AUTO_FLOOR", 0.0)
     monkeypatch.setattr(policies, "AUTO_GAIN", 0.9)
@@ -116,7 +116,7 @@ def test_auto_keeps_nothing_where_the_loss_is_spread(sound: Quantised, monkeypat
 
 
 @pytest.mark.slow
-def test_a_loss_that_was_asked_for_is_met_with_as_few_as_it_takes(sick: Quantised) -> None:
+def test_a_loss_that_was_asked_for_is_met_with_as_few_as_it_takes(sick: Quantized) -> None:
     loss = survey(sick, ends=False).loss
     assert keep_within_loss(sick, loss).steps == ()
     steps = keep_within_loss(sick, loss / 5).steps
@@ -125,17 +125,17 @@ def test_a_loss_that_was_asked_for_is_met_with_as_few_as_it_takes(sick: Quantise
 
 
 def test_float_heads_are_not_kept_again() -> None:
-    found = survey(quantised(chain(), "regression"), ends=False)
+    found = survey(quantized(chain(), "regression"), ends=False)
     assert {one.node for one in found.findings} == {"a0", "b0", "c0"}
 
 
-def test_the_model_is_not_changed(sick: Quantised) -> None:
+def test_the_model_is_not_changed(sick: Quantized) -> None:
     before = sick.source.proto.SerializeToString()
     keep_most_harmful(sick, 1)
     assert sick.source.proto.SerializeToString() == before
 
 
-def test_what_takes_nothing_away_is_not_kept(sick: Quantised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_nothing_away_is_not_kept(sick: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "qdqtool.mixed_precision.sensitivity_runner.SensitivityRunner.loss", lambda self, floats=(): 0.5
     )

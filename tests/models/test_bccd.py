@@ -69,8 +69,8 @@ def test_the_detector_keeps_its_batchnormalization_and_is_what_yolox_decoders_re
     onnx.checker.check_model(model, full_check=True)
     assert [(one.domain, one.version) for one in model.opset_import] == [("", 13)]
     bare = [node.output[0] for node in model.graph.node if node.op_type == "Conv" and len(node.input) == 2]
-    normalised = [node.input[0] for node in model.graph.node if node.op_type == "BatchNormalization"]
-    assert sorted(bare) == sorted(normalised)
+    normalized = [node.input[0] for node in model.graph.node if node.op_type == "BatchNormalization"]
+    assert sorted(bare) == sorted(normalized)
     assert len(bare) > 30
     shapes = [[d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.output]
     assert shapes == [["batch", CELLS, 8]]
@@ -93,9 +93,9 @@ def test_a_box_is_answered_for_by_the_stride_of_its_longer_side(cells: ModuleTyp
         assert (found.classes[mine] == (0, 1, 0)).all()
         assert (found.corners[mine] == row).all()
         assert not found.classes[~mine].any()
-        centre = ((grid[mine] + 0.5) * stride[mine] - (row[:2] + row[2:]) / 2) / wanted
-        assert np.abs(centre).max() < 1.5
-        assert found.quality[mine, 0] == pytest.approx(np.exp(-np.square(centre).sum(1) / 1.28))
+        center = ((grid[mine] + 0.5) * stride[mine] - (row[:2] + row[2:]) / 2) / wanted
+        assert np.abs(center).max() < 1.5
+        assert found.quality[mine, 0] == pytest.approx(np.exp(-np.square(center).sum(1) / 1.28))
 
 
 def test_a_box_smaller_than_a_cell_is_answered_for_by_the_nearest(cells: ModuleType) -> None:
@@ -215,8 +215,8 @@ def reference(output: np.ndarray, wanted: list[np.ndarray], grid: np.ndarray, st
         return np.asarray(-y * np.log(p) - (1 - y) * np.log(1 - p))
 
     score = np.square(quality - raw[..., 4:5]) * entropy(raw[..., 4:5], quality)
-    centre, half = (raw[..., :2] + grid) * stride, np.exp(raw[..., 2:4]) * stride / 2
-    a1, a2, b1, b2 = centre - half, centre + half, corners[..., :2], corners[..., 2:]
+    center, half = (raw[..., :2] + grid) * stride, np.exp(raw[..., 2:4]) * stride / 2
+    a1, a2, b1, b2 = center - half, center + half, corners[..., :2], corners[..., 2:]
     both = np.clip(np.minimum(a2, b2) - np.maximum(a1, b1), 0, None).prod(-1)
     union = (a2 - a1).prod(-1) + (b2 - b1).prod(-1) - both
     hull = (np.maximum(a2, b2) - np.minimum(a1, b1)).prod(-1)
@@ -225,7 +225,7 @@ def reference(output: np.ndarray, wanted: list[np.ndarray], grid: np.ndarray, st
     return [score.sum() / total, (entropy(raw[..., 5:], classes) * quality).sum() / total, box / total]
 
 
-def test_the_loss_script_computes_what_training_minimised(cells: ModuleType, models: Path) -> None:
+def test_the_loss_script_computes_what_training_minimized(cells: ModuleType, models: Path) -> None:
     from qdqtool.training.losses.labels import LabelInputs
     from qdqtool.training.losses.nodes import Nodes
     from qdqtool.training.losses.script import script_terms

@@ -105,9 +105,9 @@ def test_the_detector_keeps_a_batchnormalization_behind_every_convolution_withou
     graph = onnx.load(models / DETECTOR).graph
     made_by = producers(graph)
     without_bias = [node.output[0] for node in graph.node if node.op_type == "Conv" and len(node.input) == 2]
-    normalised = [node.input[0] for node in graph.node if node.op_type == "BatchNormalization"]
+    normalized = [node.input[0] for node in graph.node if node.op_type == "BatchNormalization"]
     assert len(without_bias) >= 10
-    assert sorted(normalised) == sorted(without_bias)
+    assert sorted(normalized) == sorted(without_bias)
     constants = {tensor.name for tensor in graph.initializer}
     batch_norms = [node for node in graph.node if node.op_type == "BatchNormalization"]
     assert all(name in constants and name not in made_by for node in batch_norms for name in node.input[1:])
@@ -180,7 +180,7 @@ def test_pixels_are_steps_of_one_255th(models: Path, data: str, key: str) -> Non
     assert len(np.unique(steps)) > 40
 
 
-def test_the_held_out_scenes_are_labelled_consistently(models: Path) -> None:
+def test_the_held_out_scenes_are_labeled_consistently(models: Path) -> None:
     data = arrays(models / "digits_test.npz")
     assert {name: (a.dtype.str, a.ndim) for name, a in data.items()} == {
         "images": ("|u1", 3),
@@ -207,11 +207,11 @@ def test_the_files_come_from_disjoint_digits(models: Path, scripts: dict[str, Mo
     seen = [{image.tobytes() for image in part.images} for part in digits.values()]
     assert sum(len(part.labels) for part in digits.values()) == 1797
     assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
-    test = scenes.labelled(scenes.compose_many(*scenes.TEST, digits["test"]))
+    test = scenes.labeled(scenes.compose_many(*scenes.TEST, digits["test"]))
     shipped = arrays(models / "digits_test.npz")
     assert all(np.array_equal(test[name], shipped[name]) for name in ("boxes", "labels", "scene"))
     assert (test["images"] != shipped["images"]).mean() < 1e-3
-    calib = scenes.as_input(scenes.labelled(scenes.compose_many(*scenes.CALIB, digits["calib"]))["images"])
+    calib = scenes.as_input(scenes.labeled(scenes.compose_many(*scenes.CALIB, digits["calib"]))["images"])
     assert (calib != arrays(models / "digits_calib.npz")["images"]).mean() < 1e-3
     small = arrays(models / "digits8_test.npz")
     assert np.array_equal(small["y"], digits["test"].labels)
@@ -266,7 +266,7 @@ def test_parting_keeps_every_image_once_and_each_class_in_its_share(scripts: dic
 def test_resize_keeps_a_ramp_a_ramp(scripts: dict[str, ModuleType]) -> None:
     ramp = np.tile(np.arange(8, dtype=np.float32), (8, 1))
     twice = scripts["digits"].resize(ramp, 8, 16)
-    # centres of the 16 pixels lie at (k + 0.5) / 2 - 0.5 of the source, clipped to its outer centres
+    # centers of the 16 pixels lie at (k + 0.5) / 2 - 0.5 of the source, clipped to its outer centers
     np.testing.assert_allclose(twice[0], np.clip((np.arange(16) + 0.5) / 2 - 0.5, 0, 7), atol=1e-6)
     assert np.array_equal(scripts["digits"].resize(ramp, 8, 8), ramp)
 

@@ -18,7 +18,7 @@ DETECTOR, CLASSIFIER = "digits_detector.onnx", "tiny_classifier.onnx"
 
 @pytest.fixture(scope="module")
 def scoring(models: Path) -> Iterator[ModuleType]:
-    """models/detection_map.py, imported as a script's neighbours import it."""
+    """models/detection_map.py, imported as a script's neighbors import it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(models))
         yield importlib.import_module("detection_map")
@@ -53,7 +53,7 @@ def test_iou_of_boxes_drawn_on_paper(scoring: ModuleType) -> None:
 def test_decode_of_one_cell(scoring: ModuleType) -> None:
     raw = np.zeros((1, 4, 12, 12), np.float32)
     raw[0, :, 2, 5] = [0.25, -0.5, np.log(2), np.log(3)]
-    # centre x = (5 + 0.5 + 0.25) * 8 = 46, y = (2 + 0.5 - 0.5) * 8 = 16; width 16, height 24
+    # center x = (5 + 0.5 + 0.25) * 8 = 46, y = (2 + 0.5 - 0.5) * 8 = 16; width 16, height 24
     np.testing.assert_allclose(scoring.decode(raw)[0, 2, 5], [38, 4, 54, 28], rtol=1e-6)
     np.testing.assert_allclose(scoring.decode(raw)[0, 0, 11], [88, 0, 96, 8], rtol=1e-6)
 
@@ -105,7 +105,7 @@ def test_nothing_found_scores_nothing(scoring: ModuleType) -> None:
 def test_nms_drops_the_weaker_of_two_covering_boxes_of_one_class_and_scene(scoring: ModuleType) -> None:
     scores = np.zeros((2, 10, 12, 12), np.float32)
     raw = np.zeros((2, 4, 12, 12), np.float32)
-    raw[:, 2:] = np.log(3)  # 24x24 boxes: neighbours, 8 pixels apart, overlap by 16 * 24 / (32 * 24) = 0.5
+    raw[:, 2:] = np.log(3)  # 24x24 boxes: neighbors, 8 pixels apart, overlap by 16 * 24 / (32 * 24) = 0.5
     raw[:, 0, 5, 6] = -0.25  # 6 pixels apart: IoU 18 / 30
     scores[0, 1, 5, [5, 6]] = 0.9, 0.8
     scores[0, 2, 5, 6] = 0.7

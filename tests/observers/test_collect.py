@@ -281,7 +281,7 @@ def test_only_the_same_calibration_is_resumed(tmp_path: Path, change: dict[str, 
 # Signals.
 
 
-def signalled(at: int, number: int) -> Iterator[Batch]:
+def signaled(at: int, number: int) -> Iterator[Batch]:
     for place, batch in enumerate(batches()):
         if place == at:
             os.kill(os.getpid(), number)
@@ -293,7 +293,7 @@ def signalled(at: int, number: int) -> Iterator[Batch]:
 def test_a_signal_leaves_a_checkpoint(tmp_path: Path, number: int, workers: int) -> None:
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(KeyboardInterrupt, match="--resume"):
-        counted(signalled(4, number), checkpoint=tmp_path / "c", workers=workers)
+        counted(signaled(4, number), checkpoint=tmp_path / "c", workers=workers)
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
     assert len(read_state(tmp_path / "c").observation.done) >= 4
     resumed = counted(checkpoint=tmp_path / "c", resume=True)
@@ -303,7 +303,7 @@ def test_a_signal_leaves_a_checkpoint(tmp_path: Path, number: int, workers: int)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_without_a_checkpoint_a_signal_interrupts_at_once(workers: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        counted(signalled(4, signal.SIGINT), workers=workers)
+        counted(signaled(4, signal.SIGINT), workers=workers)
     assert threading.active_count() < 10
 
 

@@ -152,7 +152,7 @@ def test_concat_with_a_constant_is_observed(constant: str) -> None:
     assert recipes_of(text, "x a y z") == {"z": merged("a", "x")}
 
 
-def test_initialiser_listed_as_an_input_is_no_source() -> None:
+def test_initializer_listed_as_an_input_is_no_source() -> None:
     text = "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Concat<axis = 0>(x, c) r = Relu(c) }"
     assert recipes_of(text, "x y r") == {}
 

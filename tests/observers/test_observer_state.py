@@ -17,7 +17,7 @@ from qdqtool.data.loader import Task
 from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
 from qdqtool.observers.observation_plan import ObservationPlan
-from qdqtool.observers.observe import _Supply, _OrderedGate
+from qdqtool.observers.observe import _OrderedGate, _Supply
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.pre_batchnorm_range import Affine
 from tests.graphs import view_of
@@ -109,7 +109,9 @@ def test_ranges_are_counted_with_their_source() -> None:
 
 def test_nan_in_the_source_of_a_range_stops() -> None:
     plain = ObservationPlan.of(view_of(NORMED), ("y",), ("mergeable",), {}, derive=False)
-    one = ObserverState(ObservationPlan(("c", "y"), plain.derivations, {"c": Affine("y", (2.0, -1.0), (0.0, 1.0))}, {}, {}))
+    one = ObserverState(
+        ObservationPlan(("c", "y"), plain.derivations, {"c": Affine("y", (2.0, -1.0), (0.0, 1.0))}, {}, {})
+    )
     with pytest.raises(QdqError, match="y: holds NaN"):
         one.counter(("y",)).add(task(0), [np.full((1, 2, 2), np.nan, np.float32)])
 

@@ -106,7 +106,7 @@ def test_both_must_be_wanted(missing: str) -> None:
     assert found_in(proto_of(PLAIN), names=names) == {}
 
 
-def test_a_quantised_tensor_keeps_its_histogram() -> None:
+def test_a_quantized_tensor_keeps_its_histogram() -> None:
     assert found_in(proto_of(PLAIN), kept=("c",)) == {}
     assert list(found_in(proto_of(PLAIN), kept=("x", "y", "z"))) == ["c"]
 

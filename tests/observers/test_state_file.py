@@ -16,7 +16,7 @@ from qdqtool.errors import QdqError
 from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.observer_state import ObserverState
 from qdqtool.observers.pre_batchnorm_range import Affine
-from qdqtool.observers.state_file import StateIdentity, State, read_state, state_from_bytes, state_to_bytes, write_state
+from qdqtool.observers.state_file import State, StateIdentity, read_state, state_from_bytes, state_to_bytes, write_state
 from tests.graphs import view_of
 
 NET = "net (float[N,2,4] a, float[N,3,4] b) => (float[N,2,4] y) { y = Neg(a)  z = Neg(b) }"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Weights as TensorRT quantises them: told where other integers come out, written so that the same do."""
+"""Weights as TensorRT quantizes them: told where other integers come out, written so that the same do."""
 
 from __future__ import annotations
 

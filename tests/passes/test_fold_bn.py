@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.graph.io import open_model
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.fold_bn import fold_batch_norms, unfolded_batch_norms
 
@@ -239,7 +239,7 @@ def test_output_of_the_graph_stays() -> None:
     )
 
 
-def test_quantised_tensor_between_stays() -> None:
+def test_quantized_tensor_between_stays() -> None:
     body = f"""Y = Conv(X, W) Q = QuantizeLinear(Y, s, z) D = DequantizeLinear(Q, s, z) OUT = {NORM.format("D")}"""
     proto = model(body, W=(4, 4, 1, 1), s=())
     proto.graph.initializer.append(numpy_helper.from_array(np.int8(0), "z"))
@@ -282,7 +282,7 @@ def test_gemm_that_ignores_its_bias_stays() -> None:
 def test_trained_models_compute_the_same(shared: Path, name: str, count: int) -> None:
     pytest.importorskip("onnxruntime")
     opened = open_model(shared / "corpus" / "models" / f"{name}.onnx")
-    normalise(opened.proto, opened.folder)
+    normalize(opened.proto, opened.folder)
     before = onnx.ModelProto()
     before.CopyFrom(opened.proto)
     after, names = fold(before)

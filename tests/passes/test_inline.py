@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.inline import inline_quantised
+from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import peel_pairs
 
 TEXT = """
@@ -25,7 +25,7 @@ plain (t) => (r) { r = Sigmoid(t) }
 
 def test_functions_with_pairs_are_put_in_place_also_through_their_callers() -> None:
     model = onnx.parser.parse_model(TEXT)
-    assert inline_quantised(model) == ("outer", "fake")
+    assert inline_quantized(model) == ("outer", "fake")
     assert [function.name for function in model.functions] == ["plain"]
     onnx.checker.check_model(model)
     peeled = peel_pairs(GraphView(model.graph))
@@ -40,4 +40,4 @@ def test_functions_without_pairs_leave_the_model_alone() -> None:
         del function.node[:]
         function.node.append(onnx.helper.make_node("Identity", [function.input[0]], [function.output[0]]))
     before = model.SerializeToString(deterministic=True)
-    assert inline_quantised(model) == () and model.SerializeToString(deterministic=True) == before
+    assert inline_quantized(model) == () and model.SerializeToString(deterministic=True) == before

@@ -116,8 +116,8 @@ def test_the_scale_has_the_same_bits_and_the_zero_point_is_int8_zero() -> None:
     inserted(model, scales={**table_of(plan), "r": Scale.of(bits)})
     stored = {t.name: t for t in model.graph.initializer}
     assert stored["r_scale"].raw_data == bits.tobytes() and list(stored["r_scale"].dims) == []
-    quantise = next(node for node in model.graph.node if node.output[0] == "r_Q")
-    assert list(quantise.input) == ["r", "r_scale", "qdqtool_zero_point"] and not quantise.attribute
+    quantize = next(node for node in model.graph.node if node.output[0] == "r_Q")
+    assert list(quantize.input) == ["r", "r_scale", "qdqtool_zero_point"] and not quantize.attribute
     zero = stored["qdqtool_zero_point"]
     assert (zero.data_type, zero.raw_data, list(zero.dims)) == (onnx.TensorProto.INT8, b"\0", [])
 

@@ -235,9 +235,9 @@ def test_two_scales_on_one_tensor_are_refused_or_the_larger_is_taken() -> None:
 
 
 REFUSED = {
-    "asymmetric": (f"{pair('x', zero='three')} z = Relu(xd)", "int8 three = {3}", "^x: quantised to int8 with zero point 3"),
-    "unsigned": (f"{pair('x', zero='u')} z = Relu(xd)", "uint8 u = {0}", "^x: quantised to uint8 with zero point 0"),
-    "no zero point, which means unsigned": ("q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) z = Relu(d)", "", "^x: quantised to uint8 with zero point 0, since its Q names none"),
+    "asymmetric": (f"{pair('x', zero='three')} z = Relu(xd)", "int8 three = {3}", "^x: quantized to int8 with zero point 3"),
+    "unsigned": (f"{pair('x', zero='u')} z = Relu(xd)", "uint8 u = {0}", "^x: quantized to uint8 with zero point 0"),
+    "no zero point, which means unsigned": ("q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) z = Relu(d)", "", "^x: quantized to uint8 with zero point 0, since its Q names none"),
     "unsigned in the DQ": ("q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, three) z = Relu(d)", "int8 three = {3}", "^x: its Q and its DQ have different zero points"),
     "Q without DQ": ("q = QuantizeLinear(x, s, o) z = Cast<to=1>(q)", "", "^x: QuantizeLinear q has no DQ next to it"),
     "DQ without Q": ("i = Cast<to=3>(x) d = DequantizeLinear(i, s, o) z = Relu(d)", "", "^i: DequantizeLinear d has no Q next to it"),
@@ -245,7 +245,7 @@ REFUSED = {
     "per channel on an activation": ("q = QuantizeLinear<axis=1>(x, v, o4) d = DequantizeLinear<axis=1>(q, v, o4) z = Relu(d)", "float[4] v = {1,2,3,4}, int8[4] o4 = {0,0,0,0}", "^x: one scale per channel on an activation"),
     "another scale in the DQ": ("q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s2, o) z = Relu(d)", "", "^x: its Q has the scale 3e800000, its DQ 3f000000"),
     "scale of zero": (f"{pair('x', 'n')} z = Relu(xd)", "float n = {0}", "^x: the scale of its Q/DQ: .*not a finite positive"),
-    "uint8 weight": ("wd = DequantizeLinear(w, s, u) z = Conv(x, wd)", "uint8[1,4,1,1] w = {1,2,3,4}, uint8 u = {0}", "^wd: quantised to uint8 with zero point 0"),
+    "uint8 weight": ("wd = DequantizeLinear(w, s, u) z = Conv(x, wd)", "uint8[1,4,1,1] w = {1,2,3,4}, uint8 u = {0}", "^wd: quantized to uint8 with zero point 0"),
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_symmetric_integers_keep_their_scale(zero: str) -> None:
     ],
 )
 def test_other_zero_points_are_refused_or_widened(zero: str, steps: int) -> None:
-    with pytest.raises(QdqError, match=r"^x: quantised to .*int8 with zero point.*--on-asymmetric widen.*--force-ptq"):
+    with pytest.raises(QdqError, match=r"^x: quantized to .*int8 with zero point.*--on-asymmetric widen.*--force-ptq"):
         coded(zero)
     view, coding = seen(zero)
     wide = scale_of(view, view.pairs["x"][0], coding, "widen")
@@ -86,7 +86,7 @@ def test_scales_in_half_precision_are_read_exactly() -> None:
     [
         (onnx.TensorProto.FLOAT8E4M3FN, r"float8_e4m3fn.*FP8 needs TensorRT 9\.1"),
         (onnx.TensorProto.INT4, "int4.*TensorRT 10 or later"),
-        (onnx.TensorProto.INT16, "int16.*quantise it to symmetric int8"),
+        (onnx.TensorProto.INT16, "int16.*quantize it to symmetric int8"),
     ],
 )
 def test_other_widths_are_refused(kind: int, message: str) -> None:
@@ -96,7 +96,7 @@ def test_other_widths_are_refused(kind: int, message: str) -> None:
     )
     model.graph.initializer.append(onnx.helper.make_tensor("o", kind, [], [0]))
     view = GraphView(model.graph)
-    with pytest.raises(QdqError, match=f"^x: quantised to {message}"):
+    with pytest.raises(QdqError, match=f"^x: quantized to {message}"):
         coding_of(view, view.pairs["x"][0])
 
 

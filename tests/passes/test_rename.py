@@ -155,7 +155,7 @@ def test_the_name_of_a_renamed_tensor_is_free() -> None:
     assert [list(node.output) for node in model.graph.node] == [["y"], ["z"]]
 
 
-def test_quantisation_annotations() -> None:
+def test_quantization_annotations() -> None:
     model = model_of(CHAIN)
     note = model.graph.quantization_annotation.add(tensor_name="c")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="c:scale")
@@ -166,7 +166,7 @@ def test_quantisation_annotations() -> None:
     assert (note.tensor_name, entries) == ("n", [("SCALE_TENSOR", "n_scale"), ("c", "zero")])
 
 
-def test_sparse_initialisers() -> None:
+def test_sparse_initializers() -> None:
     model = model_of("g (float[1,4] x) => (float[1,4] z) <float[4,4] w> { z = MatMul(x, w) }")
     del model.graph.initializer[:]
     values = helper.make_tensor("w", TensorProto.FLOAT, [1], [2.0])

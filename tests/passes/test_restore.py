@@ -66,7 +66,7 @@ def test_a_difference_in_the_sign_of_zero_or_in_nan_bits_is_one_or_none_by_bits(
     assert restore_source(source, None, with_weight("b", np.array([-0.0, np.nan], np.float32)), None) == ["b"]
 
 
-def test_initialisers_that_only_one_has_stay() -> None:
+def test_initializers_that_only_one_has_stay() -> None:
     source, peeled = model_of(TEXT), model_of(TEXT)
     del source.graph.initializer[1]
     peeled.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1, np.float32), "new"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that quantise without Q/DQ are refused by name, others are not."""
+"""Operators that quantize without Q/DQ are refused by name, others are not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def view_with(domain: str, op: str) -> GraphView:
         ("trt", "TRT_INT4DequantizeLinear", "INT4.*TensorRT 10 "),
     ],
 )
-def test_what_quantises_otherwise_is_refused(domain: str, op: str, message: str) -> None:
+def test_what_quantizes_otherwise_is_refused(domain: str, op: str, message: str) -> None:
     with pytest.raises(QdqError, match=f"^y: .*{message}") as caught:
         refuse_outsiders(view_with(domain, op))
     assert caught.value.todo

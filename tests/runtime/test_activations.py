@@ -21,7 +21,7 @@ from qdqtool.graph.io import open_model
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
-from qdqtool.runtime.installed import _sole_flavour, one_line
+from qdqtool.runtime.installed import _sole_flavor, one_line
 
 HEAD = '<ir_version: {ir}, opset_import: ["" : 13, "my" : 1]>\n'
 
@@ -90,7 +90,7 @@ def test_wanted_only() -> None:
 
 
 @pytest.mark.parametrize("ir", [3, 8])
-def test_initialisers_listed_as_inputs_need_no_data(ir: int) -> None:
+def test_initializers_listed_as_inputs_need_no_data(ir: int) -> None:
     proto = chain(ir)
     for tensor in proto.graph.initializer:
         proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
@@ -127,7 +127,7 @@ def test_names_of_nodes_may_repeat() -> None:
     assert len(observed(proto, batch())) == 5
 
 
-def test_quantised_models_are_computed_as_written() -> None:
+def test_quantized_models_are_computed_as_written() -> None:
     """Q/DQ in float: a bias and an activation between grid points keep their values."""
     proto = model("""g (float[1, 4] x) => (float[1, 4] y) <float s = {0.5}, int8 z = {0}> {
         q = QuantizeLinear(x, s, z)
@@ -174,7 +174,7 @@ def test_external_weights_from_any_working_folder(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in tmp_path.rglob("*")) == before  # nothing written
 
 
-def test_weights_are_not_serialised(tmp_path: Path) -> None:
+def test_weights_are_not_serialized(tmp_path: Path) -> None:
     opened = open_model(external(tmp_path))
     model_bytes, lent = ObservableModel(opened.proto, opened.folder)._skeleton
     assert list(lent) == ["big"]
@@ -287,14 +287,14 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
         OrtActivations(chain(), None)
 
 
-def test_two_flavours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_flavors(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name in ("onnxruntime", "onnxruntime-gpu"):
             return "1.0"
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    _sole_flavour.cache_clear()
+    _sole_flavor.cache_clear()
     with pytest.raises(MissingPackageError, match="onnxruntime and onnxruntime-gpu are installed over one another"):
         OrtActivations(chain(), None)
 

@@ -94,7 +94,7 @@ def test_a_large_weight_that_only_a_body_reads(text_model: Any) -> None:
     assert np.allclose(Executor(model).run({"x": x, "c": np.array(True)})["y"], x @ w, atol=1e-5)
 
 
-def test_initialisers_listed_as_inputs_keep_their_value_and_may_be_in_the_feed(text_model: Any) -> None:
+def test_initializers_listed_as_inputs_keep_their_value_and_may_be_in_the_feed(text_model: Any) -> None:
     model = text_model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }")
     model.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [2]))
     ones = np.ones(2, np.float32)

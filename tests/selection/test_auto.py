@@ -59,7 +59,7 @@ def test_points_say_what_proposed_them_and_others_have_mse(table: ScaleTable) ->
     methods = {name: table[name].method for name in table}
     assert table.facts["method"] == "auto" and table.facts["shadow_samples"] == SHADOW_SAMPLES
     assert methods["images"].startswith("auto:") and "auto:mse" in methods.values()
-    assert "mse" in methods.values()  # what nothing quantised reads
+    assert "mse" in methods.values()  # what nothing quantized reads
     assert all(scale.samples == 18 for scale in table.scales.values())
     assert {scale.origin for scale in table.scales.values() if scale.method.startswith("auto:")} == {"ptq"}
 

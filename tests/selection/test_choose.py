@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.runtime.activations import OrtActivations
-from qdqtool.selection.choose import CUT_GAIN, ScaleChoice, ChoiceSource, _PointClasses, choose
+from qdqtool.selection.choose import CUT_GAIN, ChoiceSource, ScaleChoice, _PointClasses, choose
 from qdqtool.selection.shadow import LayerError
 from tests.graphs import model_of
 
@@ -162,7 +162,11 @@ def test_a_float_head_that_reads_int8_is_heard_too() -> None:
 def test_an_operator_whose_sums_overflow_is_not_asked() -> None:
     ones = np.ones(2)
     assert LayerError(ones, ones, 2.0).heard and not LayerError(ones, ones, 0.0).heard
-    for felt in (LayerError(ones * np.inf, ones, 2.0), LayerError(ones, ones, float("inf")), LayerError(ones, ones * np.nan, 1.0)):
+    for felt in (
+        LayerError(ones * np.inf, ones, 2.0),
+        LayerError(ones, ones, float("inf")),
+        LayerError(ones, ones * np.nan, 1.0),
+    ):
         assert not felt.heard
     huge = [np.full((1, 4, 8, 8), 3e38) * np.sign(value) for value in wide(2)]
     with np.errstate(all="ignore"):

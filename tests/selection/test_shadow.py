@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
-from qdqtool.selection.shadow import LayerError, Trial, fake_quantised, shadow_pass
+from qdqtool.selection.shadow import LayerError, Trial, fake_quantized, shadow_pass
 from tests.graphs import model_of
 
 CONV = """g (float[N,4,6,6] x) => (float[N,5,4,4] y) <float[5,4,3,3] w, float[5] b> { y = Conv(x, w, b) }"""
@@ -30,7 +30,7 @@ def run(model: onnx.ModelProto, feed: Batch) -> np.ndarray:
     return np.asarray(session.run(None, feed)[0], np.float64)
 
 
-def quantised(x: np.ndarray, scale: np.float32) -> np.ndarray:
+def quantized(x: np.ndarray, scale: np.float32) -> np.ndarray:
     return (np.clip(np.rint(x / scale), -128, 127) * scale).astype(np.float32)
 
 
@@ -40,11 +40,11 @@ def by_hand(model: onnx.ModelProto, data: list[Batch], axis: int | None, channel
     int8 = onnx.ModelProto()
     int8.CopyFrom(model)
     other = next(tensor for tensor in int8.graph.initializer if tensor.name == "w")
-    other.CopyFrom(onnx.numpy_helper.from_array(fake_quantised(onnx.numpy_helper.to_array(weight), axis), "w"))
+    other.CopyFrom(onnx.numpy_helper.from_array(fake_quantized(onnx.numpy_helper.to_array(weight), axis), "w"))
     plain = np.concatenate([np.moveaxis(run(model, one), channel, 0).reshape(5, -1) for one in data], axis=1)
     error, shift = [], []
     for scale in SCALES:
-        tried = [run(int8, {"x": quantised(one["x"], scale)}) for one in data]
+        tried = [run(int8, {"x": quantized(one["x"], scale)}) for one in data]
         gap = np.concatenate([np.moveaxis(one, channel, 0).reshape(5, -1) for one in tried], axis=1) - plain
         error.append((gap**2).sum())
         shift.append((gap.mean(axis=1) ** 2).sum() * gap.shape[1])
@@ -157,10 +157,10 @@ def test_weights_outside_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
     assert (shadow_pass(light, tmp_path, data, [Trial("y", SCALES, 0)])["y"].error == want.error).all()
 
 
-def test_fake_quantised_rounds_to_127_levels_per_channel_and_keeps_zero_channels() -> None:
+def test_fake_quantized_rounds_to_127_levels_per_channel_and_keeps_zero_channels() -> None:
     weight = np.array([[1.0, -0.5, 0.004], [0.0, 0.0, 0.0], [100.0, 1.0, 0.3]], np.float32)
-    got = fake_quantised(weight, 0)
+    got = fake_quantized(weight, 0)
     assert got[0, 0] == 1.0 and (got[1] == 0).all() and got[2, 0] == 100.0
     assert got[2, 2] == 0.0 and got[0, 2] == pytest.approx(0.00787, abs=1e-4)
-    assert fake_quantised(weight, None)[0, 0] == pytest.approx(100 / 127)
-    assert (fake_quantised(np.zeros((2, 2), np.float32), 0) == 0).all()
+    assert fake_quantized(weight, None)[0, 0] == pytest.approx(100 / 127)
+    assert (fake_quantized(np.zeros((2, 2), np.float32), 0) == 0).all()

@@ -61,7 +61,11 @@ def test_pairs_and_bodies_are_seen_through() -> None:
 
 
 def test_where_it_is_born_comes_before_where_it_arrives() -> None:
-    sites = [ErrorSite("a", "Conv", ("x",), "t"), ErrorSite("b", "Conv", ("t",), "u"), ErrorSite("c", "Conv", ("u",), "y")]
+    sites = [
+        ErrorSite("a", "Conv", ("x",), "t"),
+        ErrorSite("b", "Conv", ("t",), "u"),
+        ErrorSite("c", "Conv", ("u",), "y"),
+    ]
     measures = {name: noisy(name, noise) for name, noise in {"t": 0.001, "u": 0.1, "y": 0.11}.items()}
     got = rank(sites, measures, {"t": noisy("t", 0.05)})
     assert [culprit.site.operator for culprit in got] == ["b", "a", "c"]

@@ -21,7 +21,7 @@ WAYS: tuple[Rounding, ...] = ("even", "up", "away")
 
 
 def halves() -> Float32:
-    """-140.5 to 140.5 in steps of a half, and their float32 neighbours."""
+    """-140.5 to 140.5 in steps of a half, and their float32 neighbors."""
     middle = np.arange(-281, 282, dtype=np.float32) / np.float32(2)
     inf = np.float32(np.inf)
     tiny = np.array([np.finfo(np.float32).tiny, 1e-45, 0.0, -0.0], np.float32)

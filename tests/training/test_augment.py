@@ -44,20 +44,20 @@ def test_a_crop_is_a_part_at_full_size() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_colours_stay_pixels(seed: int) -> None:
-    found = changed("colour", seed=seed)
+def test_colors_stay_pixels(seed: int) -> None:
+    found = changed("color", seed=seed)
     assert found.dtype == F
     assert not np.array_equal(found, PIXELS)
     assert 0 <= found.min() <= found.max() <= 255
 
 
-def test_colours_are_changed_before_normalisation() -> None:
+def test_colors_are_changed_before_normalization() -> None:
     """The same draw on pixels and on what was made of them gives the same picture."""
     spec = Preprocess(layout="nchw", scale=1 / 255, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     mean, std = (np.array(v, F).reshape(1, 3, 1, 1) for v in (spec.mean, spec.std))
-    normalised = (PIXELS * F(spec.scale) - mean) / std
-    wanted = (changed("colour") * F(spec.scale) - mean) / std
-    assert np.allclose(changed("colour", normalised, spec=spec), wanted, atol=1e-4)
+    normalized = (PIXELS * F(spec.scale) - mean) / std
+    wanted = (changed("color") * F(spec.scale) - mean) / std
+    assert np.allclose(changed("color", normalized, spec=spec), wanted, atol=1e-4)
 
 
 def test_channels_last_and_the_sample_given_stays() -> None:
@@ -71,7 +71,7 @@ def test_channels_last_and_the_sample_given_stays() -> None:
 
 def test_images_of_one_sample_are_drawn_for_one_by_one() -> None:
     both = np.concatenate([PIXELS, PIXELS])
-    found = changed("colour", both)
+    found = changed("color", both)
     assert not np.array_equal(found[0], found[1])
 
 
@@ -100,7 +100,7 @@ def arrays(*shape: int | None) -> DataLoader:
 def test_arrays_that_are_pictures_are_changed_unless_told_otherwise(shape: tuple[int | None, ...], last: bool) -> None:
     found = open_augment(None, arrays(*shape))
     assert found is not None
-    assert (found.steps, found.channels_last, found.spec) == (("flip", "crop", "colour"), last, None)
+    assert (found.steps, found.channels_last, found.spec) == (("flip", "crop", "color"), last, None)
     assert open_augment((), arrays(*shape)) is None
 
 
@@ -109,15 +109,15 @@ def test_other_arrays_stay(shape: tuple[int | None, ...]) -> None:
     assert open_augment(None, arrays(*shape)) is None
 
 
-def test_colours_of_arrays_stay_within_their_own_range() -> None:
-    normalised = (PIXELS - 127) / 128
-    found = ImageAugment("x", ("colour",))({"x": normalised}, np.random.default_rng(0))["x"]
-    assert normalised.min() - 1e-6 <= found.min() <= found.max() <= normalised.max() + 1e-6
-    assert np.abs(found - normalised).mean() > 0.01
+def test_colors_of_arrays_stay_within_their_own_range() -> None:
+    normalized = (PIXELS - 127) / 128
+    found = ImageAugment("x", ("color",))({"x": normalized}, np.random.default_rng(0))["x"]
+    assert normalized.min() - 1e-6 <= found.min() <= found.max() <= normalized.max() + 1e-6
+    assert np.abs(found - normalized).mean() > 0.01
 
 
 def test_a_step_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QdqError, match=r"--augment: 'rotate' is not one; choose some of flip,crop,colour"):
+    with pytest.raises(QdqError, match=r"--augment: 'rotate' is not one; choose some of flip,crop,color"):
         open_augment(["rotate"], images(tmp_path))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""BatchNormalization as an affine map has onnxruntime's own bits, and its scale and bias stay initialisers."""
+"""BatchNormalization as an affine map has onnxruntime's own bits, and its scale and bias stay initializers."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_rounding_that_tips_is_no_other_forward() -> None:
     proto.graph.initializer.append(numpy_helper.from_array(noise, "noise"))
     for seed in (6, 17, 22):  # where a flip is seen at the output
         feed = {"x": np.random.default_rng(seed).standard_normal((8, 4)).astype(np.float32)}
-        theirs, ours = (Executor(one).run(feed)["y"] for one in (form.quantised, proto))
+        theirs, ours = (Executor(one).run(feed)["y"] for one in (form.quantized, proto))
         assert np.abs(ours - theirs).max() > 1e-3 * np.abs(theirs).max()
         assert 0 < check_same_forward(replace(form, proto=proto), feed) < 2e-5
 

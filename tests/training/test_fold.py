@@ -97,7 +97,7 @@ def test_what_cannot_be_folded_stays_and_is_told(op: str, more: str, reason: str
 def test_a_form_of_the_folded_model() -> None:
     model = net("<axis=0>", "ws, wz")
     form = make_form(model, bn="fold")
-    assert form.weights == ("w", "b") and "BatchNormalization" not in ops_of(form.quantised)
+    assert form.weights == ("w", "b") and "BatchNormalization" not in ops_of(form.quantized)
     assert form.notes[0].startswith("1 BatchNormalizations folded")
     assert "BatchNormalization" in ops_of(model)
     plain = make_form(model)

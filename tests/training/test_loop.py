@@ -18,7 +18,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.training.averages import MovingMaxima
 from qdqtool.training.loop import Loop, Progress
-from qdqtool.training.optimisers import AdamW, Sgd
+from qdqtool.training.optimizers import AdamW, Sgd
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.schedules import Schedule
 from qdqtool.training.task import Computed, LoopOptions, TrainingProblem, Values
@@ -122,7 +122,7 @@ def test_every_step_is_told() -> None:
 
 def test_gradients_of_several_batches_are_averaged() -> None:
     student = Parabola()
-    whole = replace(subject_of(student), optimiser=Sgd(3, 0.0))
+    whole = replace(subject_of(student), optimizer=Sgd(3, 0.0))
     Loop(whole, replace(OPTIONS, steps=1, accumulate=4, schedule=CONSTANT, clip=0.0), Heard()).run()
     assert student.fed == [0, 1, 2, 3]
     noise = np.mean([0.1 * np.sin(np.arange(3) + k) for k in range(4)], 0)
@@ -130,7 +130,7 @@ def test_gradients_of_several_batches_are_averaged() -> None:
 
 
 def test_a_gradient_is_clipped() -> None:
-    subject = replace(subject_of(), optimiser=Sgd(3, 0.0))
+    subject = replace(subject_of(), optimizer=Sgd(3, 0.0))
     Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT, clip=1.0), Heard()).run()
     assert np.linalg.norm(subject.parameters.vector) == pytest.approx(0.1, rel=1e-5)
 
@@ -138,7 +138,7 @@ def test_a_gradient_is_clipped() -> None:
 def test_decay_shrinks_what_is_decayed_and_l1_pulls_to_zero() -> None:
     flat = type("Flat", (), {"compute": lambda self, b, v: Computed(0.0, {}, {"w": np.zeros(3, F)})})()
     for more in ({"weight_decay": 0.5}, {"l1": 0.5}):
-        subject = replace(subject_of(flat), optimiser=Sgd(3, 0.0), decayed=np.array([1, 1, 0], F))
+        subject = replace(subject_of(flat), optimizer=Sgd(3, 0.0), decayed=np.array([1, 1, 0], F))
         subject.parameters.vector[...] = [2, -2, 2]
         Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT, clip=0.0, **more), Heard()).run()
         shrunk = [1.9, -1.9] if "weight_decay" in more else [1.95, -1.95]

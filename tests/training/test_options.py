@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.optimisers import AdamW, Sgd
+from qdqtool.training.optimizers import AdamW, Sgd
 from qdqtool.training.options import MAX_MINUTES, RELATIVE_LR, RunOptions, UpdateOptions
 
 
@@ -23,9 +23,9 @@ def test_the_defaults_mean_something() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"optimiser": "adam"}, "--optimiser: 'adam' is not one"),
+        ({"optimizer": "adam"}, "--optimizer: 'adam' is not one"),
         ({"lr": 0.1, "relative_lr": 0.1}, "--lr: goes with no --relative-lr"),
-        ({"optimiser": "sgd"}, "--optimiser sgd: has no rate that fits every network; give --lr"),
+        ({"optimizer": "sgd"}, "--optimizer sgd: has no rate that fits every network; give --lr"),
         ({"lr": 0.0}, "--lr: 0 is not more than 0"),
         ({"lr": float("nan")}, "--lr: nan is not more than 0"),
         ({"epsilon": -1.0}, "--epsilon: -1 is not"),

@@ -21,7 +21,7 @@ HEAD = "net (float[2,3,4,4] x) => (y) <float[3,3,1,1] w, float s = {0.1}, float[
 def form_of(body: str, ranges: str = "fixed", opset: int = 17) -> TrainingGraph:
     model = model_of(f"{HEAD} {{ {body} }}", opset, 10)
     form = make_form(model, ranges=ranges)  # type: ignore[arg-type]
-    for one in (form.proto, form.quantised):
+    for one in (form.proto, form.quantized):
         assert Executor(one).run(FEED)["y"].tobytes() == Executor(model).run(FEED)["y"].tobytes()
     assert not any(node.op_type == "DequantizeLinear" for node in form.proto.graph.node)
     return form

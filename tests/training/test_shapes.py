@@ -32,7 +32,11 @@ def test_what_shape_inference_cannot_tell() -> None:
         )
     )
     seen = run_once(model, None, FEED)
-    assert seen["h"] == SeenTensor((), INT64) and seen["m"] == SeenTensor((2, 4, 8, 8), BOOL) and seen["q"].elem_type == INT8
+    assert (
+        seen["h"] == SeenTensor((), INT64)
+        and seen["m"] == SeenTensor((2, 4, 8, 8), BOOL)
+        and seen["q"].elem_type == INT8
+    )
     assert seen["y"] == SeenTensor((2, 256), FLOAT)
     assert seen["n"] == SeenTensor((4, int((FEED["x"] > 0.1).sum())), INT64)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.state import TrainingIdentity, Saved, open_state, read_state, write_state
+from qdqtool.training.state import Saved, TrainingIdentity, open_state, read_state, write_state
 
 ME = TrainingIdentity("m", "d", "", "{}")
 SAVED = Saved(

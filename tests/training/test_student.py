@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of the student: what is fed and comes out; graphs whose initialisers are fed or whose maxima are watched."""
+"""Sessions of the student: what is fed and comes out; graphs whose initializers are fed or whose maxima are watched."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_held_out_loss_is_a_mean_at_the_values_given() -> None:
     assert math.isnan(judge({"w": np.array([np.inf], F)}))
 
 
-def test_initialisers_become_inputs_of_their_shape() -> None:
+def test_initializers_become_inputs_of_their_shape() -> None:
     before = loss_graph()
     found = with_inputs(before, ["w"])
     assert [value.name for value in found.graph.input] == ["x", "w"]

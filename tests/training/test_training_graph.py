@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import open_model, serialise
+from qdqtool.graph.io import open_model, serialize
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.runtime.executor import Executor
@@ -32,7 +32,7 @@ DQ_ONLY = """net (float[1,2,4,4] x) => (float[1,2,4,4] y)
   c = Conv(xd, wd, bd)  y = Relu(c) }"""
 
 
-def quantised(text: str) -> onnx.ModelProto:
+def quantized(text: str) -> onnx.ModelProto:
     """A plain model with Q/DQ where the plan puts them."""
     model = model_of(text)
     plan = plan_of(model)
@@ -60,13 +60,13 @@ def values_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 def assert_faithful(form: TrainingGraph, source: onnx.ModelProto) -> None:
     """To the bit the same forward, and the same file where nothing was trained."""
     assert check_same_forward(form, feed_of(source)) == 0
-    assert serialise(form.write({})) == serialise(source)
-    assert serialise(form.write(form.initial())) == serialise(source)
+    assert serialize(form.write({})) == serialize(source)
+    assert serialize(form.write(form.initial())) == serialize(source)
 
 
 @pytest.mark.parametrize("text", [SMALL_NET, WITH_NORM])
 def test_what_insert_makes(text: str) -> None:
-    model = quantised(text)
+    model = quantized(text)
     form = make_form(model)
     assert_faithful(form, model)
     assert {node.op_type for node in form.proto.graph.node}.isdisjoint({"QuantizeLinear", "BatchNormalization"})
@@ -76,7 +76,7 @@ def test_what_insert_makes(text: str) -> None:
 
 
 def test_it_says_what_is_trained_and_through_which_pair() -> None:
-    form = make_form(quantised(SMALL_NET))
+    form = make_form(quantized(SMALL_NET))
     assert form.weights == ("w1", "b1", "w2", "fc")
     pair = form.weight_pairs["w1"]
     assert (pair.axis, pair.low, pair.high, pair.zero.any()) == (0, -128, 127, False)
@@ -87,13 +87,13 @@ def test_it_says_what_is_trained_and_through_which_pair() -> None:
 
 
 def test_bias_and_norm_have_no_pair() -> None:
-    form = make_form(quantised(WITH_NORM))
+    form = make_form(quantized(WITH_NORM))
     assert form.weights == ("w", "g", "b")
     assert set(form.weight_pairs) == {"w"}
 
 
 def test_a_value_goes_back_by_name_and_nothing_else_moves() -> None:
-    model = quantised(WITH_NORM)
+    model = quantized(WITH_NORM)
     form = make_form(model)
     values = form.initial()
     values["w"] = values["w"] * np.float32(1.25)
@@ -106,7 +106,7 @@ def test_a_value_goes_back_by_name_and_nothing_else_moves() -> None:
 
 
 def test_trained_form_and_written_file_compute_the_same() -> None:
-    model = quantised(WITH_NORM)
+    model = quantized(WITH_NORM)
     form = make_form(model)
     draw = np.random.default_rng(3)
     values = {
@@ -158,20 +158,20 @@ def test_learned_scales_are_parameters_and_integers_follow_them() -> None:
 
 
 def test_fixed_scales_cannot_be_written() -> None:
-    form = make_form(quantised(SMALL_NET))
+    form = make_form(quantized(SMALL_NET))
     with pytest.raises(QdqError, match="must stay"):
         form.write({"x_scale": np.array(0.5, np.float32)})
 
 
 def test_moved_scales_are_those_of_activations() -> None:
-    form = make_form(quantised(SMALL_NET), ranges="ema")
+    form = make_form(quantized(SMALL_NET), ranges="ema")
     assert form.scales == ()
     assert set(form.origins) == {*form.weights, *form.activations}
     assert values_of(form.write({"x_scale": np.array(0.5, np.float32)}))["x_scale"] == np.float32(0.5)
 
 
 def test_tensors_that_share_a_scale_share_it_in_training() -> None:
-    model = quantised(
+    model = quantized(
         """net (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w1, float[4,4,1,1] w2, float[4,8,1,1] w3>
         { a = Conv(x, w1) ra = Relu(a) b = Conv(x, w2) rb = Relu(b) c = Concat<axis=1>(ra, rb) y = Conv(c, w3) }"""
     )
@@ -194,17 +194,17 @@ def test_tensors_that_share_a_scale_share_it_in_training() -> None:
 )
 def test_what_is_not_written(name: str, value: np.ndarray, message: str) -> None:
     with pytest.raises(QdqError, match=message):
-        make_form(quantised(WITH_NORM)).write({name: value})
+        make_form(quantized(WITH_NORM)).write({name: value})
 
 
 def test_a_scale_stays_positive() -> None:
-    form = make_form(quantised(WITH_NORM), ranges="learn")
+    form = make_form(quantized(WITH_NORM), ranges="learn")
     with pytest.raises(QdqError, match="would not be positive"):
         form.write({"x_scale": np.zeros((), np.float32)})
 
 
-def test_patterns_freeze_initialisers_and_nodes() -> None:
-    model = quantised(SMALL_NET)
+def test_patterns_freeze_initializers_and_nodes() -> None:
+    model = quantized(SMALL_NET)
     assert make_form(model, freeze=["^w"]).weights == ("b1", "fc")
     assert make_form(model, freeze=["c1$"]).weights == ("w2", "fc")
     assert "w1" in {tensor.name for tensor in make_form(model, freeze=["^w1$"]).proto.graph.initializer}
@@ -215,12 +215,12 @@ def test_patterns_freeze_initialisers_and_nodes() -> None:
 )
 def test_patterns_that_mean_nothing_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(QdqError, match=message):
-        make_form(quantised(SMALL_NET), freeze=[pattern])
+        make_form(quantized(SMALL_NET), freeze=[pattern])
 
 
 def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(QdqError, match="no weight that can be trained"):
-        make_form(quantised(SMALL_NET), freeze=["."])
+        make_form(quantized(SMALL_NET), freeze=["."])
 
 
 def test_a_plain_model_is_trained_in_float() -> None:
@@ -231,13 +231,13 @@ def test_a_plain_model_is_trained_in_float() -> None:
 
 
 def test_external_weights_come_in_and_only_changed_ones_stay(tmp_path: Path) -> None:
-    model = quantised(SMALL_NET)
+    model = quantized(SMALL_NET)
     feed = feed_of(model)
     expected = outputs_of(model, feed)["y"]
     onnx.save_model(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
     opened = open_model(tmp_path / "m.onnx")
     form = make_form(opened.proto, opened.folder)
-    assert serialise(form.write(form.initial())) == serialise(opened.proto)
+    assert serialize(form.write(form.initial())) == serialize(opened.proto)
     written = form.write({"w1": form.initial()["w1"] + 1})
     inside = [t.name for t in written.graph.initializer if t.data_location != onnx.TensorProto.EXTERNAL]
     assert inside == ["w1"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""Readers without a tie get initialisers of their own; tied ones stay one parameter."""
+"""Readers without a tie get initializers of their own; tied ones stay one parameter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qdqtool.graph.io import serialise
+from qdqtool.graph.io import serialize
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.training_graph import make_form
 from tests.graphs import model_of
@@ -30,7 +30,7 @@ def test_equal_constants_of_readers_without_a_tie_are_apart() -> None:
     model = model_of(NORMS)
     form = make_form(model)
     assert form.weights == ("w", "one_of_a", "zero_of_a", "one_of_b", "zero_of_b")
-    assert serialise(form.write(form.initial())) == serialise(model)
+    assert serialize(form.write(form.initial())) == serialize(model)
     values = {"one_of_b": np.array([2, 3, 4], np.float32), "zero_of_a": np.array([0.5, 0, 0], np.float32)}
     written = form.write(values)
     after = values_of(written)

@@ -46,7 +46,7 @@ def compare(reference: Any, other: Any, array: Any = None, size: int = 1, **opti
     return qdqtool.compare(reference, other, given, qdqtool.CompareOptions(progress=False, **options))
 
 
-def quantised(**scales: float) -> onnx.ModelProto:
+def quantized(**scales: float) -> onnx.ModelProto:
     """The net in Q/DQ, with the scales given and good ones for the rest."""
     known = {**dict.fromkeys(SCALES, 0.15), "x": 0.04, **scales}
     cache = qdqtool.Cache.of(qdqtool.TrtVersion(8, 5, 2), {name: np.float32(s) for name, s in known.items()})
@@ -54,7 +54,7 @@ def quantised(**scales: float) -> onnx.ModelProto:
 
 
 def test_the_figures_of_every_tensor_both_have() -> None:
-    plain, model = model_of(NET), quantised()
+    plain, model = model_of(NET), quantized()
     result = compare(plain, model)
     assert [one.tensor for one in result.tensors] == ["c1", "r1", "c2", "r2", "g", "f", "y"]
     assert [one.tensor for one in result.outputs] == ["y"]
@@ -83,7 +83,7 @@ def test_what_is_observed_beside_it_changes_no_output() -> None:
 
 
 def test_batch_size_and_order_change_nothing() -> None:
-    plain, model = model_of(NET), quantised()
+    plain, model = model_of(NET), quantized()
     want = compare(plain, model)
     assert compare(plain, model, data()[::-1]) == want
     for size in (2, 4):
@@ -93,17 +93,17 @@ def test_batch_size_and_order_change_nothing() -> None:
 
 def test_the_culprit_is_where_the_error_is_born() -> None:
     """A scale far too large on r1: its reader is to blame, though all that follow are as bad."""
-    result = compare(model_of(NET), quantised(r1=6.0))
+    result = compare(model_of(NET), quantized(r1=6.0))
     worst = result.culprits[0]
     assert (worst.site.inputs, worst.site.output) == (("r1",), "r2")
     assert worst.sqnr_in > 25 and worst.sqnr_read < 10, "good before its Q/DQ, bad behind it"
     assert worst.sqnr_out < 15 and worst.drop > 10
-    good = compare(model_of(NET), quantised())
+    good = compare(model_of(NET), quantized())
     assert good.culprits[0].drop < worst.drop
 
 
 def test_a_broken_weight_is_found_as_well() -> None:
-    other = quantised()
+    other = quantized()
     name = next(t for t in other.graph.initializer if t.name == "w2")
     name.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(name)[::-1].copy(), "w2"))
     worst = compare(model_of(NET), other).culprits[0]
@@ -111,17 +111,17 @@ def test_a_broken_weight_is_found_as_well() -> None:
 
 
 def test_two_qdq_models_and_a_model_with_itself() -> None:
-    result = compare(quantised(), quantised(r1=0.5))
+    result = compare(quantized(), quantized(r1=0.5))
     assert result.culprits[0].site.output == "r2"
-    same = compare(quantised(), quantised())
+    same = compare(quantized(), quantized())
     assert [one.sqnr for one in same.tensors] == [math.inf] * 7
     assert same.culprits == ()
 
 
 def test_outputs_only_and_by_pattern() -> None:
-    outputs = compare(model_of(NET), quantised(), tensors="outputs")
+    outputs = compare(model_of(NET), quantized(), tensors="outputs")
     assert [one.tensor for one in outputs.tensors] == ["y"] and outputs.culprits == ()
-    some = compare(model_of(NET), quantised(), tensors="^r")
+    some = compare(model_of(NET), quantized(), tensors="^r")
     assert [one.tensor for one in some.tensors] == ["r1", "r2"] and some.outputs == ()
     assert [one.site.output for one in some.culprits] and {one.site.output for one in some.culprits} <= {"r1", "r2"}
 
@@ -187,7 +187,7 @@ def test_nothing_is_written_or_changed(tmp_path: Path) -> None:
 def test_json_is_finite_and_says_that_there_is_no_task_metric() -> None:
     import json
 
-    document = compare(model_of(NET), quantised()).to_json(top=2)
+    document = compare(model_of(NET), quantized()).to_json(top=2)
     text = json.dumps(document, allow_nan=False)
     assert json.loads(text)["task_metric"] is None and len(document["culprits"]) == 2
     assert list(document) == [
@@ -230,30 +230,30 @@ def test_tensors_whose_channels_were_divided_are_left_out() -> None:
     plain = model_of(NET)
     conditioned = onnx.ModelProto()
     conditioned.CopyFrom(plain)
-    edits = [{"step": "equalise", "site": name} for name in ("r1", "gone")] + [{"step": "clip", "site": "w2"}]
+    edits = [{"step": "equalize", "site": name} for name in ("r1", "gone")] + [{"step": "clip", "site": "w2"}]
     set_metadata(conditioned, CONDITIONED, json.dumps({"edits": edits}))
     assert left_out(plain, conditioned) == ["c1", "r1"] == left_out(conditioned, plain)
     assert left_out(conditioned, conditioned) == []
-    set_metadata(conditioned, FINETUNED, json.dumps({"equalised": ["g"]}))
+    set_metadata(conditioned, FINETUNED, json.dumps({"equalized": ["g"]}))
     assert left_out(plain, conditioned) == ["c1", "r1", "c2", "r2", "g", "f"]
-    for text in ("of another hand", "[]", '{"equalised": 3}', "{}"):
+    for text in ("of another hand", "[]", '{"equalized": 3}', "{}"):
         set_metadata(conditioned, FINETUNED, text)
         assert left_out(plain, conditioned) == ["c1", "r1"]
     set_metadata(conditioned, CONDITIONED, "of another hand")
     assert left_out(plain, conditioned) == []
 
 
-@pytest.mark.parametrize("quantised", [False, True])
-def test_what_moves_divided_channels_is_no_culprit(*, quantised: bool) -> None:
+@pytest.mark.parametrize("quantized", [False, True])
+def test_what_moves_divided_channels_is_no_culprit(*, quantized: bool) -> None:
     """Concat and MaxPool of smoothed channels had -3 dB against the plain model, and nothing was wrong with them."""
     plain = spread(CONCAT)
     plan = PlanOptions(float_heads="none")
     made = condition(plain, feed_of(plain), ConditionOptions(("smooth",), plan=plan)).model
     assert "Mul" in [node.op_type for node in made.graph.node][5:]
-    if quantised:
+    if quantized:
         made = qdqtool.insert(made, data=feed_of(plain), options=qdqtool.InsertOptions(plan, keep_float=0)).model
     result = qdqtool.compare(plain, made, feed_of(plain), qdqtool.CompareOptions(progress=False))
     assert list(result.uncompared) == ["k", "p"] and len(result.only[1]) == 2
-    assert all(one.sqnr > (20 if quantised else 100) for one in result.tensors)
-    assert {one.site.output for one in result.culprits} <= {"y"} or quantised
+    assert all(one.sqnr > (20 if quantized else 100) for one in result.tensors)
+    assert {one.site.output for one in result.culprits} <= {"y"} or quantized
     assert not {"k", "p"} & {one.site.output for one in result.culprits}

@@ -43,7 +43,7 @@ def test_writes_beside_the_model_and_says_what_it_did(folder: Path, capsys: pyte
     assert (folder / "m.onnx").read_bytes() == before
     assert f"{made}: " in out
     assert "smooth: 1 tensor evened out by a Mul behind it" in out
-    assert "equalise and smooth keep the float function" in out
+    assert "equalize and smooth keep the float function" in out
     assert "each by itself, simulated" in out
     assert f"next: qdqtool insert {made}" in out
     assert err == ""
@@ -84,7 +84,7 @@ def test_edited_weights_leave_the_data_file_others_stay(folder: Path) -> None:
     [
         (
             ["--steps", "smoth"],
-            "--steps smoth: no such step; choose some of relu6, equalise, smooth, clip, correct, or auto",
+            "--steps smoth: no such step; choose some of relu6, equalize, smooth, clip, correct, or auto",
         ),
         (["--method", "mze"], "--method mze: no such method"),
         (["--heads", "nothing"], "matches no weighted operator"),
@@ -103,8 +103,8 @@ def test_refusals_are_one_line(
 
 
 def test_steps_come_in_their_order() -> None:
-    assert parse_steps("correct, equalise") == ("equalise", "correct")
-    assert parse_steps(None) == parse_steps("auto") == ("equalise", "smooth", "clip", "correct")
+    assert parse_steps("correct, equalize") == ("equalize", "correct")
+    assert parse_steps(None) == parse_steps("auto") == ("equalize", "smooth", "clip", "correct")
     assert parse_steps(("clip",)) == ("clip",)
     assert parse_steps("clip,relu6") == ("relu6", "clip")
     assert parse_steps("auto,relu6") == ("relu6", *parse_steps("auto"))

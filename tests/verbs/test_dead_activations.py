@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""One dead Relu (all zero on any data) through the verbs: it stays in float and is named, the rest is quantised."""
+"""One dead Relu (all zero on any data) through the verbs: it stays in float and is named, the rest is quantized."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ def test_for_the_dla_it_is_left_out_and_peeled_without() -> None:
 
 def test_data_that_are_all_zero_are_refused() -> None:
     zeros = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
-    with pytest.raises(QdqError, match=r"x: is quantised, but is all zero in 1 samples of the data"):
+    with pytest.raises(QdqError, match=r"x: is quantized, but is all zero in 1 samples of the data"):
         verbs.insert(dead(ALONE), data=zeros, options=ALL)

@@ -117,7 +117,7 @@ def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(fold
     qdqtool.insert(apart, data=folder / "d.npz", options=options, output=tmp_path / "q.onnx")
     run = replace(QUICK, steps=1)
     plain, evened = (
-        finetune(tmp_path / "q.onnx", folder / "d.npz", FinetuneOptions(run=run, equalise=one), output=tmp_path / name)
+        finetune(tmp_path / "q.onnx", folder / "d.npz", FinetuneOptions(run=run, equalize=one), output=tmp_path / name)
         for one, name in ((False, "plain.onnx"), (True, "evened.onnx"))
     )
     assert not any("evened out" in note for note in plain.notes)
@@ -359,7 +359,7 @@ def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
     path = folder / "other.ck"
 
     def stopped(**more: Any) -> None:
-        tune(folder, checkpoint=path, keep_every=5, steps=12, equalise=False, **more)
+        tune(folder, checkpoint=path, keep_every=5, steps=12, equalize=False, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qdqtool.verbs.finetune.finished_model", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))

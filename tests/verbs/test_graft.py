@@ -15,7 +15,7 @@ import pytest
 
 from qdqtool.cache.text import Cache, read_cache, write_cache
 from qdqtool.errors import QdqError
-from qdqtool.graph.normalize import normalise
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.insert import pair_scale
@@ -190,7 +190,7 @@ DETECTOR = """g (float[1,4,8,8] x) => (float[1,64,4] boxes, float[1,64,4] scores
  [score] k = Conv(r, ws) kt = Transpose<perm=[0,2,3,1]>(k) kr = Reshape(kt, s) scores = Softmax<axis=2>(kr) }"""
 
 
-def test_heads_with_a_scale_are_quantised_unless_told_otherwise() -> None:
+def test_heads_with_a_scale_are_quantized_unless_told_otherwise() -> None:
     assert set(pairs(grafted(DETECTOR, "x", "r").model)) == {"x", "r", "w1", "wb", "ws"}
     options = PlanOptions(float_heads="regression")
     result = grafted(DETECTOR, "x", "r", plan=options)
@@ -229,7 +229,7 @@ def test_an_old_model_is_lifted_and_comes_back_lifted(opset: int) -> None:
     result = graft(model, cache_of("x", "r"))
     assert model.SerializeToString(deterministic=True) == before
     assert any(f"lifted from opset {opset} to 13" in note for note in result.notes)
-    lifted = normalise(onnx.ModelProto.FromString(before), None).proto
+    lifted = normalize(onnx.ModelProto.FromString(before), None).proto
     back = peel(result.model, PeelOptions(V8_6)).model
     assert back.SerializeToString(deterministic=True) == lifted.SerializeToString(deterministic=True)
     assert peel(result.model, PeelOptions(V8_6, source=model)).model == model

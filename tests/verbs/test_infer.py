@@ -82,7 +82,9 @@ def test_arrays_are_shown_as_images(tmp_path: Path) -> None:
     images = np.zeros((2, 3, 64, 64), np.float32)
     images[0], images[1, 0, :32] = 255.0, 255.0
     np.savez(tmp_path / "d.npz", images=images)
-    result = infer(model, tmp_path / "d.npz", tmp_path / "out", InferOptions(DecodeOptions(selection=Selection(score=0.01))))
+    result = infer(
+        model, tmp_path / "d.npz", tmp_path / "out", InferOptions(DecodeOptions(selection=Selection(score=0.01)))
+    )
     assert [one.picture for one in result.images] == ["sample_00000.png", "sample_00001.png"]
     assert isinstance(result.images[0].found, Detections)
     np.testing.assert_allclose(result.images[0].found.boxes, [box for _, _, box in BOXES], atol=1e-3)

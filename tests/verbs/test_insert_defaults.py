@@ -56,14 +56,14 @@ def test_nothing_is_kept_of_a_sound_network(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("eager")
 def test_where_it_cannot_be() -> None:
-    quantised = insert(spread(SILU), data=[{"x": samples()}], options=replace(PLAIN, keep_float=0)).model
+    quantized = insert(spread(SILU), data=[{"x": samples()}], options=replace(PLAIN, keep_float=0)).model
     assert placed(data=iter([{"x": samples()}])) == ("mse", 0)
-    assert placed(scales=stored_table(quantised))[1] == 0
+    assert placed(scales=stored_table(quantized))[1] == 0
     dla = replace(PLAIN, plan=PlanOptions(target="dla", trt_version=TrtVersion(8, 5, 2)))
     assert placed(dla) == ("auto", 0)
-    assert placed(model=quantised)[1] == 0
+    assert placed(model=quantized)[1] == 0
     with pytest.raises(QdqError, match="add --requantize"):
-        placed(replace(PLAIN, keep_float="auto"), model=quantised)
+        placed(replace(PLAIN, keep_float="auto"), model=quantized)
 
 
 def test_integer_outputs_tell_no_loss() -> None:

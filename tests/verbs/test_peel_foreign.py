@@ -63,7 +63,7 @@ def test_force_ptq_needs_no_symmetric_pairs_and_bakes_nothing_by_itself() -> Non
     body = "q = QuantizeLinear(x, s, u) d = DequantizeLinear(q, s, u) wq = QuantizeLinear(w, ws, o) wd = DequantizeLinear(wq, ws, o) z = Conv(d, wd)"
     model = model_of(f"g (float[1,4,2,2] x) => (float[1,4,2,2] z) <{W}, uint8 u = {{7}}> {{ {body} }}")
     data = [{"x": np.random.default_rng(0).normal(size=(1, 4, 2, 2)).astype(np.float32)}]
-    with pytest.raises(QdqError, match=r"^x: quantised to uint8 with zero point 7"):
+    with pytest.raises(QdqError, match=r"^x: quantized to uint8 with zero point 7"):
         qdqtool.peel(model, qdqtool.PeelOptions(V8_5, target="dla", data=data))
     result = qdqtool.peel(model, qdqtool.PeelOptions(V8_5, target="dla", force_ptq=True, data=data))
     assert set(result.cache.entries) == {"x", "z"} and set(result.origins) == {"ptq"}

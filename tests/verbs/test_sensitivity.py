@@ -105,7 +105,7 @@ def test_its_table_places_the_same_pairs_on_the_plain_model(kept: InsertResult, 
     assert [p.tensor for p in again.inserted.added] == [p.tensor for p in kept.inserted.added]
 
 
-def test_requantising_begins_anew(kept: InsertResult) -> None:
+def test_requantizing_begins_anew(kept: InsertResult) -> None:
     again = insert(kept.model, options=InsertOptions(plan=ALL, requantize=True))
     assert not [one for one in again.plan.refusals if one.rule == "keep-float"]
 

@@ -38,14 +38,14 @@ def options(target: Any = "gpu", **more: Any) -> qdqtool.SimulateOptions:
     return qdqtool.SimulateOptions(target, progress=False, **{"cache": cache(), **more})
 
 
-def quantised() -> onnx.ModelProto:
+def quantized() -> onnx.ModelProto:
     """In Q/DQ by data, the last layer in float."""
     plan = qdqtool.InsertOptions(qdqtool.PlanOptions(float_heads="all"))
     return qdqtool.insert(model_of(NET), data=data(), options=plan).model
 
 
 def test_a_qdq_model_on_the_gpu_is_run_as_it_is_written() -> None:
-    model = quantised()
+    model = quantized()
     before = model.SerializeToString(deterministic=True)
     result = qdqtool.simulate(model, data(), options(cache=None))
     one = result.simulated
@@ -92,7 +92,7 @@ def test_explicit_and_implicit_agree_where_nothing_lies_half_way() -> None:
 
 
 def test_a_qdq_model_on_the_dla_takes_every_scale_it_carries() -> None:
-    model = quantised()
+    model = quantized()
     assert get_metadata(model, "scales") is not None
     result = qdqtool.simulate(model, data(), options("dla", cache=None, trt_version=V8_5))
     one = result.simulated
@@ -183,13 +183,13 @@ def test_a_q_alone_or_in_a_body_is_no_plain_model() -> None:
 
 def test_a_cache_beside_qdq_is_refused() -> None:
     with pytest.raises(QdqError, match="has Q/DQ, beside which TensorRT takes no scales from a cache"):
-        qdqtool.simulate(quantised(), data(), options())
+        qdqtool.simulate(quantized(), data(), options())
 
 
 def test_q_dq_before_tensorrt_8_are_refused() -> None:
     with pytest.raises(QdqError, match=r"has Q/DQ, which TensorRT 7\.1\.3 does not read; qdqtool peel"):
-        qdqtool.simulate(quantised(), data(), options(cache=None, trt_version=qdqtool.TrtVersion(7, 1, 3)))
-    assert qdqtool.simulate(quantised(), data(), options(cache=None, trt_version=V8_5)).samples == 3
+        qdqtool.simulate(quantized(), data(), options(cache=None, trt_version=qdqtool.TrtVersion(7, 1, 3)))
+    assert qdqtool.simulate(quantized(), data(), options(cache=None, trt_version=V8_5)).samples == 3
 
 
 def test_a_header_without_a_version_needs_one() -> None:

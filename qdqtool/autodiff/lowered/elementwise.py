@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from qdqtool.autodiff.lowered.site import Replacement, Rule, LoweringContext, Treatment, Wrap, number, summed_to
+from qdqtool.autodiff.lowered.site import LoweringContext, Replacement, Rule, Treatment, Wrap, number, summed_to
 from qdqtool.autodiff.non_differentiable import STEPS
 
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)

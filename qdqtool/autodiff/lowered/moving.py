@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qdqtool.autodiff.lowered.site import Array, Replacement, Rule, Shape, LoweringContext, Treatment
+from qdqtool.autodiff.lowered.site import Array, LoweringContext, Replacement, Rule, Shape, Treatment
 
 
 def _split(site: LoweringContext) -> Treatment:

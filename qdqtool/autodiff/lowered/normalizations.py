@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalising operators. BatchNormalization is the affine map that it is in the file, never batch statistics."""
+"""Normalizing operators. BatchNormalization is the affine map that it is in the file, never batch statistics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from qdqtool.autodiff.lowered.site import Replacement, Rule, Shape, LoweringContext, Wrap, integers, number, reshaped
+from qdqtool.autodiff.lowered.site import LoweringContext, Replacement, Rule, Shape, Wrap, integers, number, reshaped
 
 
 def _batch(site: LoweringContext) -> Wrap:
@@ -74,10 +74,10 @@ def _normal(draft: Replacement, source: str, shape: Shape, axes: range, site: Lo
 
 
 def _layer(site: LoweringContext) -> Replacement:
-    """The builder needs all three outputs, a bias, and both of the shape that is normalised."""
+    """The builder needs all three outputs, a bias, and both of the shape that is normalized."""
     shape, axis = site.shape(0), site.axis(-1)
     if site.shape(1) != shape[axis:] or (site.has(2) and site.shape(2) != shape[axis:]):
-        raise site.refusal("has a scale or bias that is not of the shape that it normalises")
+        raise site.refusal("has a scale or bias that is not of the shape that it normalizes")
     draft = Replacement(site)
     bias = site.inputs[2] if site.has(2) else draft.constant(np.zeros(shape[axis:], np.float32))
     node = draft.again([site.inputs[0], site.inputs[1], bias])
@@ -97,7 +97,7 @@ def _by_norm(site: LoweringContext) -> Replacement:
     return draft.end("Div", [x, norm])
 
 
-NORMALISATIONS: dict[str, Rule] = {
+NORMALIZATIONS: dict[str, Rule] = {
     "BatchNormalization": _batch,
     "GroupNormalization": _group,
     "InstanceNormalization": _instance,

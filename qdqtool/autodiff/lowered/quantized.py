@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from qdqtool.autodiff.lowered.site import Array, Shape, LoweringContext, Wrap, integers, number, reshaped
+from qdqtool.autodiff.lowered.site import Array, LoweringContext, Shape, Wrap, integers, number, reshaped
 from qdqtool.autodiff.pairs import PairFunction
 
 _STEPS: dict[int, tuple[int, int]] = {
@@ -54,7 +54,7 @@ def _room(site: LoweringContext, column: Shape) -> tuple[str, dict[str, Array]]:
     middle = np.asarray((steps[0] + steps[1]) / 2 - zero.astype(np.float64), np.float32)
     same = bool((middle == middle.flat[0]).all())
     text = number("half", (steps[1] - steps[0] + 1) / 2 * _BORDER) + "reach = Mul (scale, half)\n"
-    text += (number("middle", float(middle.flat[0])) if same else "") + "centre = Mul (scale, middle)\n"
-    text += reshaped("reaches", "reach", column) + reshaped("centres", "centre", column)
-    text += "gap = Sub (x, centres)  far = Abs (gap)  room = Sub (reaches, far)\n"
+    text += (number("middle", float(middle.flat[0])) if same else "") + "center = Mul (scale, middle)\n"
+    text += reshaped("reaches", "reach", column) + reshaped("centers", "center", column)
+    text += "gap = Sub (x, centers)  far = Abs (gap)  room = Sub (reaches, far)\n"
     return text, {} if same else {"middle": middle}

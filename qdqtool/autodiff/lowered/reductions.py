@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qdqtool.autodiff.lowered.site import Replacement, Rule, LoweringContext, Wrap, integers, number, reshaped
+from qdqtool.autodiff.lowered.site import LoweringContext, Replacement, Rule, Wrap, integers, number, reshaped
 
 
 def axes_of(site: LoweringContext) -> list[int]:

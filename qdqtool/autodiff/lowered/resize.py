@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from qdqtool.autodiff.lowered.site import Array, Rule, Shape, LoweringContext, Wrap, integers, reshaped
+from qdqtool.autodiff.lowered.site import Array, LoweringContext, Rule, Shape, Wrap, integers, reshaped
 
 Matrix = npt.NDArray[np.float32]
 

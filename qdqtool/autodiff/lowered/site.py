@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One node that lies between a parameter and the loss, and the three ways to treat it. Not which operator gets which.
 
-Left alone (None): the gradient builder is right about it. A `Replacement`: other nodes that compute the same and that it is
-right about. A `Wrap`: the node inside a function of our own, with the gradient as a second function beside it.
+Left alone (None): the gradient builder is right about it. A `Replacement`: other nodes that compute the same and that
+it is right about. A `Wrap`: the node inside a function of our own, with the gradient as a second function beside it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qdqtool.autodiff.lowered.site import Replacement, Rule, LoweringContext, Treatment, Wrap, integers
+from qdqtool.autodiff.lowered.site import LoweringContext, Replacement, Rule, Treatment, Wrap, integers
 
 
 def _kernel(site: LoweringContext) -> tuple[int, ...]:
@@ -106,7 +106,9 @@ def _transposed(site: LoweringContext) -> Wrap:
     return Wrap(names, text, names)
 
 
-def _transposed_pads(site: LoweringContext, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
+def _transposed_pads(
+    site: LoweringContext, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
     """What is cut off at the begin and the end of each axis, by the output's real shape."""
     how, count = site.attribute("auto_pad", "NOTSET"), len(kernel)
     if how == "NOTSET" and not site.attribute("output_shape"):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.tape import GraphValue, Shape
 from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 from qdqtool.autodiff.rules.windows import Windows, windows_of
 

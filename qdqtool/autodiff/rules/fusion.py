@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neighbours that are differentiated together, because the way back then reads large tensors less often.
+"""Neighbors that are differentiated together, because the way back then reads large tensors less often.
 
 A stored-statistics BatchNormalization behind a Conv is a factor on its weight: what costs five passes over an
 activation costs three over a weight, and the gradients by both come out of the same rules. x * Sigmoid(x) has a
@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qdqtool.autodiff.rules.tape import Shape, Tape, GraphValue
+from qdqtool.autodiff.rules.tape import GraphValue, Shape, Tape
 from qdqtool.autodiff.rules.vjp_context import Gradients, VjpContext
 
 JOINT_DOMAIN = "qdqtool.joint"
@@ -35,8 +35,8 @@ class FusedOps:
 
         Args:
             tape: gives names and constants.
-            shapes: of every tensor, initialisers included.
-            types: of every tensor, initialisers included.
+            shapes: of every tensor, initializers included.
+            types: of every tensor, initializers included.
             kept: tensors that are given out, which therefore must stay.
         """
         self.made: dict[str, GraphValue] = {}
@@ -99,8 +99,8 @@ class FusedOps:
         wide_k = write("Reshape", [k, wide], (w_shape[0], *(1,) * (len(w_shape) - 1)))
         weight = write("Mul", [conv.input[1], wide_k], w_shape)
         has_bias = len(conv.input) > 2 and conv.input[2]
-        centred = write("Sub", [conv.input[2], mean], channels) if has_bias else write("Neg", [mean], channels)
-        bias = write("Add", [write("Mul", [centred, k], channels), shift], channels)
+        centered = write("Sub", [conv.input[2], mean], channels) if has_bias else write("Neg", [mean], channels)
+        bias = write("Add", [write("Mul", [centered, k], channels), shift], channels)
         made = onnx.NodeProto()
         made.CopyFrom(conv)
         del made.input[:], made.output[:]

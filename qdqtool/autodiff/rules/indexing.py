@@ -37,7 +37,9 @@ def _scatter_nd(target: GraphValue, indices: GraphValue, updates: GraphValue) ->
     return target.tape.emit("ScatterND", [target, indices, updates], target.shape, reduction="add")
 
 
-def _scatter_elements(target: GraphValue, indices: GraphValue, updates: GraphValue, axis: int, reduction: str = "add") -> GraphValue:
+def _scatter_elements(
+    target: GraphValue, indices: GraphValue, updates: GraphValue, axis: int, reduction: str = "add"
+) -> GraphValue:
     how: dict[str, Any] = {"axis": axis, "reduction": reduction}
     return target.tape.emit("ScatterElements", [target, indices, updates], target.shape, **how)
 

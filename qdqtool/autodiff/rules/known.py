@@ -25,7 +25,7 @@ class KnownValues:
         Args:
             proto: the forward graph, flat.
             shapes: of every tensor.
-            varying: initialisers that change between runs.
+            varying: initializers that change between runs.
         """
         self._initializers = {t.name: t for t in proto.graph.initializer if t.name not in varying}
         self._producer = {name: node for node in proto.graph.node for name in node.output if name}

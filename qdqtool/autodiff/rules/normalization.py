@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations: by stored statistics (an affine map) and by the statistics of the input itself."""
+"""Normalizations: by stored statistics (an affine map) and by the statistics of the input itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.tape import GraphValue, Shape
 from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 
@@ -39,7 +39,9 @@ def _batch_normalization(site: VjpContext) -> Gradients:
     ]
 
 
-def _through_statistics(x: GraphValue, upstream: GraphValue, axes: Sequence[int], epsilon: float) -> tuple[GraphValue, GraphValue]:
+def _through_statistics(
+    x: GraphValue, upstream: GraphValue, axes: Sequence[int], epsilon: float
+) -> tuple[GraphValue, GraphValue]:
     """The way back through x^ = (x - mean) / sqrt(variance + epsilon) over axes.
 
     dx = (u - mean(u) - x^ mean(u x^)) / sqrt(..), where u is the gradient by x^.
@@ -47,9 +49,9 @@ def _through_statistics(x: GraphValue, upstream: GraphValue, axes: Sequence[int]
     Returns:
         dx and x^.
     """
-    centred = x - x.mean(axes)
-    inverse = ((centred * centred).mean(axes) + epsilon).unary("Sqrt").unary("Reciprocal")
-    normal = centred * inverse
+    centered = x - x.mean(axes)
+    inverse = ((centered * centered).mean(axes) + epsilon).unary("Sqrt").unary("Reciprocal")
+    normal = centered * inverse
     return inverse * (upstream - upstream.mean(axes) - normal * (upstream * normal).mean(axes)), normal
 
 

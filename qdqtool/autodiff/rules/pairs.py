@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Q/DQ pairs: the straight-through estimator with a mask, and LSQ's gradient for a scale that is learned.
 
-With y the quantised x and mask = (x was not cut off): dx = g mask, dscale = sum(g (y - mask x)) / scale. The formula,
+With y the quantized x and mask = (x was not cut off): dx = g mask, dscale = sum(g (y - mask x)) / scale. The formula,
 where it comes from and what it leaves out: `training/pairs.py`.
 """
 
@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.pairs import PairFunction
-from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.tape import GraphValue, Shape
 from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 _LIMITS: dict[int, tuple[int, int]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from qdqtool.autodiff.rules.tape import Shape, GraphValue
+from qdqtool.autodiff.rules.tape import GraphValue, Shape
 from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 from qdqtool.autodiff.rules.windows import Windows, averages, windows_of
 

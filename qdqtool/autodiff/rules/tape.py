@@ -78,7 +78,7 @@ class Tape:
         return self._written[key]
 
     def constant(self, array: npt.ArrayLike) -> GraphValue:
-        """An initialiser of the array's own type; equal arrays share one."""
+        """An initializer of the array's own type; equal arrays share one."""
         values = np.ascontiguousarray(array).reshape(np.shape(array))
         key = ("", values.dtype.str, values.shape, values.tobytes())
         if key not in self._written:
@@ -216,7 +216,7 @@ class GraphValue:
     def transpose(self, order: Sequence[int]) -> GraphValue:
         """The axes in another order; only a new shape where no number moves.
 
-        Axes of one are left out and axes that stay neighbours are one axis: what onnxruntime has a fast way for.
+        Axes of one are left out and axes that stay neighbors are one axis: what onnxruntime has a fast way for.
         """
         runs: list[list[int]] = []
         for axis in (axis for axis in order if self.shape[axis] != 1):
@@ -267,7 +267,9 @@ class GraphValue:
         ones = [at + lead for at, size in enumerate(shape) if size == 1 and self.shape[at + lead] != 1]
         return self.sum([*range(lead), *ones]).reshape(shape)
 
-    def slice(self, begins: Sequence[int], ends: Sequence[int], steps: Sequence[int], axes: Sequence[int]) -> GraphValue:
+    def slice(
+        self, begins: Sequence[int], ends: Sequence[int], steps: Sequence[int], axes: Sequence[int]
+    ) -> GraphValue:
         """Every `step`-th place from `begin` up to `end` along each axis, all of them inside and steps above zero."""
         shape, whole = list(self.shape), True
         for begin, end, step, axis in zip(begins, ends, steps, axes, strict=True):
@@ -295,7 +297,7 @@ class GraphValue:
         return self.tape.emit("Pad", [self, self.tape.integers((*begins, *ends))], shape)
 
     def spread(self, axis: int, step: int) -> GraphValue:
-        """`step` - 1 zeros between neighbours along an axis."""
+        """`step` - 1 zeros between neighbors along an axis."""
         if step == 1 or self.shape[axis] == 1:
             return self
         before, size, after = self.shape[:axis], self.shape[axis], self.shape[axis + 1 :]

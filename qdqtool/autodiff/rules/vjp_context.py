@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.autodiff.rules.tape import Shape, Tape, GraphValue
+from qdqtool.autodiff.rules.tape import GraphValue, Shape, Tape
 from qdqtool.errors import QdqError
 
 TODO = "freeze the weights before it, cut the graph there, or train with the other back end"

@@ -34,7 +34,9 @@ class WatchedBatches:
         ended: whether TensorRT asked until there were no more.
     """
 
-    def __init__(self, batches: Iterable[Mapping[str, Any]], expected: Expected, place: DeviceMemory, where: str) -> None:
+    def __init__(
+        self, batches: Iterable[Mapping[str, Any]], expected: Expected, place: DeviceMemory, where: str
+    ) -> None:
         """Take batches that are walked when TensorRT asks for them.
 
         Args:

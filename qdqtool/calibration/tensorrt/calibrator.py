@@ -67,7 +67,7 @@ class TensorrtBackend:
 
         Args:
             request: the model.
-            batches: input name -> host array, or device pointer as `pointer_of` takes it; a `DataLoader` also says what they
+            batches: input name -> host array, or device pointer as `pointer_of` takes it; `DataLoader` says what they
                 are.
 
         Raises:

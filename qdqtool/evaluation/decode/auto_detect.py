@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which decoder a detector's outputs want: by name, or recognised from shapes, counts and values. Decodes nothing."""
+"""Which decoder a detector's outputs want: by name, or recognized from shapes, counts and values. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.decode.head import RecognizedHead, HeadDecoder, HeadOutputs, HeadSettings, Size
+from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs, HeadSettings, RecognizedHead, Size
 from qdqtool.evaluation.nms import Selection
 
 # family -> the file here that knows it
@@ -56,11 +56,11 @@ def find_decoder(
     seen = _seen(outputs, input_size, settings)
     selection = selection or Selection()
     if family != "auto":
-        head = _recognise(family, seen)
+        head = _recognize(family, seen)
         if isinstance(head, str):
             raise QdqError(f"--decoder {family}", f"does not fit the outputs: {head}", f"they are {_told(seen)}")
         return HeadDecoder(family, head, selection)
-    tried = {known: _recognise(known, seen) for known in FAMILIES}
+    tried = {known: _recognize(known, seen) for known in FAMILIES}
     found = {known: head for known, head in tried.items() if isinstance(head, RecognizedHead)}
     if len(found) == 1:
         return HeadDecoder(*found.popitem(), selection)
@@ -71,9 +71,9 @@ def find_decoder(
     raise QdqError("--decoder auto", f"no family fits the outputs {_told(seen)} ({reasons})", _TODO)
 
 
-def _recognise(family: str, seen: HeadOutputs) -> RecognizedHead | str:
+def _recognize(family: str, seen: HeadOutputs) -> RecognizedHead | str:
     module = importlib.import_module(f"qdqtool.evaluation.decode.{FAMILIES[family]}")
-    head: RecognizedHead | str = module.recognise(seen)
+    head: RecognizedHead | str = module.recognize(seen)
     return head
 
 
@@ -87,7 +87,7 @@ def _shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
     """A shape whose first axis may be free, since no family looks at it."""
     first, rest = shape[:1], tuple(shape[1:])
     if not all(isinstance(one, int) for one in rest):
-        raise QdqError(name, "is an output of a free shape", "give the outputs of one batch to recognise them")
+        raise QdqError(name, "is an output of a free shape", "give the outputs of one batch to recognize them")
     return (*(one if isinstance(one, int) else 1 for one in first), *rest)
 
 

@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cells
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, counted
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, counted
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.5
 _NORM = 35.0  # pixels that a distance of 1 stands for
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     maps = sorted(seen.of_rank(4), key=lambda name: seen.shapes[name][1])
     if len(maps) != 2 or len(seen.shapes) != 2:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """EfficientDet: nine anchors a cell on five maps, classes and offsets. Raw maps, or joined to one output each.
 
-Offsets are (y, x, height, width): centre = anchor centre + offset * anchor side, side = anchor side * exp(offset).
+Offsets are (y, x, height, width): center = anchor center + offset * anchor side, side = anchor side * exp(offset).
 Anchors: 4 strides times 1, 2^(1/3), 2^(2/3), in the ratios 1:1, 1.4:0.7 and 0.7:1.4 (Tan et al. 2020).
 """
 
@@ -13,7 +13,16 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cell_count, cells, map_size
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, are_probabilities, corners, counted, sigmoid
+from qdqtool.evaluation.decode.head import (
+    Candidates,
+    HeadOutputs,
+    RecognizedHead,
+    Size,
+    are_probabilities,
+    corners,
+    counted,
+    sigmoid,
+)
 from qdqtool.evaluation.decode.ssd import corners_in_order
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
@@ -26,7 +35,7 @@ _RATIOS = ((1.0, 1.0), (1.4, 0.7), (0.7, 1.4))
 _BOX = 4 * _EACH
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.of_rank(3)) == len(seen.shapes) == 2:
         return _joined(seen)
@@ -68,7 +77,9 @@ def _channels(shape: tuple[int, ...], columns: int, rows: int) -> int:
     return shape[3] if shape[1:3] == (rows, columns) else 0
 
 
-def _head(seen: HeadOutputs, scores: tuple[str, ...], boxes: tuple[str, ...], classes: int, told: str) -> RecognizedHead:
+def _head(
+    seen: HeadOutputs, scores: tuple[str, ...], boxes: tuple[str, ...], classes: int, told: str
+) -> RecognizedHead:
     ready = all(name in seen.arrays and are_probabilities(seen.arrays[name]) for name in scores)
     read = partial(_candidates, scores=scores, boxes=boxes, classes=classes, ready=ready)
     return RecognizedHead(f"{told}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes)
@@ -85,9 +96,9 @@ def _candidates(
 ) -> Candidates:
     values = np.concatenate([_rows(outputs[name], classes, size) for name in scores], 1)
     offsets = np.concatenate([_rows(outputs[name], 4, size) for name in boxes], 1).astype(np.float64)
-    centres, sides = anchors(size)
+    centers, sides = anchors(size)
     with np.errstate(over="ignore"):
-        found = corners(centres + offsets[..., 1::-1] * sides, np.exp(offsets[..., 3:1:-1]) * sides)
+        found = corners(centers + offsets[..., 1::-1] * sides, np.exp(offsets[..., 3:1:-1]) * sides)
     return found, values if ready else sigmoid(values)
 
 
@@ -99,11 +110,11 @@ def _rows(output: Array, numbers: int, size: Size) -> Array:
 
 
 def anchors(size: Size) -> tuple[Float64, Float64]:
-    """Centres and sides of all anchors in pixels, map by map, cell by cell, scale by scale: (N, 2) each."""
+    """Centers and sides of all anchors in pixels, map by map, cell by cell, scale by scale: (N, 2) each."""
     each = np.array([(scale * wide, scale * high) for scale in _SCALES for wide, high in _RATIOS])
-    centres, sides = [], []
+    centers, sides = [], []
     for stride in _STRIDES:
         points = (cells(*map_size(size, stride)) + 0.5) * stride
-        centres.append(np.repeat(points, _EACH, 0))
+        centers.append(np.repeat(points, _EACH, 0))
         sides.append(np.tile(each * 4 * stride, (len(points), 1)))
-    return np.concatenate(centres), np.concatenate(sides)
+    return np.concatenate(centers), np.concatenate(sides)

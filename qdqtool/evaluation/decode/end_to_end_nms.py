@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import strides_of
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size
 from qdqtool.evaluation.detections import Array
 
 IOU = 1.0  # nothing is left to suppress
@@ -21,7 +21,7 @@ _YX = (1, 0, 3, 2)
 _PARTS = {"count": ("num",), "boxes": ("box",), "scores": ("score",), "classes": ("class", "label")}
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.shapes) == 1:
         name, shape = next(iter(seen.shapes.items()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decoder sees of a model and what it hands on: outputs, a recognised head, boxes. No family is known here."""
+"""What a decoder sees of a model and what it hands on: outputs, a recognized head, boxes. No family is known here."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class HeadOutputs:
 
 @dataclass(frozen=True)
 class RecognizedHead:
-    """A recognised head.
+    """A recognized head.
 
     Attributes:
-        told: what was recognised, one phrase.
+        told: what was recognized, one phrase.
         iou: the threshold of overlap that the family's own code uses.
         candidates: outputs by name and (width, height) of the input -> all boxes with all scores, nothing dropped.
         classes: how many classes it tells apart; None where only the boxes tell.
@@ -78,7 +78,7 @@ class HeadDecoder:
 
     Attributes:
         family: its name in `--decoder`.
-        head: what was recognised.
+        head: what was recognized.
         selection: thresholds and numbers.
     """
 
@@ -88,7 +88,7 @@ class HeadDecoder:
 
     @property
     def told(self) -> str:
-        """What was recognised and what will be kept, one line."""
+        """What was recognized and what will be kept, one line."""
         iou = self.head.iou if self.selection.iou is None else self.selection.iou
         return f"{self.family}: {self.head.told}; score above {self.selection.score:g}, NMS at IoU {iou:g}"
 
@@ -124,10 +124,10 @@ def in_image(boxes: Float64, scores: Float32, labels: npt.NDArray[np.int64], geo
     return Detections(np.clip(original, 0, edges).astype(np.float32), scores.astype(np.float32), labels)
 
 
-def corners(centres: npt.NDArray[Any], sides: npt.NDArray[Any]) -> Float64:
-    """Boxes by their corners from centres (..., 2) and widths and heights (..., 2)."""
+def corners(centers: npt.NDArray[Any], sides: npt.NDArray[Any]) -> Float64:
+    """Boxes by their corners from centers (..., 2) and widths and heights (..., 2)."""
     half = np.asarray(sides, np.float64) / 2
-    return np.concatenate((centres - half, centres + half), -1)
+    return np.concatenate((centers - half, centers + half), -1)
 
 
 def sigmoid(values: npt.NDArray[Any]) -> Float32:

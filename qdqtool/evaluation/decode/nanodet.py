@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NanoDet: class probabilities and distributions over the distances to the four sides (generalised focal loss).
+"""NanoDet: class probabilities and distributions over the distances to the four sides (generalized focal loss).
 
 NanoDet has an output of classes and one of distances for each stride and measures from the middle of the cell's pixels;
 NanoDet-Plus has one output, classes before distances, and measures from the cell's first pixel.
@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import all_cells, map_size, strides_of
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, counted, expected
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, counted, expected
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
 
@@ -23,7 +23,7 @@ _STRIDES = (8, 16, 32, 64)
 Pairs = tuple[tuple[str, str], ...]
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     flat = seen.of_rank(3)
     if len(seen.shapes) == 1 and flat:
@@ -45,7 +45,9 @@ def _plus(seen: HeadOutputs) -> RecognizedHead | str:
     strides, classes = strides_of(shape[1], seen.size), shape[2] - 4 * _BINS
     if len(strides) != 4 or classes < 1:
         return f"{name} is not [batch, cells of strides 8 to 64, classes + {4 * _BINS}]"
-    return RecognizedHead(f"NanoDet-Plus, {name} {list(shape)}, {counted(classes)}", IOU, partial(_read_plus, name=name), classes)
+    return RecognizedHead(
+        f"NanoDet-Plus, {name} {list(shape)}, {counted(classes)}", IOU, partial(_read_plus, name=name), classes
+    )
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, pairs: Pairs, strides: tuple[int, ...]) -> Candidates:

@@ -33,13 +33,13 @@ class Level:
 
 
 def make_priors(levels: Sequence[Level], size: Size) -> Float64:
-    """Centre and sides of every prior, fractions of the input, cut to 0..1: float64 (N, 4), map by map, row by row."""
+    """Center and sides of every prior, fractions of the input, cut to 0..1: float64 (N, 4), map by map, row by row."""
     found = []
     for level in levels:
         columns, rows = level.cells or (ceil(size[0] / level.step), ceil(size[1] / level.step))
-        centres = (cells(columns, rows) + 0.5) * level.step
+        centers = (cells(columns, rows) + 0.5) * level.step
         each = np.array(level.sides, np.float64)
-        boxes = np.concatenate((np.repeat(centres, len(each), 0), np.tile(each, (len(centres), 1))), 1)
+        boxes = np.concatenate((np.repeat(centers, len(each), 0), np.tile(each, (len(centers), 1))), 1)
         found.append(boxes / (size * 2))
     return np.clip(np.concatenate(found), 0, 1)
 
@@ -49,11 +49,11 @@ def decode_offsets(
 ) -> Float64:
     """Offsets (..., N, 4) and priors to corners in fractions of the input (Liu et al. 2016, SSD).
 
-    centre = prior + offset * variance * side; side = prior side * exp(offset * variance).
+    center = prior + offset * variance * side; side = prior side * exp(offset * variance).
     """
-    centres = priors[:, :2] + offsets[..., :2] * variances[0] * priors[:, 2:]
+    centers = priors[:, :2] + offsets[..., :2] * variances[0] * priors[:, 2:]
     with np.errstate(over="ignore"):
-        return corners(centres, np.exp(offsets[..., 2:].astype(np.float64) * variances[1]) * priors[:, 2:])
+        return corners(centers, np.exp(offsets[..., 2:].astype(np.float64) * variances[1]) * priors[:, 2:])
 
 
 def squares(*sides: float) -> tuple[tuple[float, float], ...]:

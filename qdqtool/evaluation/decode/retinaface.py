@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, softmax
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, softmax
 from qdqtool.evaluation.decode.priors import decode_offsets, priors_for
 from qdqtool.evaluation.decode.ssd import boxes_and_scores, shares
 from qdqtool.evaluation.detections import Array
@@ -17,7 +17,7 @@ from qdqtool.evaluation.nms import Float64
 IOU = 0.4
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     pair = boxes_and_scores(seen)
     points = [name for name, shape in seen.of_rank(3).items() if shape[2] == 10]

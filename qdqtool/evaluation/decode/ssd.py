@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, are_shares, counted, softmax
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, are_shares, counted, softmax
 from qdqtool.evaluation.decode.priors import decode_offsets, priors_for
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
@@ -20,7 +20,7 @@ IOU = 0.4
 _BOX_WORDS = ("box", "loc", "reg")
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     pair = boxes_and_scores(seen)
     if pair is None or len(seen.shapes) != 2:
@@ -36,7 +36,9 @@ def recognise(seen: HeadOutputs) -> RecognizedHead | str:
     told = f"{scores} {list(seen.shapes[scores])} and {boxes}, {counted(classes)} and background"
     if decoded:
         pixels = boxes in seen.arrays and bool(np.median(seen.arrays[boxes][..., 2:]) > 2)
-        return RecognizedHead(f"{told}, boxes decoded in the graph", IOU, partial(read, pixels=pixels, priors=None), classes)
+        return RecognizedHead(
+            f"{told}, boxes decoded in the graph", IOU, partial(read, pixels=pixels, priors=None), classes
+        )
     found = priors_for(seen.shapes[boxes][1], seen.size)
     if found is None:
         width, height = seen.size

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """YOLOv5 and YOLOv7: three anchors a cell, object and classes. Decoded in the graph, or raw maps of logits.
 
-With s = sigmoid: centre = (2 s(xy) - 0.5 + cell) * stride, side = (2 s(wh))^2 * anchor, score = s(object) * s(class).
+With s = sigmoid: center = (2 s(xy) - 0.5 + cell) * stride, side = (2 s(wh))^2 * anchor, score = s(object) * s(class).
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cells, strides_of
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, are_probabilities, corners, counted, sigmoid
+from qdqtool.evaluation.decode.head import (
+    Candidates,
+    HeadOutputs,
+    RecognizedHead,
+    Size,
+    are_probabilities,
+    corners,
+    counted,
+    sigmoid,
+)
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
 
@@ -25,7 +34,7 @@ ANCHORS = {
 COCO, _V8_COCO = 255, 144  # channels of a map for 80 classes: 3 * (5 + 80), and YOLOv8's 64 + 80
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     maps = seen.of_rank(5)
     flat = seen.of_rank(3)
@@ -99,7 +108,7 @@ def _of_map(output: Array, size: Size, sides: Float64, *, ready: bool) -> Candid
     values = output.reshape(batch, 3, rows * columns, numbers)
     values = values if ready else sigmoid(values)
     stride = np.array(size, np.float64) / (columns, rows)
-    centres = (2 * values[..., :2] - 0.5 + cells(columns, rows)) * stride
-    boxes = corners(centres, (2 * values[..., 2:4]) ** 2 * sides[:, None])
+    centers = (2 * values[..., :2] - 0.5 + cells(columns, rows)) * stride
+    boxes = corners(centers, (2 * values[..., 2:4]) ** 2 * sides[:, None])
     scores = values[..., 4:5] * values[..., 5:]
     return boxes.reshape(batch, -1, 4), scores.reshape(batch, -1, numbers - 5)

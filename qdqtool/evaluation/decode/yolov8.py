@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """YOLOv8, v9, v11 and kin: no anchors, no object score, distances to the four sides as distributions of 16 bins.
 
-Decoded in the graph: [batch, 4 + classes, cells], centres and sides in pixels. Raw: a map of 64 + classes channels for
+Decoded in the graph: [batch, 4 + classes, cells], centers and sides in pixels. Raw: a map of 64 + classes channels for
 each stride, or two maps. Box = (cell + 0.5 -/+ distance) * stride, score = sigmoid(class).
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from qdqtool.evaluation.decode.grids import cells, strides_of
 from qdqtool.evaluation.decode.head import (
     Candidates,
-    RecognizedHead,
     HeadOutputs,
+    RecognizedHead,
     Size,
     are_probabilities,
     corners,
@@ -33,7 +33,7 @@ _BOX = 4 * _BINS
 Levels = tuple[tuple[str, ...], ...]
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     flat, maps = seen.of_rank(3), seen.of_rank(4)
     if len(flat) == 1 and len(flat) + len(maps) == len(seen.shapes):

@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, cell_count
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, corners, counted
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, corners, counted
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.65
-_FARTHEST = 16  # raw offsets stay within a few strides' fractions; decoded centres spread over the whole input
+_FARTHEST = 16  # raw offsets stay within a few strides' fractions; decoded centers spread over the whole input
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     if len(seen.shapes) != 1 or not seen.of_rank(3):
         return "not one output [batch, cells, 5 + classes]"
@@ -41,9 +41,9 @@ def _is_decoded(output: Array) -> bool:
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, name: str, decoded: bool) -> Candidates:
     output = outputs[name]
-    centres, sides = output[..., :2], output[..., 2:4]
+    centers, sides = output[..., :2], output[..., 2:4]
     if not decoded:
         grid, stride = all_cells(size, STRIDES)
         with np.errstate(over="ignore"):
-            centres, sides = (centres + grid) * stride, np.exp(sides) * stride
-    return corners(centres, sides), output[..., 4:5] * output[..., 5:]
+            centers, sides = (centers + grid) * stride, np.exp(sides) * stride
+    return corners(centers, sides), output[..., 4:5] * output[..., 5:]

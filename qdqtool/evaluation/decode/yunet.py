@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, map_size
-from qdqtool.evaluation.decode.head import Candidates, RecognizedHead, HeadOutputs, Size, corners
+from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, corners
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.45
 Levels = tuple[tuple[str, str, str], ...]
 
 
-def recognise(seen: HeadOutputs) -> RecognizedHead | str:
+def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     """The head that these outputs are, or why they are not."""
     levels = []
     for stride in STRIDES:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weight edits that make a model quantise better, one edit per file. What is edited was decided before."""
+"""Weight edits that make a model quantize better, one edit per file. What is edited was decided before."""

@@ -32,7 +32,7 @@ def read_constant(view: GraphView, node: Node, index: int) -> Float32:
     """The value of a float32 constant.
 
     Raises:
-        QdqError: it is computed, quantised, or not float32.
+        QdqError: it is computed, quantized, or not float32.
     """
     value = view.array(node.inputs[index]) if is_plain_constant(view, node, index) else None
     if value is None:
@@ -99,7 +99,7 @@ def narrowed(values: Float64, where: str) -> Float32:
 
 
 def list_as_inputs(proto: onnx.ModelProto) -> None:
-    """List initialisers among the graph's inputs where the IR version asks for it (below 4); the others stay."""
+    """List initializers among the graph's inputs where the IR version asks for it (below 4); the others stay."""
     if proto.ir_version >= 4:
         return
     known = {value.name for value in proto.graph.input}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equalise and smooth: one tensor divided per channel, its readers' weights multiplied. The float function stays.
+"""Equalize and smooth: one tensor divided per channel, its readers' weights multiplied. The float function stays.
 
-Equalise divides in the weights of what makes the tensor, smooth with a Mul behind it. Enters the main graph only.
+Equalize divides in the weights of what makes the tensor, smooth with a Mul behind it. Enters the main graph only.
 """
 
 from __future__ import annotations

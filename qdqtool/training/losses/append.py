@@ -12,7 +12,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.training.losses.distill_targets import TargetKind, kind_term
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec, label_term
-from qdqtool.training.losses.nodes import Nodes, LossValue
+from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.losses.script import Weighted, script_terms
 from qdqtool.training.losses.targets import Targets, bound_term, match_term
@@ -26,13 +26,13 @@ class LossGraph:
     Attributes:
         proto: the form's, then the loss; labels and the teacher's tensors are further inputs, the loss and its parts
             further outputs.
-        loss: the scalar that is minimised.
+        loss: the scalar that is minimized.
         parts: name of each term -> its scalar, unweighted: `match:TENSOR`, `OUTPUT:KIND`, `STUDENT:TEACHER:KIND`, and
             what a script calls its own.
         weights: name of each term -> what it is multiplied by in the loss.
         targets: teacher's tensor -> graph input that takes it.
         label_specs: array that the data must hold -> what it must be.
-        extra_parameters: initialisers that are trained and not exported (projections).
+        extra_parameters: initializers that are trained and not exported (projections).
     """
 
     proto: onnx.ModelProto
@@ -63,13 +63,13 @@ def append_losses(
         form: the forward graph, opset 13 to 21, flat; it is copied.
         points: tensors of the label-free term, see `choose_points`; a mapping says how much each of them and of the
             kinds, by its name, counts; else all count the same and 1 together.
-        options: what is minimised.
+        options: what is minimized.
         teacher: may be None where no term wants one.
         shapes: tensor of the form -> its shape at the batch size trained with, from a run.
         kinds: what the network ends in, see `find_kinds`; part of the label-free term.
 
     Raises:
-        QdqError: a tensor, shape, kind or script that does not do; nothing to minimise.
+        QdqError: a tensor, shape, kind or script that does not do; nothing to minimize.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(form)
@@ -93,7 +93,11 @@ def append_losses(
 
 
 def _match_terms(
-    nodes: Nodes, targets: Targets, points: Sequence[str] | Mapping[str, float], kinds: Sequence[TargetKind], weight: float
+    nodes: Nodes,
+    targets: Targets,
+    points: Sequence[str] | Mapping[str, float],
+    kinds: Sequence[TargetKind],
+    weight: float,
 ) -> list[Weighted]:
     """The label-free terms, which share one weight."""
     if not weight >= 0 or not np.isfinite(weight):
@@ -101,7 +105,9 @@ def _match_terms(
     if not weight:
         return []
     if not points and not kinds:
-        raise QdqError("--distill-weight", "student and teacher share no tensor to match", "give labels, --distill or --loss")
+        raise QdqError(
+            "--distill-weight", "student and teacher share no tensor to match", "give labels, --distill or --loss"
+        )
     ends = {kind.name: kind for kind in kinds}
     names = [name for name in points if name not in ends]
     if targets.teacher is not None:
@@ -115,7 +121,9 @@ def _match_terms(
 
 def _check_trained(weighted: Sequence[Weighted]) -> None:
     if not weighted:
-        raise QdqError("loss", "there is nothing to minimise", "leave out --distill-weight 0, or give --label, --distill or --loss")
+        raise QdqError(
+            "loss", "there is nothing to minimize", "leave out --distill-weight 0, or give --label, --distill or --loss"
+        )
     for name, value, _ in weighted:
         if not value.trained:
             raise QdqError(name, "no gradient runs from this term to the model", "name a tensor that weights act on")

@@ -20,7 +20,7 @@ from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.rulebook import load_rules
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, LossValue
+from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.targets import Targets
 
 Behind = Literal["sigmoid", "softmax", "values"]
@@ -60,17 +60,17 @@ class TargetKind:
 
 
 def find_kinds(
-    quantised: onnx.ModelProto, folder: Path | None, known: Collection[str], shapes: Shapes
+    quantized: onnx.ModelProto, folder: Path | None, known: Collection[str], shapes: Shapes
 ) -> tuple[tuple[TargetKind, ...], frozenset[str]]:
     """Every kind of end, and the graph outputs whose error they are.
 
     Args:
-        quantised: the Q/DQ model; its pairs are seen through.
+        quantized: the Q/DQ model; its pairs are seen through.
         folder: where its external data lie.
         known: tensors that student and teacher both have.
         shapes: tensor -> shape, the student's.
     """
-    view = GraphView(quantised.graph, folder)
+    view = GraphView(quantized.graph, folder)
     ends: dict[tuple[str, Behind], DistillTarget] = {}
     covered: set[str] = set()
     for head in find_heads(view, load_rules("gpu").heads):
@@ -82,7 +82,7 @@ def find_kinds(
     for end in ends.values():
         name = f"{end.form} {shapes[end.tensor][end.axis]}"
         kinds.setdefault(name, []).append(replace(end, beside=beside.get(end.tensor, ())))
-    outputs = {value.name for value in quantised.graph.output}
+    outputs = {value.name for value in quantized.graph.output}
     return tuple(TargetKind(name, tuple(members)) for name, members in kinds.items()), frozenset(covered & outputs)
 
 

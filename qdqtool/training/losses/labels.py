@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, LossValue
+from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.options import Label, nearest
 
 Array = npt.NDArray[Any]
@@ -150,7 +150,9 @@ def _shape_hint(spec: LabelSpec) -> str:
 # ---------------------------------------------------------------------- kinds
 
 
-def _plain(formula: Callable[[LossValue, LossValue], LossValue], highest: float | None = None) -> Callable[..., LossValue]:
+def _plain(
+    formula: Callable[[LossValue, LossValue], LossValue], highest: float | None = None
+) -> Callable[..., LossValue]:
     """A term whose targets have the output's shape."""
 
     def term(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:

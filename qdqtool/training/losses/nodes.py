@@ -127,7 +127,7 @@ class Nodes:
 
     Attributes:
         graph: what grows.
-        parameters: names of the initialisers made by `parameter`, in order.
+        parameters: names of the initializers made by `parameter`, in order.
         opset: of the graph.
     """
 
@@ -187,7 +187,7 @@ class Nodes:
         return self._constants[key]
 
     def parameter(self, array: npt.NDArray[np.float32], base: str) -> LossValue:
-        """An initialiser that is trained with the weights and not exported."""
+        """An initializer that is trained with the weights and not exported."""
         tensor = numpy_helper.from_array(np.ascontiguousarray(array, np.float32), self._free(base))
         self.graph.initializer.append(tensor)
         self.parameters.append(tensor.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asks to be minimised: `--label`, `--distill`, `--loss`, `--distill-weight` as values. No graph is read here."""
+"""What the user asks to be minimized: `--label`, `--distill`, `--loss`, `--distill-weight`. No graph is read here."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Binding:
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Everything that is minimised; with nothing given, the teacher's tensors are matched.
+    """Everything that is minimized; with nothing given, the teacher's tensors are matched.
 
     Attributes:
         labels: losses on labels.
         bindings: distillation of named tensors.
         script: `script.py:function` that builds terms of its own.
-        match: weight of the label-free term (normalised error at the points); None for 1 where nothing else is asked
+        match: weight of the label-free term (normalized error at the points); None for 1 where nothing else is asked
             for, else 0.
         seed: of the projections' first values.
     """

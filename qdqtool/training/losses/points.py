@@ -23,28 +23,28 @@ MOST = 48
 
 
 def choose_points(
-    quantised: onnx.ModelProto,
+    quantized: onnx.ModelProto,
     folder: Path | None,
     form: onnx.ModelProto,
     known: Collection[str],
     most: int = MOST,
     without: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """The tensors whose error against the teacher is minimised, in the order of the graph.
+    """The tensors whose error against the teacher is minimized, in the order of the graph.
 
     Heads and float outputs are among them, unless they are judged otherwise. Of the other groups, where there are more
     than `most`, some are taken at even distances along the graph, the last one always (NVIDIA's recipe takes all, or
     every n-th).
 
     Args:
-        quantised: the Q/DQ model, in which groups are found; its pairs are seen through.
+        quantized: the Q/DQ model, in which groups are found; its pairs are seen through.
         folder: where its external data lie.
         form: the training form, which must have the tensor under the same name.
         known: tensors that the teacher can give.
         most: how many outputs of groups at most.
         without: tensors that are no points.
     """
-    view = GraphView(quantised.graph, folder)
+    view = GraphView(quantized.graph, folder)
     rules = load_rules("gpu")
     made = [name for node in form.graph.node for name in node.output if name]
     shared = (set(made) & set(known)) - set(without)

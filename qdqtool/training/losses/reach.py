@@ -39,7 +39,7 @@ def reached_parameters(proto: onnx.ModelProto, loss: str, parameters: Sequence[s
     Args:
         proto: a flat graph with a loss.
         loss: a tensor of it.
-        parameters: names of initialisers.
+        parameters: names of initializers.
     """
     producer = {name: node for node in proto.graph.node for name in node.output if name}
     seen, waiting = {loss}, [loss]

@@ -14,7 +14,7 @@ from qdqtool.data.polygraphy_loader import load_script, split_script
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec
-from qdqtool.training.losses.nodes import Nodes, LossValue
+from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.targets import Targets
 
 _FUNCTION = "loss"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms that pull tensors towards a teacher's: normalised errors at points, and TAO's bindings with projections."""
+"""Terms that pull tensors towards a teacher's: normalized errors at points, and TAO's bindings with projections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, LossValue
+from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.options import Binding
 from qdqtool.training.losses.teacher import Teacher
 
@@ -46,7 +46,7 @@ class Targets:
 
 
 def match_term(nodes: Nodes, targets: Targets, tensor: str) -> LossValue:
-    """The normalised error of a tensor against the teacher's of the same name.
+    """The normalized error of a tensor against the teacher's of the same name.
 
     Raises:
         QdqError: it is missing on a side, or the shapes differ.
@@ -56,7 +56,7 @@ def match_term(nodes: Nodes, targets: Targets, tensor: str) -> LossValue:
     if s.shape != t.shape:
         reason = f"the student's is {list(s.shape)}, the teacher's {list(t.shape)}"
         raise QdqError(where, reason, "give the float model that it was made from")
-    return terms.normalised_error(s, t)
+    return terms.normalized_error(s, t)
 
 
 def bound_term(nodes: Nodes, targets: Targets, binding: Binding, random: np.random.Generator) -> LossValue:

@@ -71,7 +71,7 @@ def _drop_unread(graph: onnx.GraphProto) -> None:
 
 
 class Teacher:
-    """A frozen model, run beside the student on the same batches: full optimisation, one thread, wanted tensors only.
+    """A frozen model, run beside the student on the same batches: full optimization, one thread, wanted tensors only.
 
     Attributes:
         names: every tensor that it can give.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formulas: each takes values of a graph and gives the scalar that is minimised, unweighted.
+"""The formulas: each takes values of a graph and gives the scalar that is minimized, unweighted.
 
-Where a prediction s is exactly at a kink (0, as a quantised output often is), the gradient is that of the true
+Where a prediction s is exactly at a kink (0, as a quantized output often is), the gradient is that of the true
 function or the middle of its slopes; so |x| and Clip stand where textbooks have Relu and Where.
 """
 
@@ -17,7 +17,7 @@ from qdqtool.training.losses.nodes import LossValue
 _FLOOR = 1e-6  # mean square below which a teacher's tensor counts as silent: an error there is not blown up further
 
 
-def normalised_error(s: LossValue, t: LossValue) -> LossValue:
+def normalized_error(s: LossValue, t: LossValue) -> LossValue:
     """sum((s - t)^2) / (sum(t^2) + eps), eps = 1e-6 per element: the error's power over the teacher's."""
     difference = s - t
     power = s.nodes.op("ReduceSumSquare", t, keepdims=0)  # one pass; no gradient is asked of it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neighbours that are differentiated together give what they give apart, and stay apart where one of them is wanted."""
+"""Neighbors that are differentiated together give what they give apart, and stay apart where one of them is wanted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_gradients_are_those_of_differences(nodes: str, names: str) -> None:
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=2e-4 * max(1, np.abs(expected).max()))
 
 
-def test_a_normalisation_is_joined_to_its_convolution() -> None:
+def test_a_normalization_is_joined_to_its_convolution() -> None:
     assert "BatchNormalization" not in operators(CONV_NORM, "w,s")
 
 
@@ -83,7 +83,7 @@ def test_a_normalisation_is_joined_to_its_convolution() -> None:
     ],
     ids=["given out", "read twice", "not behind a convolution", "a weight larger than the activation"],
 )  # fmt: skip
-def test_a_normalisation_stays(nodes: str, auxiliary: tuple[str, ...], tail: str) -> None:
+def test_a_normalization_stays(nodes: str, auxiliary: tuple[str, ...], tail: str) -> None:
     constants = " ".join(f"i{n} = Constant<value_ints=[{n}]>()" for n in (0, 2, 3))
     assert "BatchNormalization" in operators(f"{constants} {nodes}", "x,w,b,s,t,m,v", auxiliary, tail)
 

@@ -52,7 +52,7 @@ def test_what_is_not_known(nodes: str) -> None:
     assert known(nodes).value("a") is None
 
 
-def test_an_initialiser_is_known_unless_it_varies() -> None:
+def test_an_initializer_is_known_unless_it_varies() -> None:
     assert known("").value("w") is not None
     assert known("", frozenset({"w"})).value("w") is None
     assert known("a = Neg(w)", frozenset({"w"})).value("a") is None

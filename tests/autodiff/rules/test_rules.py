@@ -118,7 +118,7 @@ def test_corners(nodes: str, x: list[float], expected: list[float]) -> None:
     ids=["tiles", "one place apart", "others"],
 )
 def test_the_first_of_equal_maxima_gets_the_gradient(how: str, kernel: int, stride: int, pad: int) -> None:
-    """Quantised activations tie in most windows."""
+    """Quantized activations tie in most windows."""
     x = np.random.default_rng(2).integers(-1, 2, (1, 2, 6, 6)).astype(np.float32)
     padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)), constant_values=-np.inf)
     expected = np.zeros_like(padded)

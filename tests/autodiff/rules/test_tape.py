@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.autodiff.rules.tape import Tape, GraphValue
+from qdqtool.autodiff.rules.tape import GraphValue, Tape
 from tests.autodiff.numeric import session_of
 
 A = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)

@@ -104,7 +104,7 @@ def test_a_cache_in_memory_is_never_given_and_always_asked_back(fake: Fake) -> N
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "parts"),
+    ("behavior", "parts"),
     [
         (Behavior(header="TRT-8601-EntropyCalibration2"), ("has the header TRT-8601", "TRT-101303-Entropy")),
         (Behavior(header="TRT-101303-MinMaxCalibration"), ("has the header TRT-101303-MinMax",)),
@@ -115,8 +115,8 @@ def test_a_cache_in_memory_is_never_given_and_always_asked_back(fake: Fake) -> N
     ],
     ids=["version", "algorithm", "header", "names", "line breaks", "nothing"],
 )
-def test_what_tensorrt_wrote_is_not_trusted_unseen(behaviour: Behavior, parts: tuple[str, ...]) -> None:
-    with installed(V10, behaviour):
+def test_what_tensorrt_wrote_is_not_trusted_unseen(behavior: Behavior, parts: tuple[str, ...]) -> None:
+    with installed(V10, behavior):
         refused(*parts)
 
 

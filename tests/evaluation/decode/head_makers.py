@@ -25,7 +25,7 @@ class Known:
     box: tuple[float, float, float, float]
 
     @property
-    def centre(self) -> tuple[float, float]:
+    def center(self) -> tuple[float, float]:
         return (self.box[0] + self.box[2]) / 2, (self.box[1] + self.box[3]) / 2
 
     @property
@@ -62,7 +62,7 @@ def logit(value: float) -> float:
 
 
 def bins_for(distance: float, bins: int) -> list[float]:
-    """Logits whose softmax has the mean `distance`: two neighbouring bins share it."""
+    """Logits whose softmax has the mean `distance`: two neighboring bins share it."""
     low = min(int(distance), bins - 2)
     part = min(max(distance - low, 1e-9), 1 - 1e-9)
     logits = [-60.0] * bins
@@ -71,7 +71,7 @@ def bins_for(distance: float, bins: int) -> list[float]:
 
 
 def cell_of(one: Known, stride: int) -> tuple[int, int]:
-    return int(one.centre[0] // stride), int(one.centre[1] // stride)
+    return int(one.center[0] // stride), int(one.center[1] // stride)
 
 
 def row_of(one: Known, size: tuple[int, int], strides: tuple[int, ...], stride: int) -> int:
@@ -98,7 +98,7 @@ def yolox(known: list[Known], size: tuple[int, int], classes: int) -> Outputs:
     for one, stride in by_turns(known, strides):
         column, line = cell_of(one, stride)
         row = output[0, row_of(one, size, strides, stride)]
-        row[:2] = one.centre[0] / stride - column, one.centre[1] / stride - line
+        row[:2] = one.center[0] / stride - column, one.center[1] / stride - line
         row[2:4] = [math.log(side / stride) for side in one.sides]
         row[4], row[5 + one.label] = 1.0, one.score
     return {"output": output}
@@ -144,8 +144,8 @@ def fastestdet(known: list[Known], size: tuple[int, int], classes: int) -> Outpu
         column, line = cell_of(one, 16)
         cell = output[0, :, line, column]
         cell[0] = cell[5 + one.label] = one.score
-        cell[1] = math.atanh(min(one.centre[0] / 16 - column, 1 - 1e-7))
-        cell[2] = math.atanh(min(one.centre[1] / 16 - line, 1 - 1e-7))
+        cell[1] = math.atanh(min(one.center[0] / 16 - column, 1 - 1e-7))
+        cell[2] = math.atanh(min(one.center[1] / 16 - line, 1 - 1e-7))
         cell[3:5] = [logit(side / whole) for side, whole in zip(one.sides, size, strict=True)]
     return {"map": output}
 
@@ -160,7 +160,7 @@ def yunet(known: list[Known], size: tuple[int, int], classes: int) -> Outputs:
         row = row_of(one, size, (stride,), stride)
         outputs[f"cls_{stride}"][0, row] = one.score**2 / 0.95
         outputs[f"obj_{stride}"][0, row] = 0.95
-        outputs[f"bbox_{stride}"][0, row, :2] = one.centre[0] / stride - column, one.centre[1] / stride - line
+        outputs[f"bbox_{stride}"][0, row, :2] = one.center[0] / stride - column, one.center[1] / stride - line
         outputs[f"bbox_{stride}"][0, row, 2:] = [math.log(side / stride) for side in one.sides]
     return outputs
 
@@ -170,7 +170,7 @@ ULTRAFACE = ((8, (10, 16, 24)), (16, (32, 48)), (32, (64, 96)), (64, (128, 192, 
 
 @functools.cache
 def square_priors(levels: tuple[tuple[int, tuple[int, ...]], ...], size: tuple[int, int]) -> list[tuple[float, ...]]:
-    """Centre x, centre y, width, height as fractions, cut to 0..1."""
+    """Center x, center y, width, height as fractions, cut to 0..1."""
     found = []
     for stride, sides in levels:
         for line in range(math.ceil(size[1] / stride)):
@@ -188,7 +188,7 @@ def against_priors(
     """For each box the row of the nearest prior and SSD's offsets to it."""
     found = []
     for one in known:
-        wanted = (one.centre[0] / size[0], one.centre[1] / size[1], one.sides[0] / size[0], one.sides[1] / size[1])
+        wanted = (one.center[0] / size[0], one.center[1] / size[1], one.sides[0] / size[0], one.sides[1] / size[1])
         row = int(((np.array(priors) - wanted) ** 2).sum(1).argmin())
         x, y, wide, high = priors[row]
         offsets = [(wanted[0] - x) / wide / 0.1, (wanted[1] - y) / high / 0.1]
@@ -236,8 +236,8 @@ def yolov5(known: list[Known], size: tuple[int, int], classes: int, *, rank: int
         anchors = V5_ANCHORS[(8, 16, 32).index(stride)]
         which = next(i for i, (w, h) in enumerate(anchors) if one.sides[0] < 3.9 * w and one.sides[1] < 3.9 * h)
         row = outputs[f"p{stride}"][0, which, line, column]
-        row[0] = logit((one.centre[0] / stride - column + 0.5) / 2)
-        row[1] = logit((one.centre[1] / stride - line + 0.5) / 2)
+        row[0] = logit((one.center[0] / stride - column + 0.5) / 2)
+        row[1] = logit((one.center[1] / stride - line + 0.5) / 2)
         row[2:4] = [logit(math.sqrt(side / anchor) / 2) for side, anchor in zip(one.sides, anchors[which], strict=True)]
         row[4], row[5 + one.label] = 12.0, logit(one.score)
     if rank == 5:
@@ -252,7 +252,7 @@ def yolov5(known: list[Known], size: tuple[int, int], classes: int, *, rank: int
 def yolov5_decoded(known: list[Known], size: tuple[int, int], classes: int) -> Outputs:
     output = np.zeros((1, 3 * rows_in(size, (8, 16, 32)), 5 + classes), np.float32)
     for index, one in enumerate(known):
-        output[0, 7 * index, :4] = *one.centre, *one.sides
+        output[0, 7 * index, :4] = *one.center, *one.sides
         output[0, 7 * index, 4], output[0, 7 * index, 5 + one.label] = 1.0, one.score
     return {"output0": output}
 
@@ -275,7 +275,7 @@ def yolov8(known: list[Known], size: tuple[int, int], classes: int, *, split: bo
 def yolov8_decoded(known: list[Known], size: tuple[int, int], classes: int) -> Outputs:
     output = np.zeros((1, 4 + classes, rows_in(size, (8, 16, 32))), np.float32)
     for index, one in enumerate(known):
-        output[0, :4, 11 * index] = *one.centre, *one.sides
+        output[0, :4, 11 * index] = *one.center, *one.sides
         output[0, 4 + one.label, 11 * index] = one.score
     return {"output0": output}
 
@@ -309,8 +309,8 @@ def efficientdet(known: list[Known], size: tuple[int, int], classes: int, *, for
         x, y = (column + 0.5) * stride, (line + 0.5) * stride
         logits[stride][0, line, column, which, one.label] = logit(one.score)
         offsets[stride][0, line, column, which] = (
-            (one.centre[1] - y) / high,
-            (one.centre[0] - x) / wide,
+            (one.center[1] - y) / high,
+            (one.center[0] - x) / wide,
             math.log(one.sides[1] / high),
             math.log(one.sides[0] / wide),
         )

@@ -51,18 +51,18 @@ def outputs_of(case: str, seed: int = 0) -> tuple[make.Outputs, list[make.Known]
     return maker(known, SIZE, classes), known
 
 
-def recognised(name: str, outputs: make.Outputs, size: tuple[int, int] = SIZE) -> HeadDecoder:
+def recognized(name: str, outputs: make.Outputs, size: tuple[int, int] = SIZE) -> HeadDecoder:
     return find_decoder(name, outputs, size, Selection(score=0.05))
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_boxes_come_back_and_the_family_is_recognised(case: str, seed: int) -> None:
+def test_boxes_come_back_and_the_family_is_recognized(case: str, seed: int) -> None:
     outputs, known = outputs_of(case, seed)
-    by_name = recognised(CASES[case][0], outputs)
+    by_name = recognized(CASES[case][0], outputs)
     check(by_name(outputs, [identity(SIZE)])[0], known)
     settings = CASES[case][0].partition(",")[2]
-    found = recognised("auto" + (f",{settings}" if settings else ""), outputs)
+    found = recognized("auto" + (f",{settings}" if settings else ""), outputs)
     assert (found.family, found.told) == (by_name.family, by_name.told)
 
 
@@ -70,7 +70,7 @@ def test_boxes_come_back_and_the_family_is_recognised(case: str, seed: int) -> N
 def test_samples_of_a_batch_are_decoded_each_by_itself(case: str) -> None:
     (first, known), (second, others) = outputs_of(case, 3), outputs_of(case, 4)
     outputs = {name: np.concatenate((first[name], second[name])) for name in first}
-    found = recognised(CASES[case][0], first)(outputs, [identity(SIZE)] * 2)
+    found = recognized(CASES[case][0], first)(outputs, [identity(SIZE)] * 2)
     check(found[0], known)
     check(found[1], others)
 
@@ -83,15 +83,15 @@ def test_each_family_refuses_the_outputs_of_the_others_with_a_reason(case: str) 
         if family == own:
             continue
         with pytest.raises(QdqError, match=f"--decoder {family}: does not fit the outputs: .+ they are "):
-            recognised(family, outputs)
+            recognized(family, outputs)
 
 
 def test_told_says_what_was_seen_and_what_is_kept() -> None:
-    told = recognised("auto", outputs_of("yolox")[0]).told
+    told = recognized("auto", outputs_of("yolox")[0]).told
     assert told == "yolox: output [1, 2016, 8], 3 classes, strides 8, 16, 32; score above 0.05, NMS at IoU 0.65"
     found = find_decoder("auto", outputs_of("yunet")[0], SIZE, Selection(score=0.3, iou=0.5))
     assert found.told.endswith("faces; score above 0.3, NMS at IoU 0.5")
-    assert "1 class and background" in recognised("ssd", make.ssd([], SIZE, 1, decoded=True)).told
+    assert "1 class and background" in recognized("ssd", make.ssd([], SIZE, 1, decoded=True)).told
 
 
 def test_yolox_decoded_in_the_graph_shows_in_its_values() -> None:
@@ -109,11 +109,11 @@ def test_yolox_decoded_in_the_graph_shows_in_its_values() -> None:
     decoded[..., :2] = (raw[..., :2] + np.array(cells, np.float32)) * step
     decoded[..., 2:4] = np.exp(raw[..., 2:4]) * step
     for name in ("auto", "yolox,decoded=yes"):
-        found = recognised(name, {"output": decoded})
+        found = recognized(name, {"output": decoded})
         assert "decoded in the graph" in found.told
         check(found({"output": decoded}, [identity(SIZE)])[0], known)
-    assert "strides" in recognised("yolox,decoded=no", {"output": decoded}).told
-    assert "strides" in recognised("auto", {"output": raw}).told
+    assert "strides" in recognized("yolox,decoded=no", {"output": decoded}).told
+    assert "strides" in recognized("auto", {"output": raw}).told
 
 
 def test_fastestdet_gives_a_cell_one_class_only() -> None:
@@ -122,7 +122,7 @@ def test_fastestdet_gives_a_cell_one_class_only() -> None:
     for one in known:
         column, line = make.cell_of(one, 16)
         outputs["map"][0, 5 + (1 - one.label), line, column] = one.score * 0.9
-    check(recognised("fastestdet", outputs)(outputs, [identity(SIZE)])[0], known)
+    check(recognized("fastestdet", outputs)(outputs, [identity(SIZE)])[0], known)
 
 
 def test_yunets_scores_are_cut_to_what_probabilities_can_be() -> None:
@@ -135,7 +135,7 @@ def test_yunets_scores_are_cut_to_what_probabilities_can_be() -> None:
             outputs[f"{part}_{stride}"] = np.where(found, 1.3, -0.2).astype(np.float32)
             outputs[f"{other}_{stride}"] = np.where(found, 0.25, 0.9).astype(np.float32)
         with np.errstate(invalid="raise"):
-            scores = recognised("yunet", outputs)(outputs, [identity(SIZE)])[0].scores
+            scores = recognized("yunet", outputs)(outputs, [identity(SIZE)])[0].scores
         np.testing.assert_allclose(scores, [0.5] * len(known))
 
 
@@ -143,7 +143,7 @@ def test_ssd_in_pixels_and_ssd_whose_shapes_alone_are_known() -> None:
     known = boxes_in(SIZE, 2, 7)
     outputs = make.ssd(known, SIZE, 2, decoded=True)
     outputs["boxes"] = (outputs["boxes"] + 5) * np.array(SIZE * 2, np.float32)  # shifted, so that the median tells
-    found = recognised("ssd", outputs)(outputs, [dataclasses.replace(identity(SIZE), offset=(5.0 * 384, 5.0 * 256))])
+    found = recognized("ssd", outputs)(outputs, [dataclasses.replace(identity(SIZE), offset=(5.0 * 384, 5.0 * 256))])
     check(found[0], known)
     shapes = {name: value.shape for name, value in outputs.items()}
     with pytest.raises(QdqError, match="shapes do not show whether boxes are decoded: say decoded=yes or decoded=no"):
@@ -156,23 +156,23 @@ def test_ssd_with_priors_of_no_known_number() -> None:
     rng = np.random.default_rng(0)
     outputs = {"scores": np.zeros((1, 77, 3)), "boxes": rng.normal(size=(1, 77, 4))}
     with pytest.raises(QdqError, match="no known set has 77 priors for 384x256"):
-        recognised("ssd", outputs)
+        recognized("ssd", outputs)
 
 
 @pytest.mark.parametrize(("count", "told"), [(8732, "SSD300 of VGG"), (3000, "SSD300 of MobileNet")])
 def test_ssd300_is_known_by_its_number_of_priors(count: int, told: str) -> None:
     rng = np.random.default_rng(0)
     outputs = {"scores": np.zeros((1, count, 21)), "boxes": rng.normal(size=(1, count, 4))}
-    assert f"priors of {told}" in recognised("auto", outputs, (300, 300)).told
+    assert f"priors of {told}" in recognized("auto", outputs, (300, 300)).told
     with pytest.raises(QdqError, match="no known set"):
-        recognised("ssd", outputs, (320, 320))
+        recognized("ssd", outputs, (320, 320))
 
 
 def test_softmax_behind_logits_only() -> None:
     outputs, known = outputs_of("ssd, offsets")
-    check(recognised("ssd", outputs)(outputs, [identity(SIZE)])[0], known)
+    check(recognized("ssd", outputs)(outputs, [identity(SIZE)])[0], known)
     outputs["scores"] = outputs["scores"] * np.float32(1.05)  # what INT8 does to shares does not make them logits
-    found = recognised("ssd", outputs)(outputs, [identity(SIZE)])[0]
+    found = recognized("ssd", outputs)(outputs, [identity(SIZE)])[0]
     np.testing.assert_allclose(found.scores, [1.05 * one.score for one in known], rtol=1e-5)
 
 
@@ -180,15 +180,15 @@ def test_yolov5_anchors_can_be_given_and_must_be_as_many_as_the_maps_want() -> N
     known = boxes_in(SIZE, 3, 8)
     outputs = make.yolov5(known, SIZE, 3)
     halved = ":".join(str(side / 2) for level in make.V5_ANCHORS for pair in level for side in pair)
-    found = recognised(f"yolov5,anchors={halved}", outputs)(outputs, [identity(SIZE)])[0]
+    found = recognized(f"yolov5,anchors={halved}", outputs)(outputs, [identity(SIZE)])[0]
     for row, one in enumerate(known):
         wide = found.boxes[row, 2] - found.boxes[row, 0]
         assert wide == pytest.approx(one.sides[0] / 2, abs=0.01)
     with pytest.raises(QdqError, match="3 maps want 18 numbers as anchors=, there are 6"):
-        recognised("yolov5,anchors=1:2:3:4:5:6", outputs)
+        recognized("yolov5,anchors=1:2:3:4:5:6", outputs)
     two = {name: outputs[name] for name in ("p8", "p16")}
     with pytest.raises(QdqError, match="2 maps want 12 numbers as anchors=, there are 0"):
-        recognised("yolov5", two)
+        recognized("yolov5", two)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_maps_that_are_not_yolov5s(shapes: dict[str, tuple[int, ...]], told: str
 def test_an_output_too_many_is_another_model(case: str) -> None:
     outputs, _ = outputs_of(case)
     with pytest.raises(QdqError, match="does not fit the outputs"):
-        recognised(CASES[case][0], outputs | {"extra": np.zeros((1, 7, 7, 7), np.float32)})
+        recognized(CASES[case][0], outputs | {"extra": np.zeros((1, 7, 7, 7), np.float32)})
 
 
 def test_yolov5_maps_behind_a_sigmoid_get_no_second_one() -> None:
     known = boxes_in(SIZE, 3, 9)
     outputs = {name: 1 / (1 + np.exp(-value)) for name, value in make.yolov5(known, SIZE, 3).items()}
-    found = recognised("yolov5", outputs)
+    found = recognized("yolov5", outputs)
     assert "behind a sigmoid" in found.told
     check(found(outputs, [identity(SIZE)])[0], known, atol=0.01)
 
@@ -241,7 +241,7 @@ def test_yolov8_with_masks_leaves_their_coefficients_out() -> None:
     outputs, known = outputs_of("yolov8, decoded")
     masks = np.ones((1, 32, outputs["output0"].shape[2]), np.float32)
     outputs = {"output0": np.concatenate((outputs["output0"], masks), 1), "output1": np.zeros((1, 32, 64, 96))}
-    found = recognised("auto", outputs)
+    found = recognized("auto", outputs)
     assert "4 classes" in found.told
     check(found(outputs, [identity(SIZE)])[0], known)
 
@@ -249,7 +249,7 @@ def test_yolov8_with_masks_leaves_their_coefficients_out() -> None:
 def test_nms_rows_beyond_the_number_are_no_boxes() -> None:
     outputs, known = outputs_of("nms, tensorrt")
     outputs["num_dets"][:] = 2
-    check(recognised("nms", outputs)(outputs, [identity(SIZE)])[0], known[:2])
+    check(recognized("nms", outputs)(outputs, [identity(SIZE)])[0], known[:2])
 
 
 def test_a_seen_output_is_listed_by_its_rank() -> None:

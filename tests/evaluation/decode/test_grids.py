@@ -73,10 +73,10 @@ def test_no_set_has_that_number() -> None:
 
 
 def test_efficientdets_anchors() -> None:
-    centres, sides = anchors((512, 512))
-    assert len(centres) == len(sides) == 49104
-    np.testing.assert_allclose(centres[:9], 4.0)
+    centers, sides = anchors((512, 512))
+    assert len(centers) == len(sides) == 49104
+    np.testing.assert_allclose(centers[:9], 4.0)
     np.testing.assert_allclose(sides[[0, 1, 2, 3]], [[32, 32], [44.8, 22.4], [22.4, 44.8], [32 * 2 ** (1 / 3)] * 2])
     np.testing.assert_allclose(
-        (centres[-1], sides[-1]), [[448, 448], [512 * 2 ** (2 / 3) * 0.7, 512 * 2 ** (2 / 3) * 1.4]]
+        (centers[-1], sides[-1]), [[448, 448], [512 * 2 ** (2 / 3) * 0.7, 512 * 2 ** (2 / 3) * 1.4]]
     )

@@ -94,7 +94,7 @@ def test_makers_take_the_division_in(body: str, weights: str, makers: list[str])
     assert len(changed) > 1
 
 
-def test_batch_normalisation_takes_it_in() -> None:
+def test_batch_normalization_takes_it_in() -> None:
     proto = model_of("""g (float[1,4,5,5] x) => (float[1,2,5,5] y)
 <float[4,4,1,1] w, float[4] s, float[4] b, float[4] m, float[4] v = {1,2,3,4}, float[2,4,1,1] u>
 { c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  r = Relu(n)  y = Conv(r, u) }""")
@@ -123,7 +123,7 @@ def test_a_weight_that_others_read_is_copied() -> None:
         assert one == pytest.approx(other, rel=1e-5, abs=1e-6)
 
 
-def test_a_weight_in_a_constant_node_moves_to_an_initialiser() -> None:
+def test_a_weight_in_a_constant_node_moves_to_an_initializer() -> None:
     proto = model_of("g (float[1,4,5,5] x) => (float[1,2,5,5] y) <float[2,4,1,1] u> { y = Conv(x, u) }")
     tensor = proto.graph.initializer.pop()
     proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["u"], value=tensor))

@@ -16,7 +16,7 @@ from qdqtool.autodiff.backend import Forward
 from qdqtool.autodiff.builtin import Builtin
 from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.labels import label_feeds
-from qdqtool.training.losses.nodes import Nodes, LossValue
+from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.options import LossOptions, parse_label
 
 Array = npt.NDArray[Any]
@@ -33,7 +33,7 @@ def outputs_of(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, 
 
 
 def bare(opset: int = 17, **tensors: Array) -> onnx.ModelProto:
-    """A graph whose outputs are its float initialisers `<name>_w`, under `<name>`."""
+    """A graph whose outputs are its float initializers `<name>_w`, under `<name>`."""
     nodes = [helper.make_node("Identity", [f"{name}_w"], [name]) for name in tensors]
     outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in tensors.items()]
     weights = [numpy_helper.from_array(a.astype(np.float32), f"{n}_w") for n, a in tensors.items()]
@@ -76,7 +76,7 @@ def value_and_gradient(formula: Callable[..., LossValue], *arrays: Array) -> tup
     return float(outputs_of(graph.proto, feeds)[graph.loss]), gradients_of(graph, ("s_w",), feeds)["s_w"]
 
 
-def labelled(text: str, opset: int = 17, **tensors: Array) -> LossGraph:
+def labeled(text: str, opset: int = 17, **tensors: Array) -> LossGraph:
     """The loss graph of one `--label` on a bare graph."""
     proto = bare(opset, **tensors)
     return append_losses(proto, (), LossOptions(labels=(parse_label(text),)), None, shapes_of(proto))
@@ -84,7 +84,7 @@ def labelled(text: str, opset: int = 17, **tensors: Array) -> LossGraph:
 
 def label_loss(text: str, arrays: Mapping[str, Array], **tensors: Array) -> float:
     """The value of one `--label` on a bare graph, its arrays checked first."""
-    graph = labelled(text, **tensors)
+    graph = labeled(text, **tensors)
     return float(outputs_of(graph.proto, label_feeds(graph.label_specs, arrays, "data"))[graph.loss])
 
 

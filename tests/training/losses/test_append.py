@@ -16,7 +16,7 @@ from qdqtool.training.losses.options import LossOptions, parse_binding, parse_la
 from qdqtool.training.losses.reach import reached_parameters
 from qdqtool.training.losses.teacher import Teacher, float_twin
 from tests.graphs import model_of
-from tests.training.losses.loss_graphs import bare, gradients_of, labelled, outputs_of
+from tests.training.losses.loss_graphs import bare, gradients_of, labeled, outputs_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -85,7 +85,7 @@ def test_a_projection_is_reached_and_trained() -> None:
 @pytest.mark.parametrize(
     ("options", "points", "told"),
     [
-        (LossOptions(match=0.0), ("y",), "there is nothing to minimise"),
+        (LossOptions(match=0.0), ("y",), "there is nothing to minimize"),
         (LossOptions(match=-1.0), ("y",), "--distill-weight -1: is not 0 or above"),
         (LossOptions(match=float("nan")), ("y",), "--distill-weight nan: is not 0 or above"),
         (LossOptions(), (), "share no tensor to match"),
@@ -93,7 +93,7 @@ def test_a_projection_is_reached_and_trained() -> None:
         (LossOptions(labels=(parse_label("x:mse"),)), (), "x:mse: no gradient runs from this term to the model"),
     ],
 )
-def test_nothing_to_minimise(options: LossOptions, points: tuple[str, ...], told: str) -> None:
+def test_nothing_to_minimize(options: LossOptions, points: tuple[str, ...], told: str) -> None:
     with pytest.raises(QdqError, match=told):
         append_losses(model_of(NET), points, options, None, SHAPES)
 
@@ -106,7 +106,7 @@ def test_the_names_loss_and_teacher_may_be_taken() -> None:
     onnx.checker.check_model(graph.proto)
 
 
-# Of each kind: logits or predictions, labels, and gradients by hand. At 0, where a quantised output often is, the
+# Of each kind: logits or predictions, labels, and gradients by hand. At 0, where a quantized output often is, the
 # gradient must be that of the true function.
 @pytest.mark.parametrize(
     ("text", "s", "arrays", "wanted"),
@@ -121,6 +121,6 @@ def test_the_names_loss_and_teacher_may_be_taken() -> None:
     ],
 )
 def test_gradients_by_hand(text: str, s: list[Any], arrays: dict[str, list[int]], wanted: list[Any]) -> None:
-    graph = labelled(text, s=np.array(s))
+    graph = labeled(text, s=np.array(s))
     feeds = label_feeds(graph.label_specs, {name: np.array(array) for name, array in arrays.items()}, "data")
     np.testing.assert_allclose(gradients_of(graph, ("s_w",), feeds)["s_w"], wanted, atol=1e-6)

@@ -55,7 +55,9 @@ def test_a_classifier_ends_in_its_logits(tail: str, alone: bool) -> None:
     text = f"""net (float[1,3,8,8] x) => (float[1,5] y) <float[4,3,3,3] w, float[4,5] v>
     {{ c = Conv(x, w)  r = Relu(c)  p = GlobalAveragePool(r)  f = Flatten(p)  g = Gemm(f, v)  {tail} }}"""
     kinds, covered = found(text, {"g": (1, 5), "y": (1, 5), "r": (1, 4, 6, 6)})
-    assert kinds == {form: (DistillTarget("g", form.split()[0], 1),) for form in ["softmax 5", "values 5"][: 1 if alone else 2]}
+    assert kinds == {
+        form: (DistillTarget("g", form.split()[0], 1),) for form in ["softmax 5", "values 5"][: 1 if alone else 2]
+    }
     assert covered == {"y"}
 
 

@@ -15,7 +15,7 @@ from qdqtool.training.losses import terms
 from qdqtool.training.losses.append import append_losses
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.options import LossOptions, parse_label
-from tests.training.losses.loss_graphs import bare, label_loss, labelled, shapes_of, term_value
+from tests.training.losses.loss_graphs import bare, label_loss, labeled, shapes_of, term_value
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.standard_normal((2, 6, 4))
@@ -58,15 +58,15 @@ def test_classes_on_another_axis() -> None:
         label_loss("x:ce", {"x_label": CLASSES}, x=X), rel=1e-6
     )
     with pytest.raises(QdqError, match=r"--label x:ce: x of shape \[2, 6, 4\] has no axis 3"):
-        labelled("x:ce=3", x=X)
+        labeled("x:ce=3", x=X)
 
 
 def test_what_an_array_must_be_is_told_beforehand() -> None:
-    specs = labelled("x:ce:1:y", x=X).label_specs
+    specs = labeled("x:ce:1:y", x=X).label_specs
     assert list(specs) == ["y"]
     assert (specs["y"].shape, specs["y"].elem_type, specs["y"].highest) == ((2, 6), TensorProto.INT64, 3)
     assert specs["y"].told == "int64 [2, 6]"
-    masked = labelled("x:smooth-l1-mask", x=X)
+    masked = labeled("x:smooth-l1-mask", x=X)
     assert masked.labels == ("x_label", "x_label_mask")
     assert masked.label_specs["x_label_mask"].shape == (2, 6)
 
@@ -91,7 +91,7 @@ def test_what_an_array_must_be_is_told_beforehand() -> None:
     ],
 )
 def test_what_the_data_must_not_be(text: str, arrays: dict[str, npt.NDArray[Any]], told: str) -> None:
-    graph = labelled(text, x=X)
+    graph = labeled(text, x=X)
     with pytest.raises(QdqError) as caught:
         label_feeds(graph.label_specs, arrays, "train.npz")
     assert caught.value.where == "train.npz"
@@ -100,13 +100,13 @@ def test_what_the_data_must_not_be(text: str, arrays: dict[str, npt.NDArray[Any]
 
 
 def test_arrays_come_as_the_graph_takes_them() -> None:
-    specs = labelled("x:ce", x=X).label_specs
+    specs = labeled("x:ce", x=X).label_specs
     for kind in (np.int8, np.int32, np.float32, np.float64):
         fed = label_feeds(specs, {"x_label": CLASSES.astype(kind), "other": CLASSES}, "data")
         assert list(fed) == ["x_label"]
         assert fed["x_label"].dtype == np.int64
         assert np.array_equal(fed["x_label"], CLASSES)
-    truth = label_feeds(labelled("x:bce", x=X).label_specs, {"x_label": HOT.astype(bool)}, "data")
+    truth = label_feeds(labeled("x:bce", x=X).label_specs, {"x_label": HOT.astype(bool)}, "data")
     assert truth["x_label"].dtype == np.float32
 
 
@@ -131,7 +131,7 @@ def test_two_losses_may_read_one_array() -> None:
 )
 def test_names_that_do_not_do(text: str, told: str) -> None:
     with pytest.raises(QdqError, match=told):
-        labelled(text, x=X)
+        labeled(text, x=X)
 
 
 def test_an_output_of_integers_takes_no_loss() -> None:
@@ -143,4 +143,4 @@ def test_an_output_of_integers_takes_no_loss() -> None:
 
 def test_a_scalar_per_sample_has_no_anchors() -> None:
     with pytest.raises(QdqError, match=r"x of shape \[2\] has no anchors to mask"):
-        labelled("x:smooth-l1-mask", x=np.zeros(2))
+        labeled("x:smooth-l1-mask", x=np.zeros(2))

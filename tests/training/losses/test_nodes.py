@@ -13,7 +13,7 @@ from qdqtool.autodiff.builtin import Builtin
 from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.errors import QdqError
-from qdqtool.training.losses.nodes import DIFFERENTIABLE, Nodes, LossValue
+from qdqtool.training.losses.nodes import DIFFERENTIABLE, LossValue, Nodes
 from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of
 
 X = np.arange(6.0).reshape(2, 3) + 1

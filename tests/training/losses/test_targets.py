@@ -140,7 +140,7 @@ def test_matching_averages_over_the_points() -> None:
     graph = append_losses(proto, ("a", "c"), LossOptions(match=2.0), guide, shapes_of(proto))
     found = outputs_of(graph.proto, {graph.targets[name]: array for name, array in guide.run({}).items()})
     parts = {name: float(found[output]) for name, output in graph.parts.items()}
-    assert parts["match:a"] == pytest.approx(term_value(terms.normalised_error, s=MAP, t=OTHER), rel=1e-6)
+    assert parts["match:a"] == pytest.approx(term_value(terms.normalized_error, s=MAP, t=OTHER), rel=1e-6)
     assert parts["match:c"] == pytest.approx(0.01 / 1.21, rel=1e-3)
     assert float(found[graph.loss]) == pytest.approx(parts["match:a"] + parts["match:c"], rel=1e-6)
     assert dict(graph.weights) == {"match:a": 1.0, "match:c": 1.0}

@@ -32,7 +32,9 @@ def with_pair(model: onnx.ModelProto, tensor: str, kind: int, zero: int = 0, sca
     for node in proto.graph.node:
         node.input[:] = [f"{tensor}_pair" if name == tensor else name for name in node.input]
     at = next((i + 1 for i, node in enumerate(proto.graph.node) if tensor in node.output), 0)
-    node = helper.make_node("PairFunction", [tensor, "s", "z"], [f"{tensor}_pair"], f"{tensor}_pair", domain=PAIR_DOMAIN)
+    node = helper.make_node(
+        "PairFunction", [tensor, "s", "z"], [f"{tensor}_pair"], f"{tensor}_pair", domain=PAIR_DOMAIN
+    )
     proto.graph.node.insert(at, node)
     proto.graph.initializer.append(numpy_helper.from_array(np.array(scale, np.float32), "s"))
     proto.graph.initializer.append(helper.make_tensor("z", kind, [], [zero]))
@@ -43,7 +45,7 @@ def with_pair(model: onnx.ModelProto, tensor: str, kind: int, zero: int = 0, sca
 
 @pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.INT4, TensorProto.INT16])
 @pytest.mark.parametrize("tensor", ["x", "h", "r", "a"])
-def test_the_twin_is_the_network_that_was_quantised(tensor: str, kind: int) -> None:
+def test_the_twin_is_the_network_that_was_quantized(tensor: str, kind: int) -> None:
     plain = model_of(NET, opset=21, ir=10)
     twin = float_twin(with_pair(plain, tensor, kind))
     onnx.checker.check_model(twin)

@@ -14,14 +14,14 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.nodes import Nodes, LossValue
+from qdqtool.training.losses.nodes import LossValue, Nodes
 from tests.training.losses.loss_graphs import bare, shapes_of, term_value, value_and_gradient
 
 Floats = npt.NDArray[np.float64]
 
 RANDOM = np.random.default_rng(8)
 S, T = RANDOM.standard_normal((2, 6, 4)), RANDOM.standard_normal((2, 6, 4))
-S[0, 0, 0], S[1, 5, 3] = 0.0, 0.0  # where a quantised output often is
+S[0, 0, 0], S[1, 5, 3] = 0.0, 0.0  # where a quantized output often is
 ZERO_ONE = (RANDOM.random((2, 6, 4)) > 0.7).astype(float)
 CLASSES = RANDOM.integers(0, 4, (2, 6))
 CLASSES[0, 0], CLASSES[1, 3] = 0, -1
@@ -44,13 +44,13 @@ def chosen(x: Floats, labels: npt.NDArray[np.int64]) -> Floats:
     return np.take_along_axis(log_softmax(x, -1), np.maximum(labels, 0)[..., None], -1)[..., 0]
 
 
-def test_normalised_error() -> None:
+def test_normalized_error() -> None:
     wanted = ((S - T) ** 2).sum() / ((T**2).sum() + 1e-6 * T.size)
-    assert term_value(terms.normalised_error, s=S, t=T) == pytest.approx(wanted, rel=1e-6)
+    assert term_value(terms.normalized_error, s=S, t=T) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_a_silent_teacher_does_not_blow_the_error_up() -> None:
-    assert term_value(terms.normalised_error, s=np.full((1, 4), 1e-3), t=np.zeros((1, 4))) == pytest.approx(1, rel=1e-4)
+    assert term_value(terms.normalized_error, s=np.full((1, 4), 1e-3), t=np.zeros((1, 4))) == pytest.approx(1, rel=1e-4)
 
 
 def test_mean_square_and_mean_absolute() -> None:
@@ -153,7 +153,7 @@ A = np.array([[0.0, 0.5, -1.0], [2.0, -0.25, 0.75]])
 B = np.array([[0.5, -0.5, 1.0], [0.0, 0.25, -2.0]])
 Y = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
 TORCH = [
-    (terms.normalised_error, B, 3.067412, [-0.179775, 0.35955, -0.7191, 0.7191, -0.179775, 0.988763]),
+    (terms.normalized_error, B, 3.067412, [-0.179775, 0.35955, -0.7191, 0.7191, -0.179775, 0.988763]),
     (terms.smooth_l1, B, 1.0, [-0.0833333, 0.166667, -0.166667, 0.166667, -0.0833333, 0.166667]),
     (terms.binary_cross_entropy, Y, 1.151393, [-0.1, 0.124492, 0.0, 0.176159, -0.112435, 0.135836]),
     (terms.sigmoid_focal, Y, 1.011256, [-0.0372858, 0.197307, 0.0, 0.403768, -0.0507804, 0.243669]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimisers in NumPy, in place, over one float32 vector: which way to go. How far is the schedule's matter."""
+"""Optimizers in NumPy, in place, over one float32 vector: which way to go. How far is the schedule's matter."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 Float32 = npt.NDArray[np.float32]
 
 
-class Optimiser(Protocol):
+class Optimizer(Protocol):
     """Turns gradients into directions, and remembers."""
 
     def direction(self, gradient: Float32) -> Float32:
-        """What is to be subtracted, for a rate of 1; the optimiser's own array, valid until the next call."""
+        """What is to be subtracted, for a rate of 1; the optimizer's own array, valid until the next call."""
         ...
 
     def state(self) -> dict[str, Float32]:
@@ -46,7 +46,7 @@ class AdamW:
         self._out, self._scratch = np.empty(size, np.float32), np.empty(size, np.float32)
 
     def direction(self, gradient: Float32) -> Float32:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         one, two = self._betas
         self._count += 1
         count = int(self._count)
@@ -66,16 +66,16 @@ class AdamW:
         return out
 
     def state(self) -> dict[str, Float32]:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         return {"mean": self._mean, "square": self._square, "count": self._count}
 
     def restore(self, state: Mapping[str, Float32]) -> None:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         for name, own in self.state().items():
             own[...] = state[name]
 
     def forget(self) -> None:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         for own in self.state().values():
             own[...] = 0
 
@@ -89,7 +89,7 @@ class Sgd:
         self._speed, self._out = np.zeros(size, np.float32), np.empty(size, np.float32)
 
     def direction(self, gradient: Float32) -> Float32:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         self._speed *= self._momentum
         self._speed += gradient
         if not self._nesterov:
@@ -99,15 +99,15 @@ class Sgd:
         return self._out
 
     def state(self) -> dict[str, Float32]:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         return {"speed": self._speed}
 
     def restore(self, state: Mapping[str, Float32]) -> None:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         self._speed[...] = state["speed"]
 
     def forget(self) -> None:
-        """See `Optimiser`."""
+        """See `Optimizer`."""
         self._speed[...] = 0
 
 

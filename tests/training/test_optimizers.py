@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimisers against their formulas in float64, in place, and taken up again."""
+"""Optimizers against their formulas in float64, in place, and taken up again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from qdqtool.training.optimisers import AdamW, Optimiser, Sgd, clip_to_norm
+from qdqtool.training.optimizers import AdamW, Optimizer, Sgd, clip_to_norm
 
 F = np.float32
 GRADIENTS = np.random.default_rng(3).normal(size=(5, 7)).astype(F)
@@ -24,9 +24,9 @@ def adam(gradients: np.ndarray, b1: float, b2: float, epsilon: float) -> np.ndar
 
 @pytest.mark.parametrize(("betas", "epsilon"), [((0.9, 0.999), 1e-8), ((0.5, 0.9), 0.1)])
 def test_adamw_is_adam(betas: tuple[float, float], epsilon: float) -> None:
-    optimiser = AdamW(7, betas, epsilon)
+    optimizer = AdamW(7, betas, epsilon)
     for gradient in GRADIENTS:
-        direction = optimiser.direction(gradient)
+        direction = optimizer.direction(gradient)
     assert direction.dtype == F
     assert np.allclose(direction, adam(GRADIENTS, *betas, epsilon), rtol=1e-5)
 
@@ -37,23 +37,23 @@ def test_the_first_step_of_adamw_is_the_sign() -> None:
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sgd_is_momentum(nesterov: bool) -> None:
-    optimiser, speed = Sgd(7, 0.9, nesterov), np.zeros(7)
+    optimizer, speed = Sgd(7, 0.9, nesterov), np.zeros(7)
     for gradient in GRADIENTS:
-        direction = optimiser.direction(gradient)
+        direction = optimizer.direction(gradient)
         speed = 0.9 * speed + gradient
     wanted = GRADIENTS[-1] + 0.9 * speed if nesterov else speed
     assert np.allclose(direction, wanted, rtol=1e-5)
 
 
 def test_gradients_are_left_alone() -> None:
-    for optimiser in (AdamW(7), Sgd(7), Sgd(7, nesterov=True)):
+    for optimizer in (AdamW(7), Sgd(7), Sgd(7, nesterov=True)):
         gradient = GRADIENTS[0].copy()
-        optimiser.direction(gradient)
+        optimizer.direction(gradient)
         assert gradient.tobytes() == GRADIENTS[0].tobytes()
 
 
 @pytest.mark.parametrize("make", [lambda: AdamW(7), lambda: Sgd(7), lambda: Sgd(7, nesterov=True)])
-def test_it_is_taken_up_again_to_the_bit(make: type[Optimiser]) -> None:
+def test_it_is_taken_up_again_to_the_bit(make: type[Optimizer]) -> None:
     whole, first, second = make(), make(), make()
     for gradient in GRADIENTS:
         wanted = whole.direction(gradient)
@@ -66,12 +66,12 @@ def test_it_is_taken_up_again_to_the_bit(make: type[Optimiser]) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: AdamW(7), lambda: Sgd(7)])
-def test_it_forgets(make: type[Optimiser]) -> None:
-    optimiser = make()
-    first = optimiser.direction(GRADIENTS[0]).copy()
-    optimiser.direction(GRADIENTS[1])
-    optimiser.forget()
-    assert optimiser.direction(GRADIENTS[0]).tobytes() == first.tobytes()
+def test_it_forgets(make: type[Optimizer]) -> None:
+    optimizer = make()
+    first = optimizer.direction(GRADIENTS[0]).copy()
+    optimizer.direction(GRADIENTS[1])
+    optimizer.forget()
+    assert optimizer.direction(GRADIENTS[0]).tobytes() == first.tobytes()
 
 
 def test_a_long_gradient_is_shortened_and_a_short_one_is_not() -> None:
