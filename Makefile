@@ -48,7 +48,7 @@ slow: setup
 examples: setup
 	QDQTOOL_EXAMPLES=400 $(BIN)/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" $(addprefix tests/,cache amax calibration data datafree distributed graph match mixed_precision observers runtime selection)
 
-# Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about an hour.
+# Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about ten minutes.
 fuzz: setup
 	nice -n 10 $(BIN)/python tests/fuzz/fuzz.py --count $(COUNT) --jobs $(JOBS) --keep out/fuzz $(if $(SEED),--seed $(SEED))
 
