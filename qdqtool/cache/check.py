@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +109,17 @@ def _kind(name: str, wanted: Mapping[str, None], known: set[str]) -> str:
         return "matched"
     if name in known:
         return "constant"
-    made_up = MADE_UP.search(name) or (name.endswith(_OUTPUT) and name.removesuffix(_OUTPUT) in known)
-    return "made_up" if made_up else "unknown"
+    return "made_up" if is_made_up(name, known) else "unknown"
+
+
+def is_made_up(name: str, known: Collection[str]) -> bool:
+    """Whether a name that the model lacks is of TensorRT's own making.
+
+    Args:
+        name: of an entry.
+        known: names of the model's constants, whose layers TensorRT names after them.
+    """
+    return bool(MADE_UP.search(name)) or (name.endswith(_OUTPUT) and name.removesuffix(_OUTPUT) in known)
 
 
 def _bare(name: str) -> str:

@@ -57,6 +57,7 @@ def _facts(result: GraftResult) -> dict[str, object]:
         "weights": [point.tensor for point in result.plan.weights],
         "unplaced": result.unplaced,
         "unknown": {name: list(near) for name, near in result.unknown.items()},
+        "made_up": list(result.made_up),
         "uncovered": list(result.uncovered),
         "refusals": [{"site": r.site, "rule": r.rule, "reason": r.reason} for r in result.plan.refusals],
     }
@@ -75,7 +76,10 @@ def _summary(result: GraftResult) -> list[str]:
     if result.unknown:
         shown = [name + (f" (near: {', '.join(near)})" if near else "") for name, near in result.unknown.items()]
         more = f" and {len(shown) - _SHOWN} more" if shown[_SHOWN:] else ""
-        lines.append(f"{len(shown)} names that the model lacks: {', '.join(shown[:_SHOWN])}{more}")
+        lines.append(f"{counted(len(shown), 'name')} that the model lacks: {', '.join(shown[:_SHOWN])}{more}")
+    if result.made_up:
+        names = counted(len(result.made_up), "name")
+        lines.append(f"{names} of TensorRT's own making, which no model has, such as {result.made_up[0]}")
     if result.uncovered:
         lacking = counted(len(result.uncovered), "float tensor")
         lines.append(f"{lacking} of the model not in the cache, such as {result.uncovered[0]}")

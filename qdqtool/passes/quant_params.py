@@ -115,7 +115,9 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
         raise QdqError(
             pair.tensor, "the scale of its Q/DQ is no float32 constant, nor half precision", "fold constants first"
         )
-    _check_sizes(view, pair, node, value.size)
+    for end in (pair.quantize, pair.dequantize):
+        if end is not None:
+            _check_sizes(view, pair, end, value.size)
     with np.errstate(over="ignore"):  # a double that float32 cannot hold becomes infinity, which is refused below
         value = value.astype(np.float32, copy=False)
     axis = int(str(attribute(node, "axis", 1))) if value.size > 1 else None

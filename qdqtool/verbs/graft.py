@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.artifacts import check_target, output_path, path_of, raise_ir
+from qdqtool.cache.check import is_made_up
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
@@ -55,6 +56,7 @@ class GraftResult:
         inserted: what was added.
         unplaced: entry without a point -> why.
         unknown: entry whose tensor the model lacks -> the nearest names it has.
+        made_up: entries whose names TensorRT makes up while it reads a model: no model has them.
         uncovered: float tensors of the model that the cache lacks.
         notes: sentences on what was lifted, and on entries that hold no scale.
     """
@@ -64,6 +66,7 @@ class GraftResult:
     inserted: Inserted
     unplaced: dict[str, str]
     unknown: dict[str, tuple[str, ...]]
+    made_up: tuple[str, ...]
     uncovered: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -116,10 +119,15 @@ def graft(
     done = insert_pairs(view, decided, scales, given=True)
     unplaced = _unplaced(view, decided, entries)
     known = {*view.producers, *view.inputs, *view.initializers}
-    unknown = _near_misses([name for name in entries if name not in known], tensors)
+    lacking = [name for name in entries if name not in known]
+    constants = known.difference(tensors)
+    made_up = {name: None for name in lacking if is_made_up(name, constants)}
+    unknown = _near_misses([name for name in lacking if name not in made_up], tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
     notes = (*normalized.notes, *_dropped(given))
-    return GraftResult(give_back(proto, opened, target), decided, done, unplaced, unknown, uncovered, notes)
+    return GraftResult(
+        give_back(proto, opened, target), decided, done, unplaced, unknown, tuple(made_up), uncovered, notes
+    )
 
 
 def _dropped(cache: Cache) -> list[str]:

@@ -52,6 +52,17 @@ def bits_of(path: Path) -> dict[str, str]:
     return {node.input[0]: f"{int(stored[node.input[1]].reshape(()).view(np.uint32)):08x}" for node in quantizers}
 
 
+def test_names_that_tensorrt_makes_up_are_counted_apart(folder: Path, capsys: Capsys) -> None:
+    made_up = ["(Unnamed Layer* 3) [Shuffle]_output", "(Unnamed ITensor* 5)"]
+    with (folder / "c.cache").open("a", encoding="utf-8") as file:
+        file.writelines(f"{name}: 3c010a14\n" for name in made_up)
+    out = graft(capsys, folder)[0]
+    assert f"2 names of TensorRT's own making, which no model has, such as {made_up[0]}" in out
+    assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
+    facts = json.loads(graft(capsys, folder, "--json", "-o", folder / "again.onnx")[0])
+    assert facts["made_up"] == made_up and list(facts["unknown"]) == ["gone", "r2_"]
+
+
 def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, capsys: Capsys) -> None:
     before = contents(folder)
     out, err = graft(capsys, folder)

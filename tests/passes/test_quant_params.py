@@ -118,3 +118,15 @@ def test_a_zero_point_that_is_computed_is_refused() -> None:
     )
     with pytest.raises(QdqError, match=r"^x: the zero point of its Q/DQ is no constant"):
         coding_of(view, view.pairs["x"][0])
+
+
+@pytest.mark.parametrize("axis", [1, 9])
+def test_an_axis_that_the_dequantizer_alone_has_wrong_is_refused(axis: int) -> None:
+    view = GraphView(
+        model_of(
+            "g (float[1,2,4,4] x) => (float[1,3,4,4] z) <float[3,2,1,1] w, float[3] s = {1, 2, 3}, int8[3] o = {0, 0, 0}>"
+            f" {{ q = QuantizeLinear<axis=0>(w, s, o) d = DequantizeLinear<axis={axis}>(q, s, o) z = Conv(x, d) }}"
+        ).graph
+    )
+    with pytest.raises(QdqError, match=f"has 3 scales along axis {axis}, where the shape is"):
+        scale_of(view, view.pairs["w"][0], coding_of(view, view.pairs["w"][0]))

@@ -151,7 +151,8 @@ def test_names_that_the_model_lacks_come_with_the_nearest() -> None:
     model = model_of(CHAIN.replace("r = Relu", "relu_output_0 = Relu").replace("(r,", "(relu_output_0,"))
     cache = cache_of("x", "relu_output_1", "(Unnamed Layer* 3) [Constant]_output")
     result = graft(model, cache)
-    assert result.unknown == {"relu_output_1": ("relu_output_0",), "(Unnamed Layer* 3) [Constant]_output": ()}
+    assert result.unknown == {"relu_output_1": ("relu_output_0",)}
+    assert result.made_up == ("(Unnamed Layer* 3) [Constant]_output",), "no model has such a name"
     assert result.uncovered == ("c", "relu_output_0", "z") and result.unplaced == {}
 
 
@@ -292,10 +293,11 @@ def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhe
     source, cache = onnx.load(folder / "model.onnx"), read_cache(folder / "calibration.cache")
     result = graft(folder / "model.onnx", cache, GraftOptions(everywhere=everywhere), output=tmp_path / "q.onnx")
     names = {*all_names(source), *(t.name for t in source.graph.initializer)}
-    assert set(result.unknown) == set(cache.entries) - names
+    assert {*result.unknown, *result.made_up} == set(cache.entries) - names
+    assert result.made_up and not set(result.unknown) & set(result.made_up)
     placed = activations(onnx.load(tmp_path / "q.onnx"))
     assert placed == {name: cache.entries[name].tobytes() for name in placed}
-    counts = (len(cache.entries), len(placed), len(result.unplaced), len(result.unknown))
+    counts = (len(cache.entries), len(placed), *map(len, (result.unplaced, result.unknown, result.made_up)))
     assert sum(counts[1:]) == counts[0]
     assert len(placed) > (30 if everywhere else 5)
     kinds = Counter(reason.split(" of ")[0] for reason in result.unplaced.values())
