@@ -109,6 +109,11 @@ def _weight_axis(
     if not -rank <= given < rank:
         yield CheckFault(pair.tensor, f"its scales lie along axis {given}, but it has {rank} axes", todo)
         return
+    other = number_of(pair.dequantize, "axis", 1)
+    if other not in (given, given - rank, given + rank):
+        text = f"its QuantizeLinear has its scales along axis {given}, its DequantizeLinear along axis {other}"
+        yield CheckFault(pair.tensor, text, todo)
+        return
     tensor = subject.view.constant_tensor(half.inputs[0])
     if tensor is not None and tensor.dims[given] != scale.size:
         yield CheckFault(pair.tensor, f"{scale.size} scales along an axis of {tensor.dims[given]}", todo)

@@ -106,6 +106,17 @@ def test_q012_a_size_that_does_not_fit_and_an_axis_that_is_not_there() -> None:
     assert finding.message == "its scales lie along axis 4, but it has 4 axes"
 
 
+@pytest.mark.parametrize(("axis", "faults"), [(-4, 0), (1, 1), (9, 1)])
+def test_q012_an_axis_that_the_dequantizer_alone_has_wrong(axis: int, faults: int) -> None:
+    body = f"{pair('x')} {_per_channel('w', 0)} c = Conv<pads=[1,1,1,1]>(x_dq, w_dq) a = Relu(c)"
+    model = classifier(body, more=_EIGHT)
+    (node,) = [node for node in model.graph.node if "w_dq" in node.output]
+    del node.attribute[:]
+    node.attribute.append(onnx.helper.make_attribute("axis", axis))
+    found = [one.message for one in findings_of(model, "Q012")]
+    assert found == [f"its QuantizeLinear has its scales along axis 0, its DequantizeLinear along axis {axis}"][:faults]
+
+
 def test_q012_a_deconvolution_is_a_warning() -> None:
     body = f"{pair('x')} {_per_channel('w', 1)} a = ConvTranspose<pads=[1,1,1,1]>(x_dq, w_dq)"
     (finding,) = findings_of(classifier(body, more=_EIGHT), "Q012")
