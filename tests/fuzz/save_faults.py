@@ -23,6 +23,7 @@ from save_calls import Calls
 from verdict import STRAY, Fault, code_faults, message_faults, snapshot
 
 _OLD = b"what was here before\n"
+_OLD_FACTS = b'{"tool": "qdqtool"}\n'  # beside a cache, anything else is refused as a file of the user's
 _CLEANING = ("os.remove", "os.rmdir")  # where this fails, a temporary file cannot but stay
 Way = Literal["error", "kill"]
 
@@ -42,7 +43,7 @@ class Subject:
         write_job(folder, words, "")
         for name in self.outputs if old else ():
             (folder / "run" / name).parent.mkdir(exist_ok=True)
-            (folder / "run" / name).write_bytes(_OLD)
+            (folder / "run" / name).write_bytes(_old(name))
         return words
 
     def task(self, way: Way, at: int, old: bool) -> Task:
@@ -116,10 +117,16 @@ def _chosen(calls: Sequence[str]) -> list[int]:
     return chosen
 
 
+def _old(name: str) -> bytes:
+    return _OLD_FACTS if name.endswith(".cache.json") else _OLD
+
+
 def _again(killed: Ended, folder: Path) -> Plan:
-    """The same command in the folder as the kill has left it."""
+    """The same command in the folder as the kill has left it; half a folder of pictures is replaced with --force."""
     shutil.copytree(killed.folder / "run", folder / "run", dirs_exist_ok=True)
-    return Plan(json.loads(killed.text("job.json"))["argv"])
+    words = json.loads(killed.text("job.json"))["argv"]
+    pictures = folder / "run" / "pictures"
+    return Plan([*words, "--force"] if pictures.is_dir() and any(pictures.iterdir()) else words)
 
 
 def _states(subject: Subject, ended: Ended, old: bool) -> tuple[dict[str, str], list[Fault]]:
@@ -129,7 +136,7 @@ def _states(subject: Subject, ended: Ended, old: bool) -> tuple[dict[str, str], 
     states = {}
     for name, digest in subject.outputs.items():
         path = ended.folder / "run" / name
-        is_old = path.is_file() and path.read_bytes() == _OLD if old else not path.exists()
+        is_old = path.is_file() and path.read_bytes() == _old(name) if old else not path.exists()
         states[name] = "old" if is_old else "new" if after.get(name) == digest else "torn"
     return states, faults + [Fault("torn", name) for name, state in states.items() if state == "torn"]
 

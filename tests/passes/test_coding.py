@@ -11,7 +11,7 @@ from graphs import model_of
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.coding import Coding, coding_of, scale_of
+from qdqtool.passes.coding import Coding, coding_of, pair_scale, scale_of
 from qdqtool.scales import Scale
 
 
@@ -118,3 +118,14 @@ def test_a_zero_point_that_is_computed_is_refused() -> None:
     )
     with pytest.raises(QdqError, match=r"^x: the zero point of its Q/DQ is no constant"):
         coding_of(view, view.pairs["x"][0])
+
+
+def test_a_scale_without_elements_is_refused() -> None:
+    view = GraphView(
+        model_of(
+            "g (float[4] x) => (float[4] z) <float[0] s, int8 o = {0}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }",
+            17,
+        ).graph
+    )
+    with pytest.raises(QdqError, match=r"^x: the scale of its Q/DQ is empty: its shape is \[0\]"):
+        pair_scale(view, view.pairs["x"][0])
