@@ -118,7 +118,8 @@ def write_sidecar(
     document["cache"] = _plain(cache)
     document.update({key: value for key in (*_SECTIONS, "sources") if (value := _plain(facts.get(key)))})
     with joined(files) as both, both.open(path) as file:
-        file.write((json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        file.write(text.encode(errors="replace"))  # a file name that is not UTF-8 is shown with ? in it
     return path
 
 

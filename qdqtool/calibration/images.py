@@ -179,7 +179,7 @@ def decode_image(path: Path, channels: int) -> Image:
     pillow = load_pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # what it warns of is refused below
+            warnings.simplefilter("ignore")  # of a large size or of odd tags: what matters of it is refused below
             opened = pillow.open(path)
         with opened as file:
             _check_size(path, file.width, file.height)

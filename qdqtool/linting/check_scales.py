@@ -181,7 +181,7 @@ def _shown(subject: Subject, pair: Pair) -> str:
 
 
 def _number(scale: np.ndarray[Any, Any]) -> str:
-    return f"{float(scale.reshape(-1)[0]):.6g}"
+    return f"{float(scale.reshape(-1)[0]):.6g}" if scale.size else "(empty)"
 
 
 @check("Q021", "half-scale", "note")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fork_server import Ended, Limits, Plan, Task, run_all
+from fork_server import HARNESS, Ended, Limits, Plan, Task, run_all
 from fuzz_commands import COMMANDS, Command
 from fuzz_report import Report
 from fuzz_seeds import Family
@@ -61,6 +61,9 @@ def save_faults(families: Sequence[Family], place: Path, limits: Limits, only: s
     for command in COMMANDS:
         if command.saves and command.name.startswith(only or ""):
             subject = _subject(command, families, place, limits)
+            if subject is None:
+                report.add(*_unfit(command, place))
+                continue
             for ended, faults in _attacked(subject, place, limits):
                 report.add(ended, faults)
             if sys.stderr.isatty():
@@ -68,15 +71,23 @@ def save_faults(families: Sequence[Family], place: Path, limits: Limits, only: s
     return report
 
 
-def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> Subject:
-    """Run the command undisturbed on one family after the other, until it writes all that it should."""
+def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> Subject | None:
+    """Run the command undisturbed on one family after the other, until it writes all; None where none does."""
     for family in families:
         if set(command.roles) <= set(family.files):
             bare = Subject(command, family, {}, ())
             (found,) = (_seen(ended) for ended in run_all([_counting(bare)], place, limits))
             if found and set(command.saves) <= set(found[0]):
                 return Subject(command, family, *found)
-    raise RuntimeError(f"{command.name} writes {command.saves} on none of the seeds")
+    return None
+
+
+def _unfit(command: Command, place: Path) -> tuple[Ended, list[Fault]]:
+    """A fault of this program: no seed is fit for the command."""
+    (place / "unfit").mkdir(exist_ok=True)
+    what = f"{command.name} writes {', '.join(command.saves)} on none of the seeds"
+    ended = Ended(Task(f"{command.name}:none", lambda folder: Plan([])), place / "unfit", HARNESS, False, 0.0, 0.0)
+    return ended, [Fault("harness", what)]
 
 
 def _counting(subject: Subject) -> Task:
