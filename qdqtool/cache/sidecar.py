@@ -59,8 +59,14 @@ class Sidecar:
 
 
 def sidecar_path(cache_path: str | os.PathLike[str]) -> Path:
-    """The file beside a cache: `m.cache` -> `m.cache.json`, `cal.bin` -> `cal.bin.json`."""
+    """The file beside a cache: `m.cache` -> `m.cache.json`, `cal.bin` -> `cal.bin.json`.
+
+    Raises:
+        QdqError: the path names a folder, such as `.` or `/`, and no file.
+    """
     path = Path(cache_path)
+    if not path.name:
+        raise QdqError(path, "is a folder, where a calibration cache is named", "give the name of a file")
     return path.with_name(path.name + ".json")
 
 

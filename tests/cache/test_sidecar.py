@@ -89,6 +89,12 @@ def test_a_name_that_is_not_utf8_is_shown_with_a_question_mark(tmp_path: Path) -
     assert read_sidecar(odd) is not None
 
 
+@pytest.mark.parametrize("place", [".", "/", ""])
+def test_a_folder_is_no_cache(place: str) -> None:
+    with pytest.raises(QdqError, match="is a folder, where a calibration cache is named; give the name of a file"):
+        sidecar_path(place)
+
+
 def test_no_sidecar_is_none(cache: Path) -> None:
     assert read_sidecar(cache) is None
 
