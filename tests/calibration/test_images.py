@@ -213,4 +213,4 @@ def test_odd_tags_of_a_picture_are_no_warning_of_python_s(tmp_path: Path, monkey
     monkeypatch.setattr(pil, "open", warning)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decode_image(tmp_path / "a.png", 1).shape[:2] == (8, 8)
+        assert decode_image(tmp_path / "a.png", 1).size == (8, 8)

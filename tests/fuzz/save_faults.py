@@ -43,7 +43,7 @@ class Subject:
         write_job(folder, words, "")
         for name in self.outputs if old else ():
             (folder / "run" / name).parent.mkdir(exist_ok=True)
-            (folder / "run" / name).write_bytes(_old(name))
+            (folder / "run" / name).write_bytes(_old(name, self.outputs))
         return words
 
     def task(self, way: Way, at: int, old: bool) -> Task:
@@ -128,8 +128,8 @@ def _chosen(calls: Sequence[str]) -> list[int]:
     return chosen
 
 
-def _old(name: str) -> bytes:
-    return _OLD_FACTS if name.endswith(".cache.json") else _OLD
+def _old(name: str, outputs: Mapping[str, str]) -> bytes:
+    return _OLD_FACTS if name.endswith(".json") and name.removesuffix(".json") in outputs else _OLD
 
 
 def _again(killed: Ended, folder: Path) -> Plan:
@@ -147,7 +147,7 @@ def _states(subject: Subject, ended: Ended, old: bool) -> tuple[dict[str, str], 
     states = {}
     for name, digest in subject.outputs.items():
         path = ended.folder / "run" / name
-        is_old = path.is_file() and path.read_bytes() == _old(name) if old else not path.exists()
+        is_old = path.is_file() and path.read_bytes() == _old(name, subject.outputs) if old else not path.exists()
         states[name] = "old" if is_old else "new" if after.get(name) == digest else "torn"
     return states, faults + [Fault("torn", name) for name, state in states.items() if state == "torn"]
 
