@@ -50,7 +50,7 @@ examples: setup
 
 # Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about ten minutes.
 fuzz: setup
-	nice -n 10 $(BIN)/python tests/fuzz/fuzz.py --count $(COUNT) --jobs $(JOBS) --keep out/fuzz $(if $(SEED),--seed $(SEED))
+	nice -n 10 $(BIN)/python -m tests.fuzz.fuzz --count $(COUNT) --jobs $(JOBS) --keep out/fuzz $(if $(SEED),--seed $(SEED))
 
 # NVIDIA's Python bindings with stubs below them, for QDQTOOL_TRT_RIG (docs/testing.md). Needs a network and gcc.
 rig:

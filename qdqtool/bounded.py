@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from qdqtool.errors import QdqError
 
@@ -26,6 +26,7 @@ else:
 
 _SHOWN = 120  # characters of what a parser says
 _KEY_PARTS = 64
+_PIECE = 1 << 20
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BETWEEN_KEYS = re.compile(r"[={,]")
 
@@ -67,13 +68,21 @@ def read_bytes(path: str | PathLike[str], kind: FileKind) -> bytes:
             mode = Path(path).stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
                 raise QdqError(path, "is no regular file", kind.todo)
-            data = file.read(kind.max_bytes + 1)
+            data = _content(file, kind.max_bytes + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise QdqError(path, f"cannot be read ({reason})", kind.todo) from None
     if len(data) > kind.max_bytes:
         raise QdqError(path, f"is larger than {kind.max_bytes >> 20} MiB, which {kind.name} is not", kind.todo)
     return data
+
+
+def _content(file: BinaryIO, most: int) -> bytes:
+    """Up to `most` bytes of a file, in pieces: one read would ask for all of `most` at once, however short the file."""
+    content = bytearray()
+    while len(content) < most and (piece := file.read(min(_PIECE, most - len(content)))):
+        content += piece
+    return bytes(content)
 
 
 def read_text(path: str | PathLike[str], kind: FileKind) -> str:

@@ -71,7 +71,11 @@ def _held_folder(parent: Path) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
         place = parent / f".qdqtool-{secrets.token_hex(8)}.tmp"
         place.mkdir()
-        handle = _hold(place / _LOCK)
+        try:
+            handle = _hold(place / _LOCK)
+        except BaseException:
+            _remove(place)
+            raise
         if handle is not None:
             return place, handle
     raise BlockingIOError(f"temporary folders in {parent} are removed as soon as they are made")

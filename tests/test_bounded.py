@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def test_content_up_to_the_bound(tmp_path: Path) -> None:
     with pytest.raises(QdqError) as caught:
         read_bytes(path, SMALL)
     assert caught.value.line() == f"{path}: is larger than 3 MiB, which a small file is not; give a small one"
+
+
+def test_a_short_file_takes_no_more_memory_than_its_size(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"short")
+    tracemalloc.start()
+    read_bytes(tmp_path / "f", FileKind("a large file", 1 << 40, ""))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 20
 
 
 def test_a_pipe_is_read_and_a_device_is_not(tmp_path: Path) -> None:

@@ -76,6 +76,16 @@ def test_a_folder_is_swept_whenever_its_process_was_killed(tmp_path: Path) -> No
     assert names(tmp_path) == []
 
 
+def test_a_folder_whose_lock_cannot_be_made_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(lock: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(lock))
+
+    monkeypatch.setattr(staging, "_hold", refuse)
+    with pytest.raises(PermissionError):
+        Staging(tmp_path)
+    assert names(tmp_path) == []
+
+
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "lock").touch()

@@ -59,8 +59,14 @@ class Sidecar:
 
 
 def sidecar_path(cache_path: str | os.PathLike[str]) -> Path:
-    """The file beside a cache: `m.cache` -> `m.cache.json`, `cal.bin` -> `cal.bin.json`."""
+    """The file beside a cache: `m.cache` -> `m.cache.json`, `cal.bin` -> `cal.bin.json`.
+
+    Raises:
+        QdqError: the path names a folder, such as `.` or `/`, and no file.
+    """
     path = Path(cache_path)
+    if not path.name:
+        raise QdqError(path, "is a folder, where a calibration cache is named", "give the name of a file")
     return path.with_name(path.name + ".json")
 
 
@@ -118,7 +124,8 @@ def write_sidecar(
     document["cache"] = _plain(cache)
     document.update({key: value for key in (*_SECTIONS, "sources") if (value := _plain(facts.get(key)))})
     with joined(files) as both, both.open(path) as file:
-        file.write((json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        file.write(text.encode(errors="replace"))  # a file name that is not UTF-8 is shown with ? in it
     return path
 
 

@@ -168,5 +168,5 @@ def cut_names(count: int) -> str:
 
 
 def say(text: str) -> None:
-    """Write to stdout what its encoding can say, the rest escaped."""
-    write_lines([text])
+    """Write lines to stdout: what a terminal would act on, or its encoding cannot say, is escaped."""
+    write_lines(printable(line, None) for line in text.split("\n"))

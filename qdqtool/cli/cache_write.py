@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.cache import say
 from qdqtool.cli.show import counted, warn
-from qdqtool.errors import QdqError
+from qdqtool.errors import QdqError, printable
 
 if TYPE_CHECKING:
     from qdqtool.cache.store import ConvertOptions, Stored
@@ -33,7 +33,7 @@ def retarget(args: argparse.Namespace) -> int:
         counts = {"entries": len(done.cache.entries), "dropped": len(done.cache.dropped), "warnings": done.notes}
         say(json.dumps({**facts, **counts}, indent=1))
     elif not args.quiet:
-        say(f"{output}: {done.before} -> {header}, {len(done.cache.entries)} scales unchanged")
+        say(printable(f"{output}: {done.before} -> {header}, {len(done.cache.entries)} scales unchanged", None))
     return 0
 
 
@@ -54,7 +54,11 @@ def merge(args: argparse.Namespace) -> int:
         settled = f", {counted(len(merged.conflicts), 'conflict')} settled by {args.on_conflict}"
         shares = ", ".join(f"{count} from {path}" for path, count in zip(args.caches, taken, strict=True))
         scales = counted(len(done.cache.entries), "scale")
-        say(f"{args.output}: {done.cache.header}, {scales}: {shares}" + (settled if merged.conflicts else ""))
+        say(
+            printable(
+                f"{args.output}: {done.cache.header}, {scales}: {shares}" + (settled if merged.conflicts else ""), None
+            )
+        )
     return 0
 
 
@@ -73,7 +77,7 @@ def convert(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps(_converted(done, args), indent=1))
     elif not args.quiet:
-        say(f"{args.output}: {done.source} -> {args.to}, {counted(len(done.cache.entries), 'scale')}")
+        say(printable(f"{args.output}: {done.source} -> {args.to}, {counted(len(done.cache.entries), 'scale')}", None))
     return 0
 
 
@@ -89,8 +93,8 @@ def _convert_both(args: argparse.Namespace, options: ConvertOptions) -> int:
     elif not args.quiet:
         changed = sum(new in done.cache.entries for new in done.renamed.values())
         scales = counted(len(done.cache.entries), "scale")
-        say(f"{args.output}: {done.source} -> {args.to}, {scales}, {counted(changed, 'name')} changed")
-        say(f"{both.model}: {counted(len(both.renamed), 'name')} changed")
+        say(printable(f"{args.output}: {done.source} -> {args.to}, {scales}, {counted(changed, 'name')} changed", None))
+        say(printable(f"{both.model}: {counted(len(both.renamed), 'name')} changed", None))
     return 0
 
 

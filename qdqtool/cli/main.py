@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from qdqtool import __version__
-from qdqtool.errors import QdqError
+from qdqtool.errors import QdqError, printable
 
 # verb -> what `qdqtool -h` says of it; the module qdqtool.cli.<verb> is imported only when the verb is used.
 VERBS = {
@@ -50,8 +50,9 @@ class Parser(argparse.ArgumentParser):
     """argparse with one-line usage errors that guess what was meant."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and exit with 2."""
-        sys.stderr.write(f"qdqtool: error: {self.prog.removeprefix('qdqtool ')}: {message}; see {self.prog} -h\n")
+        """Print one line, which quotes words as a terminal can show them, and exit with 2."""
+        verb, said = self.prog.removeprefix("qdqtool "), printable(message)
+        sys.stderr.write(f"qdqtool: error: {verb}: {said}; see {self.prog} -h\n")
         raise SystemExit(EXIT_USAGE)
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:

@@ -102,7 +102,7 @@ class _Gap:
         self._high = max(self._high, float(exact.max(initial=-math.inf)))
         self._elements += exact.size
         pair = np.array([np.square(exact, dtype=np.float64).sum(), np.square(off).sum()])
-        self._sums.add(pair.astype(np.float32))
+        self._sums.add(np.minimum(pair, np.finfo(np.float32).max).astype(np.float32))
 
     def told(self) -> OutputChange:
         signal, noise = self._sums.total().tolist()

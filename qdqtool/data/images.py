@@ -178,10 +178,11 @@ def decode_image(path: Path, channels: int) -> Image:
     """
     pillow = load_pillow()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # what it warns of is refused below
+        with warnings.catch_warnings():  # of a large size or of odd tags: what matters of it is refused below
+            warnings.simplefilter("ignore")
             opened = pillow.open(path)
-        with opened as file:
+        with opened as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             _check_size(path, file.width, file.height)
             if file.mode not in _MODES:
                 raise QdqError(

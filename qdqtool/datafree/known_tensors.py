@@ -58,9 +58,9 @@ class KnownTensors:
         return self.numbers(node.inputs[index]) if index < len(node.inputs) else None
 
     def vector(self, node: Node, index: int, default: float) -> Array:
-        """A constant input as float64; a 0-d default where it is absent or computed."""
+        """A constant input as float64; a 0-d default where it is absent, computed or empty."""
         value = self.constant_input(node, index)
-        return np.asarray(default if value is None else value, np.float64)
+        return np.asarray(default if value is None or not value.size else value, np.float64)
 
     def shape(self, name: str) -> Shape | None:
         """The shape of a tensor as far as it is known."""

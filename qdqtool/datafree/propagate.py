@@ -105,13 +105,15 @@ def _conv(known: KnownTensors, node: Node) -> Found:
     if weight is None or weight.ndim < 3 or 0 in weight.shape or groups < 1:
         return None
     linear.sound(weight, node.inputs[1])
+    if weight.shape[0] % groups:
+        return None
     bias = known.vector(node, 2, 0.0)
+    if bias.size not in (1, weight.shape[1] * groups if node.op == "ConvTranspose" else weight.shape[0]):
+        return None  # a bias that an operator makes: what is stored was checked when the model was opened
     if node.op == "ConvTranspose":
-        if weight.shape[0] % groups:
-            return None
         overlap = float(np.prod(_ints(attribute(node, "strides")) or [1]))
         return linear.transposed_convolution(known.of(node, 0), weight, bias, groups, overlap)
-    return None if weight.shape[0] % groups else linear.convolution(known.of(node, 0), weight, bias, groups)
+    return linear.convolution(known.of(node, 0), weight, bias, groups)
 
 
 def _gemm(known: KnownTensors, node: Node) -> Found:
@@ -123,6 +125,10 @@ def _gemm(known: KnownTensors, node: Node) -> Found:
     alpha, beta = elementwise.real(node, "alpha", 1.0), elementwise.real(node, "beta", 1.0)
     product = linear.matrix_product(known.of(node, 0), turned, weight_left=False)
     bias = beta * known.vector(node, 2, 0.0)
+    try:
+        np.broadcast_shapes(product.mean.shape, bias.shape)
+    except ValueError:
+        return None
     return gaussian(alpha * product.mean + bias, alpha**2 * product.var, known=product.known)
 
 

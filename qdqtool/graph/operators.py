@@ -15,6 +15,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from qdqtool.graph.tensors import BITS
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
+_PAIR_FROM = 10  # the opset that has them first
 _TYPED_FROM_IR = 3  # attributes of older files may lack their type
 _KINDS = frozenset((*BITS, TensorProto.STRING))
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
@@ -152,6 +153,8 @@ class OperatorForms:
             return _Form((0, called[0], 0, called[1]))
         if op in _PAIR and domain == "com.microsoft":  # the same operators, of which ONNX has no schema
             domain, version = "", onnx.defs.onnx_opset_version()
+        elif op in _PAIR and domain == "":
+            version = max(version, _PAIR_FROM)  # in older files too: onnxruntime runs them
         try:
             schema = onnx.defs.get_schema(op, version, domain)
         except onnx.defs.SchemaError:

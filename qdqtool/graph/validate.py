@@ -24,6 +24,7 @@ MAX_DEPTH = 64  # graphs within graphs; protobuf itself stops near 32
 MAX_WRITTEN_OUT = 100_000
 _Key = TypeVar("_Key")
 _AGAIN = "export the model again"
+_LAST_OPSET = (1 << 31) - 1  # what ONNX can be asked for
 
 
 # Of one region: the index of a node that holds graphs -> the names they read from around them, each with a reader.
@@ -220,11 +221,11 @@ def _on_a_cycle(needs: dict[_Key, list[_Key]]) -> _Key | None:
 def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> list[_NameScope]:
     """Every graph and function body, outer ones first; each weight met on the way is checked."""
     _check_face(proto.graph, where)
-    opsets = _opsets_of(proto)
+    opsets = _opsets_of(proto, where)
     forms = OperatorForms(proto)
     regions = [_region_of(proto.graph, opsets, where, folder)]
     regions += [
-        _NameScope(f.node, f.input, (), f.output, {**opsets, **_opsets_of(f)}, -1, -1, 0, inside=True)
+        _NameScope(f.node, f.input, (), f.output, {**opsets, **_opsets_of(f, where)}, -1, -1, 0, inside=True)
         for f in proto.functions
     ]
     for index, region in enumerate(regions):  # grows while it is walked
@@ -245,8 +246,12 @@ def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> l
     return regions
 
 
-def _opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+def _opsets_of(proto: onnx.ModelProto | onnx.FunctionProto, where: object) -> dict[str, int]:
     """Domain -> version; before IR 3 there was one version of ONNX's own operators."""
+    for entry in proto.opset_import:
+        if not 0 <= entry.version <= _LAST_OPSET:
+            reason = f"imports version {entry.version} of {entry.domain or 'ONNX'}, where versions are small numbers"
+            raise QdqError(where, reason, _AGAIN)
     versions = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
     if not versions and isinstance(proto, onnx.ModelProto):
         versions[""] = 1

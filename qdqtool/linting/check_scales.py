@@ -188,7 +188,7 @@ def _shown(subject: LintContext, pair: Pair) -> str:
 
 
 def _number(scale: np.ndarray[Any, Any]) -> str:
-    return f"{float(scale.reshape(-1)[0]):.6g}"
+    return f"{float(scale.reshape(-1)[0]):.6g}" if scale.size else "(empty)"
 
 
 @check("Q021", "half-scale", "note")

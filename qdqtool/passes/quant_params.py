@@ -115,6 +115,10 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
         raise QdqError(
             pair.tensor, "the scale of its Q/DQ is no float32 constant, nor half precision", "fold constants first"
         )
+    if not value.size:
+        raise QdqError(
+            pair.tensor, f"the scale of its Q/DQ is empty: its shape is {list(value.shape)}", "repair the model"
+        )
     for end in (pair.quantize, pair.dequantize):
         if end is not None:
             _check_sizes(view, pair, end, value.size)

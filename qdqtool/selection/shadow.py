@@ -180,7 +180,8 @@ def _felt(sums: Mapping[str, Float64], names: _Names) -> LayerError:
     channel = sums[names.mean].reshape(-1)
     many = float(sums[names.size]) / channel.size
     signal = float(sums[names.square].sum()) - float((channel**2).sum()) / many
-    shift = ((sums[names.means].reshape(-1, channel.size) - channel) ** 2).sum(axis=1) / many
+    with np.errstate(over="ignore", invalid="ignore"):  # of a model whose values have no end
+        shift = ((sums[names.means].reshape(-1, channel.size) - channel) ** 2).sum(axis=1) / many
     return LayerError(sums[names.error].reshape(-1), shift, max(signal, 0.0))
 
 

@@ -122,7 +122,7 @@ def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapp
         as_read = [read.get(name, measures.get(name)) for name in site.inputs]
         behind = max((one.noise for one in as_read if one is not None), default=0.0)
         after = measures[site.output].noise
-        drop = 10 * math.log10((after + CALM) / (before + CALM)) if math.isfinite(after) else math.inf
-        if after > before:
+        if after > before:  # so `before` is finite
+            drop = 10 * math.log10((after + CALM) / (before + CALM)) if math.isfinite(after) else math.inf
             culprits.append(ErrorSource(site, decibel(before), decibel(behind), decibel(after), drop))
     return sorted(culprits, key=lambda one: -one.drop)

@@ -269,7 +269,8 @@ def _balanced(
     errors = np.mean([[float(one) for one in session.run(complete(batch))] for batch in batches], axis=0)
     ends = np.array([name in matched.outputs for name in matched.points] + [True] * len(matched.kinds))
     for some in (ends, ~ends):  # sums and ratios do not compare
-        errors[some] = np.maximum(errors[some], max(_LEAST_ERROR * float(np.median(errors[some])), 1e-12))
+        if some.any():
+            errors[some] = np.maximum(errors[some], max(_LEAST_ERROR * float(np.median(errors[some])), 1e-12))
     inner = int((~ends).sum())
     share = 1 - _INNER if inner and ends.any() else 1.0
     shares = np.where(ends, share / max(int(ends.sum()), 1), (1 - share if ends.any() else 1.0) / max(inner, 1))

@@ -81,6 +81,20 @@ def test_a_cache_that_changed_is_seen(cache: Path, tmp_path: Path) -> None:
     assert not read.fresh
 
 
+def test_a_name_that_is_not_utf8_is_shown_with_a_question_mark(tmp_path: Path) -> None:
+    odd = tmp_path / "a\udcff.cache"
+    odd.write_bytes(b"TRT-8502-EntropyCalibration2\nx: 3c010a14\n")
+    write_sidecar(odd, {"verb": "peel"})
+    assert json.loads(sidecar_path(odd).read_text(encoding="utf-8"))["cache"]["file"] == "a?.cache"
+    assert read_sidecar(odd) is not None
+
+
+@pytest.mark.parametrize("place", [".", "/", ""])
+def test_a_folder_is_no_cache(place: str) -> None:
+    with pytest.raises(QdqError, match="is a folder, where a calibration cache is named; give the name of a file"):
+        sidecar_path(place)
+
+
 def test_no_sidecar_is_none(cache: Path) -> None:
     assert read_sidecar(cache) is None
 

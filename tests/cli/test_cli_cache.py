@@ -26,6 +26,14 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_control_characters_in_the_name_of_an_output_are_escaped(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(source.parent)
+    assert main(["cache", "convert", str(source), "--to", "csv", "-o", "a\x1b[2J\nb"]) == 0
+    assert capsys.readouterr().out.startswith("a\\x1b[2J\\nb: trt -> csv, ")
+
+
 def test_show(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "show", str(source)]) == 0
     out, err = capsys.readouterr()

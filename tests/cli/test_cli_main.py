@@ -137,6 +137,11 @@ def test_control_characters_in_a_name_do_not_break_the_line(capsys: Capsys) -> N
     refused(run(capsys, "insert", "no\nsuch\x1b[31m.onnx"), "no\\nsuch\\x1b[31m.onnx")
 
 
+@pytest.mark.parametrize("word", ["\x1b[2J", "--\x1b[2J", "--opset=\x1b[2J"])
+def test_control_characters_in_a_word_that_is_not_understood_are_escaped(capsys: Capsys, word: str) -> None:
+    refused(run(capsys, "insert", "m.onnx", word), "\\x1b[2J")
+
+
 @pytest.mark.parametrize("words", ["-h", "insert m.onnx --dry-run"])
 def test_a_reader_that_goes_away_is_no_bug(tmp_path: Path, words: str) -> None:
     """`qdqtool insert --dry-run | head -1`: silent, and the code a shell gives for SIGPIPE."""

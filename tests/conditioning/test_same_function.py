@@ -35,6 +35,14 @@ def test_a_difference_is_measured_over_all_samples() -> None:
     assert moved_most({"y": found}).startswith("the output y moved by ")
 
 
+def test_a_difference_beyond_float32_is_held_at_its_limit() -> None:
+    models = [
+        Outputs(model_of(f"net (float[2] x) => (float[2] y) {{ y = {op} }}"), None) for op in ("Neg(x)", "Abs(x)")
+    ]
+    (found,) = compare(models[0], models[1:], [{"x": np.full(2, 1e38, np.float32)}])
+    assert found["y"].relative == 1.0
+
+
 def test_the_same_model_does_not_differ() -> None:
     proto = model_of(RELU)
     (found,) = compare(Outputs(proto, None), [Outputs(proto, None)], Singles(feed_of(proto)))

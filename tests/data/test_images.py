@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -198,3 +200,17 @@ def test_a_decoded_image_is_held_once(tmp_path: Path, monkeypatch: pytest.Monkey
     path = save(tmp_path / "a.png", noise(4, 5))
     monkeypatch.setattr("PIL.ImageOps.exif_transpose", lambda image: pytest.fail("copied"))
     assert decode_image(path, 3).size == (5, 4)
+
+
+def test_odd_tags_of_a_picture_are_no_warning_of_python_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pil.new("L", (8, 8)).save(tmp_path / "a.png")
+    plain = pil.open
+
+    def warning(path: Path) -> Any:
+        warnings.warn("Tag data larger than file", UserWarning, stacklevel=1)
+        return plain(path)
+
+    monkeypatch.setattr(pil, "open", warning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert decode_image(tmp_path / "a.png", 1).size == (8, 8)

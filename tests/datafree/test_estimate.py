@@ -204,6 +204,18 @@ def test_pointwise_convolution_with_groups_and_bias() -> None:
     assert amax(table, "OUT") == pytest.approx(float(np.max(np.abs(mean) + 6 * deviation)), rel=1e-5)
 
 
+@pytest.mark.parametrize("length", [0, 3])
+@pytest.mark.parametrize("body", ["Conv(Y, W, v)", "ConvTranspose(Y, W, v)", "Gemm(Y, M, v)", "Pad(Y, p, v)"])
+def test_a_computed_bias_of_another_length_is_no_bug(body: str, length: int) -> None:
+    stored = f"float[{length}] b = {{{', '.join(['1'] * length)}}}" if length else "float[0] b"
+    made = model(
+        f"{BN} v = Identity(b) OUT = {body}",
+        f"{STATISTICS}, {stored}, float[2,2,1,1] W = {{1, -2, 3, 4}}, float[2,2] M = {{1, -2, 3, 4}}, "
+        "int64[8] p = {0, 0, 0, 0, 0, 0, 1, 1}",
+    )
+    assert 0 < amax(of(made), "OUT") < np.inf
+
+
 def test_convolution_over_places_counts_likeness() -> None:
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((3, 2, 3, 3)).astype(np.float32)

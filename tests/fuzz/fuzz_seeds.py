@@ -23,6 +23,7 @@ from tests.graphs import SMALL_NET, model_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 LARGEST = 200_000  # bytes of a seed from the shared folder: larger ones make runs slow and show nothing else
+_LOG_LINES = 60
 _MOST_VALUES = 200_000  # of one sample
 _WEIGHTLESS = "light_"  # models whose weights are computed at load time: hundreds of MB in a few kB
 
@@ -45,6 +46,7 @@ def families(place: Path, shared: Path | None) -> list[Family]:
         made += list(_corpus(place / "corpus", shared / "corpus"))
         made += list(_caches(small, shared / "trt" / "caches"))
         made += list(_layer_exports(small, shared / "trt" / "engines"))
+        made += list(_build_logs(small, shared / "trt", place / "logs"))
     return made
 
 
@@ -221,3 +223,14 @@ def _layer_exports(small: Family, folder: Path) -> Iterator[Family]:
     found: Sequence[Path] = [p for p in sorted(folder.glob("*/*.json")) if p.stat().st_size < LARGEST]
     for path in found:
         yield Family(f"{path.parent.name}-{path.stem}", {"layer_info": path, "model": small.files["model"]})
+
+
+def _build_logs(small: Family, folder: Path, place: Path) -> Iterator[Family]:
+    """Of each verbose build log, the lines from the list of its layers on."""
+    place.mkdir()
+    for path in sorted(folder.rglob("*.log")):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        start = next((at for at, line in enumerate(lines) if "Engine Layer Information" in line), None)
+        if start is not None:
+            (place / path.name).write_text("".join(lines[start : start + _LOG_LINES]), encoding="utf-8")
+            yield Family(path.stem, {"layer_info": place / path.name, "model": small.files["model"]})

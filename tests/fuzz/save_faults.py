@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.fuzz.fork_server import Ended, Limits, Plan, Task, run_all
+from tests.fuzz.fork_server import HARNESS, Ended, Limits, Plan, Task, run_all
 from tests.fuzz.fuzz_commands import COMMANDS, Command
 from tests.fuzz.fuzz_report import Report
 from tests.fuzz.fuzz_seeds import Family
@@ -23,6 +23,7 @@ from tests.fuzz.save_calls import Calls
 from tests.fuzz.verdict import STRAY, Fault, code_faults, message_faults, snapshot
 
 _OLD = b"what was here before\n"
+_OLD_FACTS = b'{"tool": "qdqtool"}\n'  # beside a cache, anything else is refused as a file of the user's
 _CLEANING = ("os.remove", "os.rmdir")  # where this fails, a temporary file cannot but stay
 Way = Literal["error", "kill"]
 
@@ -42,7 +43,7 @@ class Subject:
         write_job(folder, words, "")
         for name in self.outputs if old else ():
             (folder / "run" / name).parent.mkdir(exist_ok=True)
-            (folder / "run" / name).write_bytes(_OLD)
+            (folder / "run" / name).write_bytes(_old(name, self.outputs))
         return words
 
     def task(self, way: Way, at: int, old: bool) -> Task:
@@ -60,6 +61,9 @@ def save_faults(families: Sequence[Family], place: Path, limits: Limits, only: s
     for command in COMMANDS:
         if command.saves and command.name.startswith(only or ""):
             subject = _subject(command, families, place, limits)
+            if subject is None:
+                report.add(*_unfit(command, place))
+                continue
             for ended, faults in _attacked(subject, place, limits):
                 report.add(ended, faults)
             if sys.stderr.isatty():
@@ -67,15 +71,23 @@ def save_faults(families: Sequence[Family], place: Path, limits: Limits, only: s
     return report
 
 
-def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> Subject:
-    """Run the command undisturbed on one family after the other, until it writes all that it should."""
+def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> Subject | None:
+    """Run the command undisturbed on one family after the other, until it writes all; None where none does."""
     for family in families:
         if set(command.roles) <= set(family.files):
             bare = Subject(command, family, {}, ())
             (found,) = (_seen(ended) for ended in run_all([_counting(bare)], place, limits))
             if found and set(command.saves) <= set(found[0]):
                 return Subject(command, family, *found)
-    raise RuntimeError(f"{command.name} writes {command.saves} on none of the seeds")
+    return None
+
+
+def _unfit(command: Command, place: Path) -> tuple[Ended, list[Fault]]:
+    """A fault of this program: no seed is fit for the command."""
+    (place / "unfit").mkdir(exist_ok=True)
+    what = f"{command.name} writes {', '.join(command.saves)} on none of the seeds"
+    ended = Ended(Task(f"{command.name}:none", lambda folder: Plan([])), place / "unfit", HARNESS, False, 0.0, 0.0)
+    return ended, [Fault("harness", what)]
 
 
 def _counting(subject: Subject) -> Task:
@@ -116,10 +128,16 @@ def _chosen(calls: Sequence[str]) -> list[int]:
     return chosen
 
 
+def _old(name: str, outputs: Mapping[str, str]) -> bytes:
+    return _OLD_FACTS if name.endswith(".json") and name.removesuffix(".json") in outputs else _OLD
+
+
 def _again(killed: Ended, folder: Path) -> Plan:
-    """The same command in the folder as the kill has left it."""
+    """The same command in the folder as the kill has left it; half a folder of pictures is replaced with --force."""
     shutil.copytree(killed.folder / "run", folder / "run", dirs_exist_ok=True)
-    return Plan(json.loads(killed.text("job.json"))["argv"])
+    words = json.loads(killed.text("job.json"))["argv"]
+    pictures = folder / "run" / "pictures"
+    return Plan([*words, "--force"] if pictures.is_dir() and any(pictures.iterdir()) else words)
 
 
 def _states(subject: Subject, ended: Ended, old: bool) -> tuple[dict[str, str], list[Fault]]:
@@ -129,7 +147,7 @@ def _states(subject: Subject, ended: Ended, old: bool) -> tuple[dict[str, str], 
     states = {}
     for name, digest in subject.outputs.items():
         path = ended.folder / "run" / name
-        is_old = path.is_file() and path.read_bytes() == _OLD if old else not path.exists()
+        is_old = path.is_file() and path.read_bytes() == _old(name, subject.outputs) if old else not path.exists()
         states[name] = "old" if is_old else "new" if after.get(name) == digest else "torn"
     return states, faults + [Fault("torn", name) for name, state in states.items() if state == "torn"]
 

@@ -49,6 +49,7 @@ def with_attribute(made: onnx.NodeProto, **fields: Any) -> onnx.NodeProto:
         (node("Concat", "x x"), 17, "lacks the attribute axis"),
         (node("Unsqueeze", "x"), 17, "has 1 inputs, ONNX has 2"),
         (node("Unsqueeze", "x"), 11, "lacks the attribute axes"),
+        (node("QuantizeLinear", "x"), 9, "has 1 inputs, ONNX has 2 to 3"),
         (node("QuantizeLinear", "x", domain="com.microsoft"), 17, "has 1 inputs, ONNX has 2 to 3"),
         (node("Flatten", "x", axis=1.5), 17, "has the attribute axis of type FLOAT, ONNX has INT"),
         (

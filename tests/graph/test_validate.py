@@ -114,6 +114,11 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "missing graph output": (lambda m: m.graph.output.add(name="nobody"), "list of outputs reads nobody"),
     "graph output without a name": (lambda m: m.graph.output.add(), "an output without a name"),
     "input without a type": (lambda m: m.graph.input[0].ClearField("type"), "graph input x has no type"),
+    "opset beyond 32 bits": (
+        lambda m: m.opset_import.add(domain="local", version=1 << 40),
+        "imports version 1099511627776 of local, where versions are small numbers",
+    ),
+    "opset below zero": (lambda m: m.opset_import.add(domain="local", version=-1), "imports version -1 of local"),
     "input twice": (lambda m: m.graph.input.append(m.graph.input[0]), "graph input x twice"),
     "input without a name": (lambda m: setattr(m.graph.input[0], "name", ""), "reads x|without a name"),
     "name not utf-8": (raw_name, r"the name b'sp\\xffre' is not UTF-8"),

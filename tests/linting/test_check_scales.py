@@ -54,6 +54,13 @@ def test_q029_a_pair_that_computes() -> None:
     assert finding.where == "x" and "its Q has the scale 0.1, its DQ 0.2" in finding.message
 
 
+def test_q029_shows_a_scale_without_elements() -> None:
+    model = classifier(f"xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, e, z) {conv('c', 'xd')} a = Relu(c)")
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.float32), "e"))
+    (finding,) = findings_of(model, "Q029")
+    assert "its Q has the scale 0.1, its DQ (empty)" in finding.message
+
+
 def test_q011_a_computed_scale() -> None:
     model = classifier(f"m = ReduceMax<keepdims=0>(x) {pair('x', 'm')} {conv('c', 'x_dq')} a = Relu(c)")
     assert places_of(model, "Q011") == ["x"]

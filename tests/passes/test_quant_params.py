@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.quant_params import QuantParams, coding_of, scale_of
+from qdqtool.passes.quant_params import QuantParams, coding_of, pair_scale, scale_of
 from qdqtool.scales import Scale
 from tests.graphs import model_of
 
@@ -130,3 +130,14 @@ def test_an_axis_that_the_dequantizer_alone_has_wrong_is_refused(axis: int) -> N
     )
     with pytest.raises(QdqError, match=f"has 3 scales along axis {axis}, where the shape is"):
         scale_of(view, view.pairs["w"][0], coding_of(view, view.pairs["w"][0]))
+
+
+def test_a_scale_without_elements_is_refused() -> None:
+    view = GraphView(
+        model_of(
+            "g (float[4] x) => (float[4] z) <float[0] s, int8 o = {0}> { q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Relu(d) }",
+            17,
+        ).graph
+    )
+    with pytest.raises(QdqError, match=r"^x: the scale of its Q/DQ is empty: its shape is \[0\]"):
+        pair_scale(view, view.pairs["x"][0])

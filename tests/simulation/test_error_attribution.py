@@ -82,6 +82,11 @@ def test_the_worst_input_counts_and_falling_noise_is_no_culprit() -> None:
     assert rank([ErrorSite("add", "Add", ("p",), "y")], measures, {})[0].drop > 9
 
 
+def test_noise_without_end_before_a_site_is_not_its_own() -> None:
+    site = ErrorSite("a", "Conv", ("p",), "y")
+    assert rank([site], {"p": noisy("p", math.inf), "y": noisy("y", 1.0)}, {}) == []
+
+
 def test_drops_that_hurt_nobody_rank_low() -> None:
     sites = [ErrorSite("calm", "Slice", ("x",), "t"), ErrorSite("real", "Conv", ("t",), "y")]
     measures = {"t": noisy("t", 1e-7), "y": noisy("y", 1e-3)}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 NET = """net (float[N,3] x) => (float[N,2] y, int64[N,1] best) <float[3,4] a, float[4,2] b>
 { h = MatMul(x, a) r = Sigmoid(h) y = MatMul(r, b) best = ArgMax<axis=1>(y) }"""
+LARGE = np.array([3e38, 3e38], np.float32)
 X = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
 
 
@@ -134,6 +136,14 @@ def test_what_is_not_finite_is_refused() -> None:
     teacher.fetch(["y"])
     with pytest.raises(QdqError, match=r"t\.onnx: tensor y holds NaN or Inf"):
         teacher.run({"x": X * np.nan})
+
+
+def test_values_whose_sum_is_too_large_are_no_warning() -> None:
+    teacher = Teacher(model_of("net (float[2] x) => (float[2] y) { y = Identity(x) }"), None, {"x": LARGE}, "t.onnx")
+    teacher.fetch(["y"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert teacher.run({"x": LARGE})["y"].tobytes() == LARGE.tobytes()
 
 
 def test_weights_beside_the_model_are_found(tmp_path: Path) -> None:
