@@ -8,12 +8,13 @@ import onnx
 import pytest
 
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
-from qdqtool.conditioning.check import OutputChange, Outputs, compare, moved_most
+from qdqtool.conditioning.check import Outputs, compare, moved_most
 from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import Weight
 from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.weight_clipping import find_limits
 from qdqtool.errors import QdqError
+from qdqtool.measures import OutputChange
 from tests.conditioning.nets import RELU, feed_of, samples
 from tests.graphs import model_of
 
