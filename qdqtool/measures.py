@@ -18,7 +18,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
-_BITS = 16  # exponents that share one integer of ExactSum: 27 + 15 bits of a value, so 2**21 of them fit into int64
+# An integer of ExactSum holds 16 exponents: 27 + 15 bits of a value, so 2**21 of them fit into int64.
+_LOG_BITS = 4
+_BITS = 1 << _LOG_BITS
 _CARRY_AFTER = 1 << 20
 _BLOCK = 1 << 16  # elements summed at once, so that their float64 copies stay in the processor's cache
 _LARGEST = 1e150  # its square is still a float64
@@ -67,21 +69,21 @@ class ExactSum:
 
     def _put(self, whole: Float64, exponent: npt.NDArray[np.intc]) -> None:
         """Add whole * 2**exponent, `whole` being integers below 2**27."""
-        place, shift = np.divmod(exponent, _BITS)
-        self._reach(int(place.min(initial=0)), int(place.max(initial=0)))
-        self._buckets[self._rows, place - self._first] += whole.astype(np.int64) << shift
+        place = (exponent >> _LOG_BITS) - self._first
+        if place.size and (place.min() < 0 or place.max() >= self._buckets.shape[1]):
+            self._reach(int(place.min()), int(place.max()))
+            place = (exponent >> _LOG_BITS) - self._first
+        self._buckets[self._rows, place] += whole.astype(np.int64) << (exponent & (_BITS - 1))
 
     def _reach(self, lowest: int, highest: int) -> None:
-        width = self._buckets.shape[1]
-        below = max(0, self._first - lowest)
-        above = max(0, highest + 1 - self._first - width)
-        if below or above:
-            self._buckets = np.pad(self._buckets, ((0, 0), (below, above)))
-            self._first -= below
+        """Make columns so that there is one for each place from `lowest` to `highest`, counted from the first one."""
+        below, above = max(0, -lowest), max(0, highest + 1 - self._buckets.shape[1])
+        self._buckets = np.pad(self._buckets, ((0, 0), (below, above)))
+        self._first -= below
 
     def _carry(self) -> None:
         """Make room: what an integer holds beyond its 16 exponents goes into the next one."""
-        self._reach(self._first, self._first + self._buckets.shape[1])
+        self._reach(0, self._buckets.shape[1])
         for column in range(self._buckets.shape[1] - 1):
             beyond = self._buckets[:, column] >> _BITS
             self._buckets[:, column] -= beyond << _BITS

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.heads import Head
+from qdqtool.graph.heads import Head, nodes_behind
 from qdqtool.graph.view import GraphView, Node, may_have_bodies
 from qdqtool.graph.weighted import weight_index
 
@@ -130,26 +130,21 @@ def _float_outputs(node: Node, known: Sources) -> tuple[str, ...]:
 
 def _decoding(view: GraphView, labels: Mapping[str, str], known: Sources) -> dict[str, str]:
     """First outputs of the nodes between regression heads and the outputs or markers -> the head's name."""
-    found: dict[str, str] = {}
-    for head, label in labels.items():
-        if label not in ("regression", "mixed"):
-            continue
-        stack = [name for name in view.producers[head].outputs if name]
-        while stack:
-            for use in view.consumers(stack.pop()):
-                node = use.node
-                if node.key in found or not _goes_on(view, node, known):
-                    continue
-                found[node.key] = view.producers[head].name
-                stack.extend(_float_outputs(node, known))
-    return found
 
+    def onward(node: Node) -> tuple[str, ...]:
+        """The floats of a node that is neither a weighted operator nor post-processing."""
+        plain = node.op.rpartition("::")[2]
+        marker = plain in known.markers or plain != node.op
+        return () if marker or weight_index(view, node) is not None else _float_outputs(node, known)
 
-def _goes_on(view: GraphView, node: Node, known: Sources) -> bool:
-    """Whether a node computes floats from a head's values and is neither a weighted operator nor post-processing."""
-    plain = node.op.rpartition("::")[2]
-    marker = plain in known.markers or plain != node.op
-    return not marker and weight_index(view, node) is None and bool(_float_outputs(node, known))
+    met: set[int] = set()
+    return {
+        node.key: view.producers[head].name
+        for head, label in labels.items()
+        if label in ("regression", "mixed")
+        for node in nodes_behind(view, [head], onward, met)
+        if onward(node)
+    }
 
 
 def _given_name(node: Node, layer: FloatLayer, editor: Editor, made_up: Collection[str]) -> FloatLayer:
