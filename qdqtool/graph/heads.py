@@ -95,18 +95,14 @@ def nodes_behind(
         onward: the tensors by which a way goes on behind a node; none where it ends with that node.
         met: `id` of nodes that are not met again, as they were behind another head; those of this walk are added.
     """
-    stack = list(starts)
-    seen = set(stack)
     met = set() if met is None else met
+    stack = [use for name in starts for use in view.consumers(name)]
     while stack:
-        for use in view.consumers(stack.pop()):
-            if id(use.node) in met:
-                continue
-            met.add(id(use.node))
-            yield use.node
-            fresh = [name for name in dict.fromkeys(onward(use.node)) if name not in seen]
-            seen.update(fresh)
-            stack.extend(fresh)
+        node = stack.pop().node
+        if id(node) not in met:
+            met.add(id(node))
+            yield node
+            stack.extend(use for name in onward(node) for use in view.consumers(name))
 
 
 def nodes_before_weights(view: GraphView, values: Callable[[Node], Iterable[str]]) -> set[int]:
