@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
@@ -18,6 +18,12 @@ from qdqtool.trtversion import RELEASES, TrtVersion, in_range
 SCHEMA = 1
 _TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "float", "layer", "limit"])
 _SHIPPED_ONLY = frozenset({"layer", "limit"})
+_POLICY = {
+    "points": ("groups", "every-tensor"),
+    "float_heads": ("fp32", "fp16"),
+    "no_int8": (),
+    "weight_halves": ("up", "away"),
+}
 _STEP = re.compile(r"^(?P<names>[\w-]+(\|[\w-]+)*)(:(?P<constraint>\w+))?(?P<optional>\?)?$")
 
 
@@ -109,6 +115,28 @@ class HeadRules:
     moves: frozenset[str]
 
 
+@dataclass(frozen=True)
+class TargetPolicy:
+    """What a target does with a whole model.
+
+    Attributes:
+        points: where scales stand: "groups" (where INT8 operators read), or "every-tensor".
+        float_heads: "fp32" or "fp16", in which regression heads and their decode compute.
+        no_int8: operators that have no INT8 kernel there and must be told to stay in float.
+        weight_halves: how a weight in the middle between two steps is rounded: "up", or "away" from zero.
+    """
+
+    points: Literal["groups", "every-tensor"]
+    float_heads: Literal["fp32", "fp16"]
+    no_int8: frozenset[str]
+    weight_halves: Literal["up", "away"]
+
+    @property
+    def rounds_everything(self) -> bool:
+        """Whether every float tensor has a scale, so that ranges around an operator bind, and nothing is kept out."""
+        return self.points == "every-tensor"
+
+
 @dataclass(frozen=True, eq=False)
 class RuleBook:
     """Everything a target can do at one TensorRT version. Equal to itself alone: what is compiled from it is kept."""
@@ -123,6 +151,7 @@ class RuleBook:
     ties: tuple[Tie, ...]
     composites: tuple[Composite, ...]
     heads: HeadRules
+    policy: TargetPolicy
     names: tuple[str, ...] = field(default=())
     floats: tuple[Fusion, ...] = field(default=())
 
@@ -166,6 +195,8 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
     base = own.get("extends", target)
     if base not in ("common", target):
         raise QdqError(extra, f"extends {base!r}, but the target is {target!r}", f'write extends = "{target}"')
+    if "policy" in own:
+        raise QdqError(extra, "'policy' stands in the rules of a target only", "leave it out")
     for kind in sorted(_SHIPPED_ONLY & own.keys()):
         raise QdqError(extra, f"{kind!r} stands in rules/dla.toml only", "leave it out: lint takes no rules file")
     return _assemble(target, [(extra, own), *documents_of(rules_folder() / f"{target}.toml")], version)
@@ -194,7 +225,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise QdqError(
             path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top"
         )
-    known = {"schema", "extends", "target", "sets", "heads", *_TABLES}
+    known = {"schema", "extends", "target", "sets", "heads", "policy", *_TABLES}
     for key in sorted(document.keys() - known):
         near = difflib.get_close_matches(key, known, 1)
         raise QdqError(
@@ -211,6 +242,11 @@ def _check_kind(path: Path, key: str, value: Any) -> None:
         return
     if key == "sets":
         fits = isinstance(value, dict) and all(map(_is_words, value.values()))
+    elif key == "policy":
+        fits = isinstance(value, dict) and all(
+            item in _POLICY[name] if _POLICY.get(name) else name in _POLICY and _is_words(item)
+            for name, item in value.items()
+        )
     elif key == "heads":
         numbered = ("features", "scores")
         fits = isinstance(value, dict) and all(
@@ -240,7 +276,9 @@ def _is_rule(rule: Mapping[str, Any]) -> bool:
 def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version: TrtVersion) -> RuleBook:
     heads = _heads(rules_folder() / "heads.toml", [d["heads"] for _, d in documents if "heads" in d])
     sets: dict[str, tuple[str, ...]] = {}
+    policy: dict[str, Any] = {}
     for _, document in reversed(documents):
+        policy.update(document.get("policy", {}))
         sets.update({str(name): tuple(ops) for name, ops in document.get("sets", {}).items()})
 
     def gather(kind: str, make: Any) -> tuple[Any, ...]:
@@ -259,7 +297,10 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     floats = gather("float", _fusion)
     every = (*fusions, *readers, *commutes, *weights, *bounds, *ties, *composites, *floats)
     names = tuple(rule.name for rule in every)
-    return RuleBook(target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, names, floats)
+    told = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
+    return RuleBook(
+        target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, told, names, floats
+    )
 
 
 def holds(path: Path, rule: Rule, version: TrtVersion) -> bool:

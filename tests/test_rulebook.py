@@ -238,3 +238,25 @@ def test_rules_of_the_dla_s_layers_are_not_taken_from_other_files(tmp_path: Path
     path = own(tmp_path, f'[[{kind}]]\nname = "mine"\n{RULE}')
     with pytest.raises(QdqError, match=f"'{kind}' stands in rules/dla.toml only"):
         load_rules("gpu", V8_6, path)
+
+
+def test_the_policy_of_a_target_is_read_from_its_rules() -> None:
+    gpu, dla = load_rules("gpu").policy, load_rules("dla").policy
+    assert (gpu.points, gpu.float_heads, gpu.weight_halves, gpu.rounds_everything) == ("groups", "fp32", "up", False)
+    assert (dla.points, dla.float_heads, dla.weight_halves) == ("every-tensor", "fp16", "away")
+    assert dla.rounds_everything
+    assert not gpu.no_int8
+    assert "Softmax" in dla.no_int8
+
+
+def test_a_file_of_ones_own_has_no_policy(tmp_path: Path) -> None:
+    with pytest.raises(QdqError, match="'policy' stands in the rules of a target only"):
+        load_rules("gpu", V8_6, own(tmp_path, '[policy]\npoints = "every-tensor"\n'))
+
+
+@pytest.mark.parametrize(
+    "line", ['points = "some"', "points = []", 'no_int8 = "Softmax"', "no_int8 = [1]", "other = []"]
+)
+def test_a_policy_of_another_kind_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(QdqError, match="'policy' holds a value of the wrong kind"):
+        load_rules("gpu", V8_6, own(tmp_path, f"[policy]\n{line}\n"))

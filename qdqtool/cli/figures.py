@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qdqtool.simulation.measures import Measure
+    from qdqtool.measures import Measure
 
 _HEAD = ("SQNR dB", "cosine", "largest error")
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.conditioning.sums import ExactVectorSum
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.measures import ChangeSums, OutputChange
 from qdqtool.mixed_precision.output_loss import comparable_outputs
 from qdqtool.runtime.activations import OrtActivations
 
@@ -24,23 +22,6 @@ from qdqtool.runtime.activations import OrtActivations
 # The largest single difference is told, not judged: onnxruntime itself moves single values of an unedited network by
 # more than 1e-5 from one optimization level to another.
 TOLERANCE = 1e-5
-
-
-@dataclass(frozen=True)
-class OutputChange:
-    """One output of two models.
-
-    Attributes:
-        relative: sqrt(sum of squares of the difference / sum of squares of the first model's output).
-        largest: the largest difference over the largest value of the first model's.
-        of_range: root of the mean square of the difference over the range of the first model's output.
-        decibel: sum of squares of the first model's output over that of the difference; 999 where there is none.
-    """
-
-    relative: float
-    largest: float
-    of_range: float
-    decibel: float
 
 
 class Outputs:
@@ -71,7 +52,7 @@ def compare(
     Raises:
         QdqError: such an output, where `reshaped` is None: a selection (NMS, TopK) in the graph came out otherwise.
     """
-    gaps: list[dict[str, _Gap]] = [{} for _ in after]
+    gaps: list[dict[str, ChangeSums]] = [{} for _ in after]
     odd: dict[str, str] = {} if reshaped is None else reshaped
     for sample in samples:
         exact = before.run(sample)
@@ -80,46 +61,11 @@ def compare(
                 if made.shape != exact[name].shape:
                     odd[name] = f"has the shape {list(made.shape)} after the edits, {list(exact[name].shape)} before"
                 elif name not in odd:
-                    found.setdefault(name, _Gap()).add(exact[name], made)
+                    found.setdefault(name, ChangeSums()).add(exact[name], made)
         if odd and reshaped is None:
             name, reason = next(iter(odd.items()))
             raise QdqError(name, reason, "condition the model without the selection (NMS) at its end")
-    return [{name: gap.told() for name, gap in found.items() if name not in odd} for found in gaps]
-
-
-class _Gap:
-    """What lies between two values of one output, over samples."""
-
-    def __init__(self) -> None:
-        self._sums = ExactVectorSum(2)
-        self._largest = self._size = 0.0
-        self._low, self._high, self._elements = math.inf, -math.inf, 0
-
-    def add(self, exact: npt.NDArray[np.float32], made: npt.NDArray[np.float32]) -> None:
-        off = made.astype(np.float64) - exact
-        self._largest, self._size = max(self._largest, _largest(off)), max(self._size, _largest(exact))
-        self._low = min(self._low, float(exact.min(initial=math.inf)))
-        self._high = max(self._high, float(exact.max(initial=-math.inf)))
-        self._elements += exact.size
-        pair = np.array([np.square(exact, dtype=np.float64).sum(), np.square(off).sum()])
-        self._sums.add(np.minimum(pair, np.finfo(np.float32).max).astype(np.float32))
-
-    def told(self) -> OutputChange:
-        signal, noise = self._sums.total().tolist()
-        relative = math.sqrt(noise / signal) if signal > 0 else float(noise > 0)
-        decibel = -20 * math.log10(relative) if relative > 0 else 999.0
-        largest = self._largest / self._size if self._size > 0 else self._largest
-        return OutputChange(relative, largest, self._of_range(noise, relative), min(decibel, 999.0))
-
-    def _of_range(self, noise: float, relative: float) -> float:
-        """Over the range; where the output has one value alone, over that."""
-        if not self._high > self._low:
-            return relative
-        return math.sqrt(noise / self._elements) / (self._high - self._low)
-
-
-def _largest(values: npt.NDArray[Any]) -> float:
-    return float(np.abs(values).max(initial=0.0))
+    return [{name: gap.change() for name, gap in found.items() if name not in odd} for found in gaps]
 
 
 def moved_most(differences: dict[str, OutputChange]) -> str:

@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.conditioning.check import OutputChange
 from qdqtool.conditioning.prediction import ErrorPrediction
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, recorded_edits
+from qdqtool.measures import OutputChange
 
 if TYPE_CHECKING:
     pass

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.conditioning.condition_context import ConditionContext
-from qdqtool.conditioning.sums import ExactVectorSum
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict import share_scales
+from qdqtool.measures import ExactSum
 from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.scales import Float32, ScaleTable
@@ -72,16 +72,16 @@ def measure_losses(subject: ConditionContext, table: ScaleTable, feed: Iterable[
     names = [shadow.add(twin) for twin in twins]
     every = [name for four in names for name in four]
     activations = OrtActivations(shadow.model, subject.folder, every)
-    sums: dict[str, ExactVectorSum] = {}
+    sums: dict[str, ExactSum] = {}
     runs = 0
     for sample in feed:
         runs += 1
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():
                 raise QdqError(twins[0].node.name, "an activation holds NaN or Inf", "leave that sample out")
-            sums.setdefault(name, ExactVectorSum(value.size)).add(value.reshape(-1))
+            sums.setdefault(name, ExactSum(value.size)).add(value.reshape(-1))
             if name.endswith(_ERROR):
-                sums.setdefault(name + "2", ExactVectorSum(value.size)).add(np.square(value.reshape(-1)))
+                sums.setdefault(name + "2", ExactSum(value.size)).add(np.square(value.reshape(-1)))
     return [
         _loss(twin, [sums[name].total() for name in (*four, four[0] + "2")], runs)
         for twin, four in zip(twins, names, strict=True)

@@ -154,7 +154,8 @@ def _candidates(
     for reader in readers:
         used = reader.channels >= 0
         peak = np.abs(reader.cube).max(axis=(1, 3)).reshape(-1)
-        np.maximum.at(heavy, reader.channels[used], peak[used])
+        with np.errstate(invalid="ignore"):  # weights without end are refused where they are measured
+            np.maximum.at(heavy, reader.channels[used], peak[used])
     heavy = np.where(heavy > 0, heavy, heavy.max(initial=1e-30))
     shares = [(power, share) for power in _POWERS for share in dict.fromkeys((0.0, 1.0 - power))]
     wishes = [amax**power * heavy**-share for power, share in shares]

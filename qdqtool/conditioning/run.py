@@ -14,7 +14,7 @@ import onnx
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.conditioning.bias_correction import find_additions
 from qdqtool.conditioning.channel_map import Routes, find_routes
-from qdqtool.conditioning.check import OutputChange, Outputs, compare, moved_most
+from qdqtool.conditioning.check import Outputs, compare, moved_most
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
 from qdqtool.conditioning.equalization_sets import (
@@ -40,6 +40,7 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import borrowed_scales
+from qdqtool.measures import OutputChange
 from qdqtool.passes.condition.clip import clip_weights
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.correct import correct_biases

@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.heads import Head
+from qdqtool.graph.heads import Head, nodes_behind
 from qdqtool.graph.view import GraphView, Node, may_have_bodies
 from qdqtool.graph.weighted import weight_index
+from qdqtool.rulebook import TargetPolicy
 
 Precision = Literal["fp16", "fp32"]
 
-# What TensorRT and the DLA have no INT8 kernels for: a scale on both sides makes them no faster, only coarser.
-NO_INT8 = frozenset({"Softmax", "LogSoftmax", "LayerNormalization", "InstanceNormalization", "LRN"})
 _NAME_PREFIX = "node_of_"
 _UNSAYABLE = re.compile(r"[,:;*'\"\\\s\x00-\x1f\x7f]")
 
@@ -73,7 +72,7 @@ class Sources:
     unequal: Collection[str] = ()
 
 
-def find_float_layers(view: GraphView, target: str, known: Sources) -> list[FloatLayer]:
+def find_float_layers(view: GraphView, policy: TargetPolicy, known: Sources) -> list[FloatLayer]:
     """Every layer that must stay in FP32 or FP16, in file order, by the names of a graph that is written as it is.
 
     These are: weighted operators that were float under Q/DQ, and what decodes the values of regression heads. For the
@@ -81,7 +80,7 @@ def find_float_layers(view: GraphView, target: str, known: Sources) -> list[Floa
     regression heads and their decode compute in FP32, the rest in FP16; the DLA has FP16 only. The main graph only.
     """
     labels = {head.key: head.label for head in known.heads}
-    exact: Precision = "fp32" if target == "gpu" else "fp16"
+    exact = policy.float_heads
     decode = _decoding(view, labels, known)
     found = []
     for node in view.nodes:
@@ -94,7 +93,7 @@ def find_float_layers(view: GraphView, target: str, known: Sources) -> list[Floa
         elif node.key in decode:
             why = f"works on the values of the regression head {decode[node.key]}"
             found.append(_layer(node, exact, why, known))
-        elif target == "dla" and node.op in NO_INT8 and _float_outputs(node, known):
+        elif node.op in policy.no_int8 and _float_outputs(node, known):
             found.append(_layer(node, "fp16", f"{node.op} has no INT8", known))
         elif node.key in known.unequal:
             why = f"{node.op} reads two ranges, and making them one would cost its inputs their levels"
@@ -130,26 +129,21 @@ def _float_outputs(node: Node, known: Sources) -> tuple[str, ...]:
 
 def _decoding(view: GraphView, labels: Mapping[str, str], known: Sources) -> dict[str, str]:
     """First outputs of the nodes between regression heads and the outputs or markers -> the head's name."""
-    found: dict[str, str] = {}
-    for head, label in labels.items():
-        if label not in ("regression", "mixed"):
-            continue
-        stack = [name for name in view.producers[head].outputs if name]
-        while stack:
-            for use in view.consumers(stack.pop()):
-                node = use.node
-                if node.key in found or not _goes_on(view, node, known):
-                    continue
-                found[node.key] = view.producers[head].name
-                stack.extend(_float_outputs(node, known))
-    return found
 
+    def onward(node: Node) -> tuple[str, ...]:
+        """The floats of a node that is neither a weighted operator nor post-processing."""
+        plain = node.op.rpartition("::")[2]
+        marker = plain in known.markers or plain != node.op
+        return () if marker or weight_index(view, node) is not None else _float_outputs(node, known)
 
-def _goes_on(view: GraphView, node: Node, known: Sources) -> bool:
-    """Whether a node computes floats from a head's values and is neither a weighted operator nor post-processing."""
-    plain = node.op.rpartition("::")[2]
-    marker = plain in known.markers or plain != node.op
-    return not marker and weight_index(view, node) is None and bool(_float_outputs(node, known))
+    met: set[int] = set()
+    return {
+        node.key: view.producers[head].name
+        for head, label in labels.items()
+        if label in ("regression", "mixed")
+        for node in nodes_behind(view, [head], onward, met)
+        if onward(node)
+    }
 
 
 def _given_name(node: Node, layer: FloatLayer, editor: Editor, made_up: Collection[str]) -> FloatLayer:

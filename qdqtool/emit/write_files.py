@@ -139,7 +139,7 @@ def _float_layers(found: Peeling) -> list[FloatLayer]:
         markers=found.rules.heads.markers,
         unequal=unequal_inputs(found.view, found.rules, found.cache.entries),
     )
-    return find_float_layers(found.view, found.rules.target, known)
+    return find_float_layers(found.view, found.rules.policy, known)
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:

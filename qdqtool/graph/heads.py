@@ -8,6 +8,7 @@ those ways. Source of the definitions: the survey of TAO, modelopt, NNCF and YOL
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -76,6 +77,53 @@ def find_heads(view: GraphView, rules: HeadRules) -> list[Head]:
     return [_head(walk, node, alone=alone) for node in terminals]
 
 
+def outputs_of(node: Node) -> list[str]:
+    """The tensors that a node makes."""
+    return [name for name in node.outputs if name]
+
+
+def nodes_behind(
+    view: GraphView, starts: Iterable[str], onward: Callable[[Node], Iterable[str]], met: set[int] | None = None
+) -> Iterator[Node]:
+    """Every node on the ways from tensors towards the outputs, depth first, each once.
+
+    The one walk between heads and outputs: what a caller wants of it, it says by where the ways end.
+
+    Args:
+        view: Q/DQ pairs are seen through; what stands inside bodies of control flow is not met.
+        starts: where the ways begin, such as the output of a head.
+        onward: the tensors by which a way goes on behind a node; none where it ends with that node.
+        met: `id` of nodes that are not met again, as they were behind another head; those of this walk are added.
+    """
+    met = set() if met is None else met
+    stack = [use for name in starts for use in view.consumers(name)]
+    while stack:
+        node = stack.pop().node
+        if id(node) not in met:
+            met.add(id(node))
+            yield node
+            stack.extend(use for name in onward(node) for use in view.consumers(name))
+
+
+def nodes_before_weights(view: GraphView, values: Callable[[Node], Iterable[str]]) -> set[int]:
+    """`id` of every node from which some way leads to a weighted operator.
+
+    Args:
+        view: Q/DQ pairs are seen through.
+        values: the inputs of a node that a way may come in by.
+    """
+    found: set[int] = set()
+    stack = [node for node in view.nodes if weight_index(view, node) is not None]
+    while stack:
+        for name in values(stack.pop()):
+            source = view.producer(name)
+            if source is not None and id(source) not in found:
+                found.add(id(source))
+                if weight_index(view, source) is None:  # the others are on the stack from the start
+                    stack.append(source)
+    return found
+
+
 def _plain(op: str) -> str:
     """An operator's name without its domain."""
     return op.rpartition("::")[2]
@@ -102,7 +150,7 @@ def _reads(node: Node) -> list[str]:
 
 def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
     """Weighted operators met first on the ways back from outputs and markers, less those that feed another one."""
-    behind = _feeding_weights(view, rules)
+    behind = nodes_before_weights(view, lambda node: _value_inputs(node, rules))  # not across a marker or a choice
     found: set[int] = set()
     seen: set[str] = set()
     stack = [view.root(name) for name in view.outputs]
@@ -121,20 +169,6 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
         elif maker.op not in _SIZES:
             stack.extend(map(view.root, _reads(maker)))
     return [node for node in view.nodes if id(node) in found and id(node) not in behind]
-
-
-def _feeding_weights(view: GraphView, rules: HeadRules) -> set[int]:
-    """Nodes whose values reach a weighted operator without crossing a marker or a choice."""
-    above: set[int] = set()
-    stack = [node for node in view.nodes if weight_index(view, node) is not None]
-    while stack:
-        for name in _value_inputs(stack.pop(), rules):
-            source = view.producer(name)
-            if source is not None and id(source) not in above:
-                above.add(id(source))
-                if weight_index(view, source) is None:  # the others are on the stack from the start
-                    stack.append(source)
-    return above
 
 
 class _HeadWalk:
@@ -221,14 +255,13 @@ class _HeadWalk:
 
     def _behind_weights(self, halts: frozenset[str]) -> set[str]:
         """What is reached from weighted operators without passing an operator of `halts`."""
-        stack = [n for node in self.view.nodes if weight_index(self.view, node) is not None for n in node.outputs if n]
-        reached = set(stack)
-        while stack:
-            for use in self.view.consumers(stack.pop()):
-                fresh = [n for n in use.node.outputs if n and n not in reached and use.node.op not in halts]
-                reached.update(fresh)
-                stack.extend(fresh)
-        return reached
+
+        def onward(node: Node) -> list[str]:
+            return [] if node.op in halts else outputs_of(node)
+
+        weighted = (node for node in self.view.nodes if weight_index(self.view, node) is not None)
+        reached = [name for node in weighted for name in outputs_of(node)]
+        return {*reached, *(name for node in nodes_behind(self.view, reached, onward) for name in onward(node))}
 
     def _log_odds(self, name: str) -> bool:
         """Whether a tensor is the inverse of a Sigmoid: log(x / (1 - x)), or the difference of two logarithms."""

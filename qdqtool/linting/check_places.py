@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.graph.heads import Head
+from qdqtool.graph.heads import Head, nodes_before_weights, nodes_behind, outputs_of
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
 from qdqtool.linting.checks import CheckFault, check
@@ -156,35 +156,18 @@ def quantized_decode(subject: LintContext) -> Iterator[CheckFault]:
 def decode_reads(subject: LintContext) -> Iterator[tuple[Head, Use, Pair]]:
     """Every read through a pair behind a regression or mixed head, where no weighted operator comes any more."""
     view = subject.view
-    feeding = _feeding_weights(subject)
-    seen: set[int] = set()
+    ends = nodes_before_weights(view, lambda node: filter(None, node.inputs))
+    ends |= {id(node) for node, _ in subject.weighted}
+    ends |= {id(node) for node in view.nodes if node.op in subject.words.sizes}
+    met: set[int] = set()
     for head in subject.heads:
         if head.label == "score":
             continue
-        stack = list(view.consumers(head.key))
-        while stack:
-            node = stack.pop().node
-            if id(node) in seen or id(node) in feeding or node.op in subject.words.sizes:
-                continue
-            seen.add(id(node))
-            for index, name in enumerate(node.inputs):
+        for node in nodes_behind(view, [head.key], lambda node: [] if id(node) in ends else outputs_of(node), met):
+            for index, name in enumerate(node.inputs if id(node) not in ends else ()):
                 pair = subject.pair_of.get(name)
                 if pair is not None:
                     yield head, Use(node, index), pair
-            stack += [use for name in node.outputs if name for use in view.consumers(name)]
-
-
-def _feeding_weights(subject: LintContext) -> set[int]:
-    """`id` of every node from which some way leads to a weighted operator, those among them."""
-    view = subject.view
-    found: set[int] = set()
-    stack: list[Node | None] = [node for node, _ in subject.weighted]
-    while stack:
-        node = stack.pop()
-        if node is not None and id(node) not in found:
-            found.add(id(node))
-            stack += [view.producer(name) for name in node.inputs if name]
-    return found
 
 
 @check("Q009", "quantized-head", "warning")

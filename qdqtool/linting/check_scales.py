@@ -152,7 +152,7 @@ def unequal_classes(subject: LintContext) -> Iterator[tuple[str, str, list[Pair]
             members = _around(subject, node, sources(node))
             if _differ(subject, members) and not _same_before(subject, node):
                 yield node.name, node.op, members
-    if subject.target == "dla":
+    if subject.rules.policy.rounds_everything:
         for node, rule in nodes_of(subject.view, subject.rules, subject.rules.ties):
             if rule.members == "none" or id(node) in subject.commuting:
                 continue

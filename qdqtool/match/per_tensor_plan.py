@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from qdqtool.graph.heads import nodes_behind
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, Point, Read, Refusal
@@ -79,24 +80,16 @@ def _decoding(view: GraphView, plan: Plan, floats: Collection[str]) -> set[int]:
     """`id` of every node that works on the values of a float regression head, up to the next weighted operator."""
     stay = frozenset(plan.float_nodes)
     heads = [head.key for head in plan.heads if head.key in stay and head.label in ("regression", "mixed")]
-    found: set[int] = set()
-    stack = [name for key in heads for name in view.producers[key].outputs if name]
-    while stack:
-        for use in view.consumers(stack.pop()):
-            node = use.node
-            if id(node) not in found and weight_index(view, node) is None and _makes(node, floats):
-                found.add(id(node))
-                stack.extend(name for name in node.outputs if name in floats)
-    return found
+
+    def onward(node: Node) -> list[str]:
+        return [name for name in node.outputs if name in floats] if weight_index(view, node) is None else []
+
+    return {id(node) for node in nodes_behind(view, heads, onward) if onward(node)}
 
 
 def _products(view: GraphView, rules: RuleBook) -> set[int]:
     """`id` of every node whose inputs a rule leaves with two ranges: `peel --emit` tells them to compute in FP16."""
     return {id(node) for node, rule in nodes_of(view, rules, rules.ties) if rule.members == "none"}
-
-
-def _makes(node: Node, floats: Collection[str]) -> bool:
-    return any(name in floats for name in node.outputs)
 
 
 def _ties(view: GraphView, rules: RuleBook, names: list[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ _SHOWN = 3
 
 def rounds_everywhere(options: PlanOptions | None) -> bool:
     """Whether the target computes with every tensor rounded: the DLA, by a cache or (from 11.4.1) by Q/DQ."""
-    return options is not None and options.target == "dla"
+    return options is not None and load_rules(options.target).policy.rounds_everything
 
 
 def points_everywhere(

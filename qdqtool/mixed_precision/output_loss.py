@@ -16,6 +16,7 @@ import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.measures import channel_loss
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 Float64 = npt.NDArray[np.float64]
@@ -59,30 +60,12 @@ class OutputReference:
         return cls(tuple(samples), outputs, wanted, provider, where)
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
-        """Mean over outputs, and over the channels of each, of error^2 / variance, no channel counting more than 1.
-
-        The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
-        An output of another shape than the float model's is lost. The variance is that between samples at one place,
-        so that a decode in the graph, which spreads the places of a channel over the image, changes nothing; of one
-        sample, or of samples of several shapes, over all places. A channel that never varies is left out.
-
-        A channel counts by its places where that is less: the mean of error^2 / variance at each of them, none counting
-        more than 1. A few places with large values that hardly vary (what a network makes of the border that a
-        letterbox adds) would else stand for all, and whatever is done elsewhere would show nowhere.
-        """
+        """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`."""
         got = _outputs(proto, folder, self.samples, self.outputs, self.provider, self.where)
-        losses = []
-        for index in range(len(self.outputs)):
-            mine, theirs = ([arrays[index] for arrays in all_of] for all_of in (self.wanted, got))
-            if any(want.shape != have.shape for want, have in zip(mine, theirs, strict=True)):
-                losses.append(1.0)  # as many rows as there are detections: other detections
-                continue
-            signal = _signal(mine)
-            error = _squares(_channels(mine) - _channels(theirs))
-            alive = signal > 0
-            lost = np.where(np.isfinite(error[alive]), error[alive], np.inf) / signal[alive]
-            lost = np.minimum(np.minimum(lost, 1.0), _lost_places(mine, theirs)[alive])
-            losses.append(float(lost.mean()) if alive.any() else 0.0)
+        losses = [
+            channel_loss([arrays[index] for arrays in self.wanted], [arrays[index] for arrays in got])
+            for index in range(len(self.outputs))
+        ]
         return sum(losses) / len(losses)
 
 
@@ -121,52 +104,3 @@ def _outputs(
         got = dict(activations.run(sample))
         taken.append(tuple(np.asarray(got[name], np.float64) for name in names))
     return tuple(taken)
-
-
-def _signal(arrays: Sequence[Float64]) -> Float64:
-    """Of each channel, its variance times the number of its values."""
-    channels, count = _channels(arrays), len(arrays)
-    if not channels.size:
-        return np.zeros(len(channels))
-    if len({array.shape for array in arrays}) > 1 or count == 1:
-        return _squares(channels - channels.mean(axis=1, keepdims=True))
-    places = channels.reshape(len(channels), count, -1)
-    about = (places - places.mean(axis=1, keepdims=True)).reshape(len(places), -1)
-    return _squares(about) * (count / (count - 1))
-
-
-def _lost_places(wanted: Sequence[Float64], got: Sequence[Float64]) -> Float64:
-    """Of each channel, the mean of error^2 / variance, at most 1, over the places that vary; 1 where none does."""
-    channels, count = _channels(wanted), len(wanted)
-    if count == 1 or not channels.size or len({array.shape for array in wanted}) > 1:
-        return np.ones(len(channels))
-    places = channels.reshape(len(channels), count, -1)
-    error = ((channels - _channels(got)).reshape(places.shape) ** 2).sum(axis=1)
-    signal = ((places - places.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) * (count / (count - 1))
-    alive = signal > 0
-    lost = np.minimum(np.where(np.isfinite(error), error, np.inf) / np.where(alive, signal, 1.0), 1.0)
-    number = alive.sum(axis=1)
-    mean: Float64 = np.where(number > 0, (lost * alive).sum(axis=1) / np.maximum(number, 1), 1.0)
-    return mean
-
-
-def _squares(channels: Float64) -> Float64:
-    summed: Float64 = (channels**2).sum(axis=1)
-    return summed
-
-
-def _channels(arrays: Sequence[Float64]) -> Float64:
-    """As [channels, samples and positions]; samples of several shapes are one channel."""
-    if len({array.shape for array in arrays}) > 1:
-        return np.concatenate([array.ravel() for array in arrays])[None]
-    return np.concatenate([_by_channel(array) for array in arrays], axis=1)
-
-
-def _by_channel(array: Float64) -> Float64:
-    """As [channels, positions]; a first axis that is longer than a sample's 1 counts among the positions."""
-    whole = np.atleast_1d(array)
-    squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size != 1])
-    if squeezed.ndim < 3 or not squeezed.size:
-        return squeezed.reshape(1, -1)
-    axis = 1 + int(np.argmin(squeezed.shape[1:]))
-    return np.moveaxis(squeezed, axis, 0).reshape(squeezed.shape[axis], -1)

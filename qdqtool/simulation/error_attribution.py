@@ -10,7 +10,7 @@ from typing import Any
 
 from qdqtool.graph.view import GraphView, Node, captured_names
 from qdqtool.match.groups import Group
-from qdqtool.simulation.measures import Measure, decibel
+from qdqtool.measures import Measure, decibel
 
 # Noise to signal, 40 dB, that 8 bits leave of a tensor that fills its range: a drop from 90 dB to 50 dB hurts nobody.
 CALM = 1e-4

@@ -21,6 +21,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions, Point, Read
 from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import restrict
+from qdqtool.rulebook import load_rules
 from qdqtool.simulation.rounding import HIGHEST, Rounding, RoundingNodes, through_int8
 from qdqtool.trtversion import TrtVersion
 
@@ -78,18 +79,19 @@ def simulate_implicit(
     how, how_weights = ROUNDINGS[target]
     options = PlanOptions(target, version, float_heads="none")
     whole = make_plan(view, options, floats=())
-    floats = _floats(view, whole, entries, target, kept)
+    everywhere = load_rules(target, version).policy.rounds_everything
+    floats = _floats(view, whole, entries, kept, everywhere=everywhere)
     plan = make_plan(view, options, floats=floats.keys())
-    plan = restrict(view, plan, entries) if target == "gpu" else plan
+    plan = plan if everywhere else restrict(view, plan, entries)
     weights = [(point, _rounded_weight(view, point, how_weights)) for point in plan.weights]
     told = {view.producers[key].name: reason for key, reason in floats.items()}  # before outputs get other names
     editor = Editor(view)
     nodes = RoundingNodes(editor, how, _LOWEST_ACTIVATION)
     by_key = {node.key: node for node in view.every}
-    if target == "gpu":
-        tensors = _at_points(view, editor, nodes, plan, entries, by_key)
-    else:
+    if everywhere:
         tensors = _everywhere(view, editor, nodes, entries)
+    else:
+        tensors = _at_points(view, editor, nodes, plan, entries, by_key)
     if not tensors:
         reason = f"none of the {len(entries)} scales is for a tensor that is INT8 here"
         raise QdqError("--cache", reason, "qdqtool cache check says which names differ")
@@ -103,10 +105,10 @@ def simulate_implicit(
 
 
 def _floats(
-    view: GraphView, plan: Plan, entries: Mapping[str, np.float32], target: Target, kept: Collection[str]
+    view: GraphView, plan: Plan, entries: Mapping[str, np.float32], kept: Collection[str], *, everywhere: bool
 ) -> dict[str, str]:
     """Weighted operators without an INT8 kernel, by first output, each with the reason."""
-    ends = {group.start.key: group.output for group in plan.groups} if target == "gpu" else {}
+    ends = {} if everywhere else {group.start.key: group.output for group in plan.groups}
     planned = {read.node for point in plan.weights for read in point.reads}
     covered = {read.node for point in restrict(view, plan, entries).weights for read in point.reads}
     found: dict[str, str] = {}
@@ -114,7 +116,7 @@ def _floats(
         index = weight_index(view, node)
         if index is None:
             continue
-        reads_int8 = node.key in covered if target == "gpu" else view.root(node.inputs[1 - index]) in entries
+        reads_int8 = view.root(node.inputs[1 - index]) in entries if everywhere else node.key in covered
         if node.key in kept:
             found[node.key] = _KEPT
         elif node.key not in planned:

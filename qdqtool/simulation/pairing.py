@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
+from qdqtool.measures import Measure, MeasureSums, why_incomparable
 from qdqtool.progress import is_shown
-from qdqtool.simulation.measures import Measure, Running
 
 Array = npt.NDArray[Any]
 
@@ -199,14 +198,14 @@ def measure(
         batches: each with its number of samples.
         also: called with what the other model gives of each batch; None for nothing.
     """
-    running = {name: Running() for name in names}
+    running = {name: MeasureSums() for name in names}
     uncompared: dict[str, str] = {}
     samples = 0
     for count, batch in batches:
         ours, theirs = (one.run(batch) for one in runs)
         for name in [name for name in running if name not in uncompared]:
             one, other = ours[names[name][0]], theirs[names[name][1]]
-            reason = _cannot_compare(one, other)
+            reason = why_incomparable(one, other)
             if reason:
                 uncompared[name] = reason
             else:
@@ -216,18 +215,6 @@ def measure(
         samples += count
     found = {name: one.measure(name) for name, one in running.items() if name not in uncompared}
     return MeasuredTensors(found, {name: uncompared[name] for name in names if name in uncompared}, samples)
-
-
-def _cannot_compare(one: object, other: object) -> str:
-    """Why two values have no distance, "" where they have one."""
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
-        return "no tensor"
-    if one.dtype.kind != "f" or other.dtype.kind != "f":
-        kinds = f"{one.dtype}" if one.dtype == other.dtype else f"{one.dtype} and {other.dtype}"
-        return f"of type {kinds}"
-    if one.shape != other.shape:
-        return f"of shape {list(one.shape)} and {list(other.shape)}"
-    return "" if one.size else "has no elements"
 
 
 def counted_batches(feed: DataLoader, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:

@@ -17,13 +17,16 @@ from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
+from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
-from qdqtool.training.differ import TOLERANCE, largest_difference
 from qdqtool.training.draft import GraphDraft
 from qdqtool.training.training_graph import TrainingGraph
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
+
+TOLERANCE = 2e-5
+"""Largest difference of two forwards, relative to the largest magnitude of the tensor."""
 
 _TODO = "please report it with the model: nothing was trained"
 

@@ -14,11 +14,12 @@ from onnx import helper
 from qdqtool.autodiff.backend import Forward
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
+from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.session import session_options, skeleton, start_session
+from qdqtool.training.check import TOLERANCE
 from qdqtool.training.concrete import make_concrete
-from qdqtool.training.differ import TOLERANCE, largest_difference
 from qdqtool.training.draft import GraphDraft, prune
 from qdqtool.training.losses.reach import reached_parameters
 

@@ -11,9 +11,9 @@ import onnx
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
+from qdqtool.measures import Measure
 from qdqtool.rulebook import load_rules
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
-from qdqtool.simulation.measures import Measure
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions

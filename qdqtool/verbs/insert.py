@@ -97,7 +97,7 @@ class InsertOptions:
     def keeping(self, *, by_default: bool) -> Keeping:
         """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
         if self.keep_float is None:
-            allowed = by_default and self.max_output_loss is None and self.plan.target == "gpu"
+            allowed = by_default and self.max_output_loss is None and not rounds_everywhere(self.plan)
             return Keeping("auto" if allowed else 0, self.max_output_loss)
         return Keeping(self.keep_float, self.max_output_loss)
 

@@ -25,7 +25,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
-from qdqtool.passes.bake import Baked, Halves, bake_weights
+from qdqtool.passes.bake import Baked, bake_weights
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import OnConflict, Peeled, has_qdq, peel_pairs
 from qdqtool.passes.quant_params import OnAsymmetric
@@ -164,7 +164,7 @@ def peel(
     rules = load_rules(options.target, options.trt_version)
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, clean)
-    halves: Halves = "up" if options.target == "gpu" else "away"
+    halves = rules.policy.weight_halves
     baked = bake_weights(view, decided.weights, peeled.codes, halves, write=options.bake_weights)
     notes += _of_weights(baked, options)
     covered = _cover(clean, view, rules, decided, points, peeled, table, options)
@@ -285,7 +285,7 @@ def _cover(
     table: ScaleTable,
     options: PeelOptions,
 ) -> _Covered:
-    if options.target == "gpu":
+    if not rules.policy.rounds_everything:
         coverage = spread_scales(view, rules, points)
         outputs = check_coverage(view, decided.groups, coverage, peeled.int8_nodes)
         return _Covered(coverage.scales, float_outputs=tuple(outputs))

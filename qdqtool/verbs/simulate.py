@@ -21,13 +21,13 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
+from qdqtool.measures import Measure
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
 from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_implicit
-from qdqtool.simulation.measures import Measure
 from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
 

@@ -8,12 +8,13 @@ import onnx
 import pytest
 
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
-from qdqtool.conditioning.check import OutputChange, Outputs, compare, moved_most
+from qdqtool.conditioning.check import Outputs, compare, moved_most
 from qdqtool.conditioning.equalization_sets import EqualizationSet
 from qdqtool.conditioning.predict import Weight
 from qdqtool.conditioning.samples import Singles
 from qdqtool.conditioning.weight_clipping import find_limits
 from qdqtool.errors import QdqError
+from qdqtool.measures import OutputChange
 from tests.conditioning.nets import RELU, feed_of, samples
 from tests.graphs import model_of
 
@@ -41,6 +42,15 @@ def test_a_difference_beyond_float32_is_held_at_its_limit() -> None:
     ]
     (found,) = compare(models[0], models[1:], [{"x": np.full(2, 1e38, np.float32)}])
     assert found["y"].relative == 1.0
+
+
+def test_an_output_that_is_no_number_counts_as_lost() -> None:
+    """Its squares had no exact sum, which ended with exit code 70."""
+    models = [
+        Outputs(model_of(f"net (float[2] x) => (float[2] y) {{ y = {op} }}"), None) for op in ("Abs(x)", "Log(x)")
+    ]
+    (found,) = compare(models[0], models[1:], [{"x": np.array([-1, 1], np.float32)}])
+    assert found["y"].relative > 1.0
 
 
 def test_the_same_model_does_not_differ() -> None:

@@ -24,7 +24,7 @@ def layers_of(
     """First output -> layer, in the order found."""
     view, rules = GraphView(model.graph), load_rules(target)
     known = Sources(find_heads(view, rules.heads), int8, frozenset(float_tensors(model)), scaled, rules.heads.markers)
-    return view, {layer.node: layer for layer in find_float_layers(view, target, known)}
+    return view, {layer.node: layer for layer in find_float_layers(view, rules.policy, known)}
 
 
 def test_a_float_regression_head_and_its_decode_stay_in_fp32_on_the_gpu() -> None:

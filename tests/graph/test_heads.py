@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.heads import Head, find_heads, nodes_before_weights, nodes_behind, outputs_of
 from qdqtool.rulebook import load_rules
 from tests.graphs import view_of
 
@@ -175,3 +175,30 @@ def test_heads_are_the_same_with_pairs_in_the_graph() -> None:
     )
     qdq = qdq.replace("int64[3] rows", "float sc = {0.1}, int8 o = {0}, int64[3] rows")
     assert labels_of(qdq) == labels_of(SSD)
+
+
+def test_the_walk_behind_a_head_meets_each_node_once_and_ends_where_it_is_told() -> None:
+    view = view_of(YOLOV8)
+    everything = [node.key for node in nodes_behind(view, ["box"], outputs_of)]
+    assert sorted(everything) == ["a", "d", "m", "q", "r", "sm", "t", "z"]
+    to_softmax = nodes_behind(view, ["box"], lambda node: [] if node.op == "Softmax" else outputs_of(node))
+    assert [node.key for node in to_softmax] == ["r", "t", "sm"]
+    twice = view_of(net("p = Conv(x, wb) a = Sigmoid(p) b = Exp(p) c = Mul(a, b) z = Mul(c, c)"))
+    assert sorted(node.key for node in nodes_behind(twice, ["p"], outputs_of)) == ["a", "b", "c", "z"]
+
+
+def test_what_lies_behind_two_heads_is_met_behind_the_first() -> None:
+    view, met = view_of(YOLOX), set[int]()
+    behind = [[node.key for node in nodes_behind(view, [key], outputs_of, met)] for key in ("reg", "o", "c")]
+    assert behind == [["k", "r", "z"], ["os"], ["cs"]]
+
+
+def test_nodes_before_weights_come_in_by_the_inputs_that_are_asked_for() -> None:
+    view = view_of(net("f = Relu(x) s = Sigmoid(f) m = Mul(f, s) y = Conv(m, w) z = Relu(y)"))
+
+    def keys(found: set[int]) -> list[str]:
+        return [node.key for node in view.nodes if id(node) in found]
+
+    assert keys(nodes_before_weights(view, lambda node: node.inputs)) == ["f", "s", "m"]
+    assert keys(nodes_before_weights(view, lambda node: [] if node.op == "Sigmoid" else node.inputs[:1])) == ["f", "m"]
+    assert keys(nodes_before_weights(view, lambda node: ())) == []

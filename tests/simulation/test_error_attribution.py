@@ -7,9 +7,9 @@ import math
 
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
+from qdqtool.measures import Measure, decibel
 from qdqtool.rulebook import load_rules
 from qdqtool.simulation.error_attribution import ErrorSite, find_sites, rank
-from qdqtool.simulation.measures import Measure, decibel
 from tests.graphs import view_of
 
 NET = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,3,3] w, float[4,4,3,3] v> {

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import onnx
 
-from qdqtool.graph.heads import Head, find_heads
+from qdqtool.graph.heads import Head, find_heads, nodes_behind, outputs_of
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.rulebook import load_rules
@@ -112,7 +112,7 @@ def _end_term(nodes: Nodes, targets: Targets, end: DistillTarget) -> LossValue:
 
 def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[DistillTarget]:
     """Logits where a head gives scores, else what it gives."""
-    made = list(_activations(view, head.key)) if head.label != "regression" else []
+    made = _activations(view, head.key) if head.label != "regression" else []
     for node in made:
         tensor, form = view.root(node.inputs[0]), _ACTIVATIONS[node.op]
         if tensor in shapes and len(shapes[tensor]) > 1:
@@ -127,18 +127,13 @@ def _ends_of(view: GraphView, head: Head, shapes: Shapes) -> Iterator[DistillTar
         yield DistillTarget(head.key, "values", _channels(rank))
 
 
-def _activations(view: GraphView, start: str) -> Iterator[Node]:
+def _activations(view: GraphView, start: str) -> list[Node]:
     """The first operators on every way from a head that make probabilities; no way goes through another weight."""
-    stack, seen = [start], {start}
-    while stack:
-        for use in view.consumers(stack.pop()):
-            node = use.node
-            if node.op in _ACTIVATIONS:
-                yield node
-            elif weight_index(view, node) is None:
-                fresh = [name for name in node.outputs if name and name not in seen]
-                seen.update(fresh)
-                stack.extend(fresh)
+
+    def onward(node: Node) -> list[str]:
+        return [] if node.op in _ACTIVATIONS or weight_index(view, node) is not None else outputs_of(node)
+
+    return [node for node in nodes_behind(view, [start], onward) if node.op in _ACTIVATIONS]
 
 
 def _channels(rank: int) -> int:

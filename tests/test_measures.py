@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.simulation.measures import ExactSum, Measure, Running, decibel
+from qdqtool.measures import ExactSum, Measure, MeasureSums, decibel, largest_difference
 
 Array = npt.NDArray[Any]
 
 
 def measured(reference: Array, other: Array, cuts: tuple[int, ...] = ()) -> Measure:
-    running = Running()
+    running = MeasureSums()
     for one, two in zip(np.split(reference, cuts), np.split(other, cuts), strict=True):
         running.add(one, two, len(one))
     return running.measure("t")
@@ -84,27 +84,91 @@ def test_what_has_no_square_is_no_number_here() -> None:
 
 
 def test_scalars_large_blocks_and_rows_that_are_no_samples() -> None:
-    running = Running()
+    running = MeasureSums()
     running.add(np.float32(2).reshape(()), np.float32(1).reshape(()), 1)
     assert running.measure("t").sqnr == pytest.approx(10 * math.log10(4))
     ref = np.ones(3_000_000, np.float32)
-    running = Running()
+    running = MeasureSums()
     running.add(ref, ref * np.float32(0.5), 4)
     got = running.measure("t")
     assert (got.elements, got.noise, got.cosine) == (3_000_000, 0.25, 1.0)
 
 
-def test_exact_sum_is_that_of_fractions() -> None:
-    r = np.random.default_rng(1)
-    values = (r.normal(size=300) * 10.0 ** r.integers(-18, 18, 300)).tolist()
-    want = float(sum(map(Fraction, values)))
-    for seed in range(5):
-        total = ExactSum()
-        for index in np.random.default_rng(seed).permutation(len(values)):
-            total.add(values[index])
-        assert total.value == want
-    assert len(total._parts) < 20, "memory does not grow with what is added"
+def total(rows: Array) -> Array:
+    one = ExactSum(rows.shape[1])
+    for row in rows:
+        one.add(row)
+    return one.total()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exact_sums_equal_fsum_to_the_bit_in_any_order(dtype: type[np.floating[Any]]) -> None:
+    rng = np.random.default_rng(1)
+    rows = (rng.normal(size=(200, 5)) * 10.0 ** rng.integers(-30, 30, (200, 5))).astype(dtype)
+    exact = [math.fsum(column.tolist()) for column in rows.T]
+    assert total(rows).tolist() == exact
+    assert total(rows[::-1]).tolist() == exact
+    assert total(rows[rng.permutation(200)]).tolist() == exact
+    assert exact == [float(sum(map(Fraction, column.tolist()))) for column in rows.T]
+
+
+@pytest.mark.parametrize(
+    ("values", "sums"),
+    [
+        ([1e30, 1.0, -1e30], 1.0),
+        ([1e-45, 1e-45], 2e-45),
+        ([5e-324, 5e-324, 1.0, -1.0], 1e-323),
+        ([1.7e308, 1.7e308, -1.7e308], 1.7e308),
+        ([2.0**53, 1.0, 2.0**-1000], 2.0**53 + 2),
+        ([0.0, -0.0], 0.0),
+        ([-1.5, 0.25], -1.25),
+        ([], 0.0),
+    ],
+)
+def test_hard_sums(values: list[float], sums: float) -> None:
+    assert total(np.array(values)[:, None])[0] == sums
+
+
+def test_a_sum_does_not_overflow_where_it_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qdqtool.measures._CARRY_AFTER", 3)
+    rows = np.random.default_rng(2).normal(size=(500, 3)) * 1e3
+    assert total(rows).tolist() == [math.fsum(column.tolist()) for column in rows.T]
+
+
+def test_a_sum_does_not_grow_with_what_is_added() -> None:
+    one = ExactSum(2)
+    for _ in range(1000):
+        one.add(np.array([1.25, 1e-3]))
+    assert one._buckets.shape[1] < 10
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_what_has_no_sum_is_refused(odd: float) -> None:
+    with pytest.raises(ValueError, match="no exact sum"):
+        ExactSum(1).add(np.array([odd], np.float32))
 
 
 def test_decibel() -> None:
     assert [decibel(0.0), decibel(0.01), decibel(math.inf)] == [math.inf, 20.0, -math.inf]
+
+
+def test_the_worst_tensor_is_named() -> None:
+    ours = {"a": np.array([100.0, 1.0], np.float32), "b": np.array([0.011, 0.0], np.float32)}
+    theirs = {"a": np.array([100.0, 2.0], np.float32), "b": np.array([0.01, 0.0], np.float32)}
+    worst, name = largest_difference(ours, theirs)
+    assert name == "b" and worst == pytest.approx(0.1, rel=1e-5)
+    assert largest_difference(ours, ours)[0] == 0
+
+
+@pytest.mark.parametrize("other", [np.zeros(3), np.array([np.nan, 1]), np.array([np.inf, 1])])
+def test_other_shapes_and_other_holes_are_infinitely_far(other: np.ndarray) -> None:
+    assert largest_difference({"a": np.array([0.0, 1.0])}, {"a": other})[0] == float("inf")
+
+
+def test_equal_holes_are_passed_over() -> None:
+    value = np.array([np.nan, 1.0])
+    assert largest_difference({"a": value}, {"a": value}) == (0.0, "a")
+
+
+def test_zeros_are_no_division_by_zero() -> None:
+    assert largest_difference({"a": np.zeros(2)}, {"a": np.zeros(2)})[0] == 0
