@@ -15,10 +15,11 @@ from onnx import helper
 
 from qdqtool.autodiff.backend import Shapes
 from qdqtool.errors import QdqError
+from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.validate import label
 from qdqtool.training.batchnorm import lower_batch_norms
-from qdqtool.training.draft import GraphDraft, reads_of
+from qdqtool.training.draft import GraphDraft
 
 _PADDED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"})
 _SAME = ("SAME_UPPER", "SAME_LOWER")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from qdqtool.graph.view import Node, captured_names, may_have_bodies
+from qdqtool.graph.order import topological_protos
 
 
 class GraphDraft:
@@ -59,8 +58,7 @@ class GraphDraft:
 
     def set_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
         """Another node list, put into topological order where it is not."""
-        copies = ordered(list(nodes))
-        fresh = onnx.GraphProto(node=copies)
+        fresh = onnx.GraphProto(node=topological_protos(nodes))
         self.proto.graph.ClearField("node")
         self.proto.graph.node.extend(fresh.node)
 
@@ -73,57 +71,3 @@ class GraphDraft:
                 while name in names:
                     name = names[name]
                     node.input[index] = name
-
-
-def ordered(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Each node behind those that it reads from; in the order given where that is one already."""
-    maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [{maker[name] for name in reads_of(node) if name in maker} for node in nodes]
-    if all(source < index for index, sources in enumerate(needs) for source in sources):
-        return nodes
-    readers: dict[int, list[int]] = {}
-    for index, sources in enumerate(needs):
-        for source in sorted(sources):
-            readers.setdefault(source, []).append(index)
-    missing = [len(sources) for sources in needs]
-    ready = deque(index for index, count in enumerate(missing) if not count)
-    order: list[onnx.NodeProto] = []
-    while ready:
-        index = ready.popleft()
-        order.append(nodes[index])
-        for reader in readers.get(index, ()):
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-    return order
-
-
-def reads_of(node: onnx.NodeProto) -> list[str]:
-    """Every tensor that a node reads, what its bodies read from outside behind its own inputs."""
-    wrapped = Node(node, 0)
-    captured = sorted(captured_names(wrapped)) if may_have_bodies(wrapped) else []
-    return [name for name in (*node.input, *captured) if name]
-
-
-def prune(proto: onnx.ModelProto) -> None:
-    """Take away nodes that lead to no output, and initializers and inputs that nobody reads; the order stays."""
-    graph = proto.graph
-    maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
-    stack = [value.name for value in graph.output]
-    used: set[str] = set()
-    kept: set[int] = set()
-    while stack:
-        name = stack.pop()
-        if name in used:
-            continue
-        used.add(name)
-        if name in maker and maker[name] not in kept:
-            kept.add(maker[name])
-            stack.extend(reads_of(graph.node[maker[name]]))
-    for place in range(len(graph.node) - 1, -1, -1):
-        if place not in kept:
-            del graph.node[place]
-    for field in (graph.initializer, graph.input):
-        for place in range(len(field) - 1, -1, -1):
-            if field[place].name not in used:
-                del field[place]

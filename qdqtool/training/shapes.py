@@ -13,13 +13,14 @@ from onnx import helper
 
 from qdqtool.autodiff.backend import Forward
 from qdqtool.errors import QdqError
+from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.session import session_options, skeleton, start_session
 from qdqtool.training.concrete import make_concrete
 from qdqtool.training.differ import TOLERANCE, largest_difference
-from qdqtool.training.draft import GraphDraft, prune
+from qdqtool.training.draft import GraphDraft
 from qdqtool.training.losses.reach import reached_parameters
 
 Array = npt.NDArray[Any]
@@ -130,11 +131,11 @@ def make_forward(
     draft.set_nodes(list(copy.graph.node))
     seen = run_once(copy, None, batch)
     _set_outputs(copy, (loss, *dict.fromkeys(name for name in auxiliary if name != loss)), seen)
-    prune(copy)
+    remove_dead(copy.graph)
     before = onnx.ModelProto()
     before.CopyFrom(copy)
     if make_concrete(copy, {name: one.shape for name, one in seen.items()}):
-        prune(copy)
+        remove_dead(copy.graph)
         _check_same(before, copy, batch)
         seen = run_once(copy, None, batch)
     if seen[loss].shape not in ((), (1,)) or seen[loss].elem_type != onnx.TensorProto.FLOAT:
