@@ -24,6 +24,7 @@ from qdqtool.autodiff.rules.table import RULES
 from qdqtool.autodiff.rules.tape import LOWEST_OPSET, GraphValue, Tape
 from qdqtool.autodiff.rules.vjp_context import TODO, Rule, VjpContext
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import names_in
 from qdqtool.graph.order import needed, reads_of, topological_protos, wrapped
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -58,7 +59,7 @@ class _Differentiation:
         self._forward = forward
         self._graph = forward.proto.graph
         opset = next((entry.version for entry in forward.proto.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
-        self._tape = Tape(max(opset, LOWEST_OPSET), _names(self._graph))
+        self._tape = Tape(max(opset, LOWEST_OPSET), names_in(self._graph))
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
         self._known = KnownValues(forward.proto, forward.shapes, frozenset(forward.parameters))
         self._nodes, self._joints = self._joined([_copy(node, opset) for node in topological_protos(self._graph.node)])
@@ -182,7 +183,7 @@ class _Differentiation:
         if total is None:
             reason = f"has no gradient, since {self._forward.loss} does not depend on it but through steps"
             raise QdqError(parameter, reason, "freeze it")
-        name = self._tape.exactly(f"{parameter}_grad")
+        name = self._tape.fresh(f"{parameter}_grad")
         self._tape.nodes.append(helper.make_node("Identity", [total.name], [name]))
         return name
 
@@ -218,13 +219,6 @@ def _rule(node: onnx.NodeProto) -> Rule | None:
 
 def _stops(node: onnx.NodeProto) -> bool:
     return node.domain in _DEFAULT_DOMAINS and node.op_type in STOPS
-
-
-def _names(graph: onnx.GraphProto) -> Iterable[str]:
-    for value in (*graph.input, *graph.output, *graph.initializer):
-        yield value.name
-    for node in graph.node:
-        yield from (*node.input, *node.output)
 
 
 def _copy(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.builder import names_in
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
 
 TRACE = "qdqtool."
@@ -43,27 +45,11 @@ class Editor:
         self._added: list[onnx.NodeProto] = []
         self._dropped_initializers: set[str] = set()
         self._templates: dict[tuple[str, int | None, _Trace], onnx.NodeProto] = {}
-        self._names = self._every_name()
-
-    def _every_name(self) -> set[str]:
-        graph = self.view.graph
-        names = {*self.view.producers, *self.view.initializers, *self.view.inputs, *self.view.outputs}
-        names.update(proto.name for proto in graph.node)
-        names.update(value.name for value in graph.value_info)
-        for node in self.view.every:
-            names.update(node.inputs)
-        for body in self.view.bodies():
-            names.update(body.producers, body.initializers, (value.name for value in body.graph.input))
-            names.update(proto.name for proto in body.graph.node)
-        return names
+        self._names = FreshNames(names_in(view.graph))
 
     def unique_name(self, base: str) -> str:
         """`base`, or `base` with the first free number behind it; taken from now on."""
-        name, number = base, 1
-        while name in self._names:
-            name, number = f"{base}_{number}", number + 1
-        self._names.add(name)
-        return name
+        return self._names.unique(base)
 
     def add_initializer(self, name: str, value: npt.NDArray[np.generic]) -> str:
         """A new initializer under a name that `unique_name` gave."""

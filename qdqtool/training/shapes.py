@@ -13,6 +13,7 @@ from onnx import helper
 
 from qdqtool.autodiff.backend import Forward
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.executor import Executor
@@ -20,7 +21,6 @@ from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.session import session_options, skeleton, start_session
 from qdqtool.training.concrete import make_concrete
 from qdqtool.training.differ import TOLERANCE, largest_difference
-from qdqtool.training.draft import GraphDraft
 from qdqtool.training.losses.reach import reached_parameters
 
 Array = npt.NDArray[Any]
@@ -91,7 +91,7 @@ def _shapes(
     if not names:
         return {}
     model, lent = skeleton(proto, proto.graph.node, *view)
-    draft = GraphDraft(model)
+    draft = GraphBuilder(model)
     asked = {name: draft.unique(f"{name}_shape") for name in names}
     model.graph.node.extend(helper.make_node("Shape", [name], [shape]) for name, shape in asked.items())
     options = session_options(runtime, "ORT_DISABLE_ALL")
@@ -127,7 +127,7 @@ def make_forward(
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    draft = GraphDraft(copy)
+    draft = GraphBuilder(copy)
     draft.set_nodes(list(copy.graph.node))
     seen = run_once(copy, None, batch)
     _set_outputs(copy, (loss, *dict.fromkeys(name for name in auxiliary if name != loss)), seen)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training copy that is being rewritten: fresh names, constants, node order. What is rewritten, others say."""
+"""Nodes and constants that are added to a graph under free names. What is added, and where it stands, others say.
+
+For copies that run or train. `edit.py` edits files: it keeps an index true and adds nodes beside others.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,54 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.nodes import Node, node_bodies
 from qdqtool.graph.order import topological_protos
 
 
-class GraphDraft:
+def names_in(graph: onnx.GraphProto) -> set[str]:
+    """Every name of a tensor or a node in a graph and in its bodies, at any depth."""
+    names: set[str] = set()
+    stack = [graph]
+    while stack:
+        body = stack.pop()
+        names.update(value.name for value in (*body.input, *body.output, *body.value_info))
+        names.update(tensor.name for tensor in body.initializer)
+        names.update(sparse.values.name for sparse in body.sparse_initializer)
+        for index, proto in enumerate(body.node):
+            node = Node(proto, index)
+            names.update(node.inputs, node.outputs, (proto.name,))
+            stack.extend(inner for _, inner in node_bodies(node))
+    return names
+
+
+def tensor_of(value: npt.ArrayLike, name: str) -> onnx.TensorProto:
+    """A TensorProto of an array's own type and shape, whatever its layout in memory."""
+    array = np.asarray(value)
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+class GraphBuilder:
     """One graph and the names that are taken in it. The proto is ours to change.
 
     Attributes:
         proto: the model.
+        names: the names that are taken.
     """
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto = proto
-        graph = proto.graph
-        self._names = {value.name for value in (*graph.input, *graph.output)}
-        self._names.update(tensor.name for tensor in graph.initializer)
-        self._names.update(name for node in graph.node for name in (*node.input, *node.output, node.name))
+        self.names = FreshNames(names_in(proto.graph))
         self._constants: dict[tuple[str, str, tuple[int, ...], bytes], str] = {}
 
     def unique(self, base: str) -> str:
         """`base`, or `base` with the first free number behind it; taken from now on."""
-        name, number = base, 1
-        while name in self._names:
-            name, number = f"{base}_{number}", number + 1
-        self._names.add(name)
-        return name
+        return self.names.unique(base)
 
     def initializer(self, base: str, value: npt.NDArray[Any]) -> str:
         """A new initializer; its name."""
         name = self.unique(base)
-        self.proto.graph.initializer.append(
-            numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
-        )
+        self.proto.graph.initializer.append(tensor_of(value, name))
         return name
 
     def constant(self, base: str, value: npt.NDArray[Any]) -> str:
@@ -53,8 +72,14 @@ class GraphDraft:
         return self._constants[key]
 
     def node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
-        """A node of the default domain that is named after its output; the caller puts it into the list."""
+        """A node that is named after its output; the caller puts it into the list."""
         return helper.make_node(op, list(inputs), [output], name=output, **attributes)
+
+    def append(self, op: str, inputs: Sequence[str], base: str, **attributes: Any) -> str:
+        """A new node at the end of the list; the name of its output."""
+        name = self.unique(base)
+        self.proto.graph.node.append(self.node(op, inputs, name, **attributes))
+        return name
 
     def set_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
         """Another node list, put into topological order where it is not."""
