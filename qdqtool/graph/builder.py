@@ -15,23 +15,29 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qdqtool.fresh_names import FreshNames
-from qdqtool.graph.nodes import Node, node_bodies
-from qdqtool.graph.order import topological_protos
+from qdqtool.graph.nodes import Node, may_have_bodies, node_bodies
+from qdqtool.graph.order import topological_protos, wrapped
 
 
-def names_in(graph: onnx.GraphProto) -> set[str]:
-    """Every name of a tensor or a node in a graph and in its bodies, at any depth."""
+def names_in(graph: onnx.GraphProto, nodes: Sequence[Node] | None = None) -> set[str]:
+    """Every name of a tensor or a node in a graph and in its bodies, at any depth.
+
+    Args:
+        graph: the graph.
+        nodes: its nodes, where somebody has read them already.
+    """
     names: set[str] = set()
-    stack = [graph]
+    stack = [(graph, wrapped(graph.node) if nodes is None else nodes)]
     while stack:
-        body = stack.pop()
+        body, inside = stack.pop()
         names.update(value.name for value in (*body.input, *body.output, *body.value_info))
         names.update(tensor.name for tensor in body.initializer)
         names.update(sparse.values.name for sparse in body.sparse_initializer)
-        for index, proto in enumerate(body.node):
-            node = Node(proto, index)
-            names.update(node.inputs, node.outputs, (proto.name,))
-            stack.extend(inner for _, inner in node_bodies(node))
+        names.update(proto.name for proto in body.node)
+        for node in inside:
+            names.update(node.inputs, node.outputs)
+            if may_have_bodies(node):
+                stack.extend((inner, wrapped(inner.node)) for _, inner in node_bodies(node))
     return names
 
 

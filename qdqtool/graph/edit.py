@@ -45,7 +45,7 @@ class Editor:
         self._added: list[onnx.NodeProto] = []
         self._dropped_initializers: set[str] = set()
         self._templates: dict[tuple[str, int | None, _Trace], onnx.NodeProto] = {}
-        self._names = FreshNames(names_in(view.graph))
+        self._names = FreshNames(names_in(view.graph, view.every))
 
     def unique_name(self, base: str) -> str:
         """`base`, or `base` with the first free number behind it; taken from now on."""
