@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableSequence
 from typing import Any
 
@@ -188,6 +189,27 @@ class Editor:
             order = {id(tensor): place for place, tensor in enumerate(keep)}
             graph.initializer.sort(key=lambda tensor: order.get(id(tensor), len(order)))
             del graph.initializer[len(keep) :]
+
+
+def count_uses(view: GraphView) -> Counter[str]:
+    """How often each tensor is read; outputs of the graph and names that bodies read count once more."""
+    uses = Counter(name for node in view.every for name in node.inputs if name)
+    uses.update(view.outputs)
+    uses.update(sorted(view.captured))
+    return uses
+
+
+def release(editor: Editor, uses: Counter[str], name: str) -> None:
+    """One reader of a constant is gone: count it, and take away an initializer or a Constant that nobody reads now."""
+    uses[name] -= 1
+    if uses[name]:
+        return
+    producer = editor.view.producers.get(name)
+    if producer is None:
+        editor.drop_initializers([name])
+        editor.drop_inputs([name])
+    elif producer.op == "Constant":
+        editor.remove_node(producer)
 
 
 def _drop_named(table: MutableSequence[onnx.ValueInfoProto], names: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ import onnx
 from onnx import numpy_helper
 
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.edit import count_uses
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.passes.fold_bn import fold_batch_norms, folding_factors, unfolded_batch_norms
@@ -59,8 +60,7 @@ def fold_behind_pairs(proto: onnx.ModelProto, folder: Path | None) -> list[str]:
 
 def _bypass(view: GraphView) -> list[_Bypassed]:
     """Take the pairs out that stand between a weight and an operator whose BatchNormalization can be folded."""
-    uses = Counter(name for node in view.every for name in node.inputs)
-    uses.update((*view.outputs, *sorted(view.captured)))
+    uses = count_uses(view)
     found: list[_Bypassed] = []
     gone: set[int] = set()
     for norm in view.nodes:
