@@ -24,7 +24,8 @@ from qdqtool.autodiff.rules.table import RULES
 from qdqtool.autodiff.rules.tape import LOWEST_OPSET, GraphValue, Tape
 from qdqtool.autodiff.rules.vjp_context import TODO, Rule, VjpContext
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import Node, captured_names
+from qdqtool.graph.builder import names_in
+from qdqtool.graph.order import needed, reads_of, topological_protos, wrapped
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _CONTINUOUS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
@@ -58,10 +59,10 @@ class _Differentiation:
         self._forward = forward
         self._graph = forward.proto.graph
         opset = next((entry.version for entry in forward.proto.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
-        self._tape = Tape(max(opset, LOWEST_OPSET), _names(self._graph))
+        self._tape = Tape(max(opset, LOWEST_OPSET), names_in(self._graph))
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
         self._known = KnownValues(forward.proto, forward.shapes, frozenset(forward.parameters))
-        self._nodes, self._joints = self._joined([_copy(node, opset) for node in _ordered(self._graph)])
+        self._nodes, self._joints = self._joined([_copy(node, opset) for node in topological_protos(self._graph.node)])
         varying, counting = self._varying(), self._counting()
         self._refuse_unknown(varying, counting)
         self._active = varying & counting
@@ -90,7 +91,7 @@ class _Differentiation:
         counting = {self._forward.loss}
         for node in reversed(self._nodes):
             if not _stops(node) and any(name in counting for name in node.output):
-                counting.update(_reads(node))
+                counting.update(reads_of(node))
         return counting
 
     def _refuse_unknown(self, varying: set[str], counting: set[str]) -> None:
@@ -98,7 +99,7 @@ class _Differentiation:
         for node in self._nodes:
             if _stops(node) or _rule(node) is not None or not any(name in counting for name in node.output):
                 continue
-            if any(name in varying for name in _reads(node)):
+            if any(name in varying for name in reads_of(node)):
                 label = node.op_type if node.domain in _DEFAULT_DOMAINS else f"{node.domain}::{node.op_type}"
                 what = "has a body, and bodies have" if any(item.HasField("g") for item in node.attribute) else "has"
                 raise QdqError(node.name or next(filter(None, node.output)), f"{label} {what} no gradient here", TODO)
@@ -182,7 +183,7 @@ class _Differentiation:
         if total is None:
             reason = f"has no gradient, since {self._forward.loss} does not depend on it but through steps"
             raise QdqError(parameter, reason, "freeze it")
-        name = self._tape.exactly(f"{parameter}_grad")
+        name = self._tape.fresh(f"{parameter}_grad")
         self._tape.nodes.append(helper.make_node("Identity", [total.name], [name]))
         return name
 
@@ -191,12 +192,12 @@ class _Differentiation:
         kept_outputs = dict.fromkeys((forward.loss, *forward.auxiliary))
         outputs = [self._described(name, self._value(name)) for name in kept_outputs]
         outputs += [self._described(gradients[name], self._value(name)) for name in forward.parameters]
-        nodes = _needed(self._tape.nodes, [output.name for output in outputs])
-        read = {name for node in nodes for name in _reads(node)} | kept_outputs.keys()
+        kept, read = needed(wrapped(self._tape.nodes), [output.name for output in outputs])
         fixed = [t for t in graph.initializer if t.name not in forward.parameters]
         inputs = [given for given in graph.input if given.name not in self._initializers]
         inputs += [self._described(name, self._value(name)) for name in forward.parameters]
         initializers = [tensor for tensor in (*fixed, *self._tape.initializers) if tensor.name in read]
+        nodes = [node.proto for node in kept]
         made = helper.make_graph(nodes, graph.name or "gradients", inputs, outputs, initializers)
         opsets = [entry for entry in forward.proto.opset_import if entry.domain not in (*_DEFAULT_DOMAINS, PAIR_DOMAIN)]
         opsets.insert(0, helper.make_opsetid("", self._tape.opset))
@@ -220,18 +221,6 @@ def _stops(node: onnx.NodeProto) -> bool:
     return node.domain in _DEFAULT_DOMAINS and node.op_type in STOPS
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Names that a node reads, those that its bodies take from around them included. For membership only."""
-    return {name for name in node.input if name} | captured_names(Node(node, 0))
-
-
-def _names(graph: onnx.GraphProto) -> Iterable[str]:
-    for value in (*graph.input, *graph.output, *graph.initializer):
-        yield value.name
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-
-
 def _copy(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:
     """The node for a graph of at least `LOWEST_OPSET`; rules may name further outputs of it."""
     made = onnx.NodeProto()
@@ -239,31 +228,3 @@ def _copy(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:
     if opset < LOWEST_OPSET and node.op_type == "RoiAlign":  # its default is another one from there on
         made.attribute.append(helper.make_attribute("coordinate_transformation_mode", "output_half_pixel"))
     return made
-
-
-def _ordered(graph: onnx.GraphProto) -> Sequence[onnx.NodeProto]:
-    """Nodes so that each comes after those it reads from: file order, put right where a file is out of order."""
-    missing = {name for node in graph.node for name in node.output}
-    waiting, order = list(graph.node), []
-    while waiting:
-        late = []
-        for node in waiting:
-            if _reads(node) & missing:
-                late.append(node)
-            else:
-                order.append(node)
-                missing.difference_update(node.output)
-        if len(late) == len(waiting):
-            raise QdqError(late[0].name, "the graph has a cycle through this node", "export the model again")
-        waiting = late
-    return order
-
-
-def _needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
-    """The nodes that some output depends on, in their order."""
-    wanted, kept = set(outputs), []
-    for node in reversed(nodes):
-        if any(name in wanted for name in node.output):
-            kept.append(node)
-            wanted.update(_reads(node))
-    return kept[::-1]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import onnx.parser
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from qdqtool.autodiff.activity import Activity, find_activity
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
@@ -29,6 +29,8 @@ from qdqtool.autodiff.lowered.swish import SWISH, find_swishes
 from qdqtool.autodiff.lowered.windows import WINDOWS
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
+from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.builder import names_in, tensor_of
 from qdqtool.graph.tensors import array_of
 
 WRAP_DOMAIN = "qdqtool.gradients"
@@ -110,8 +112,7 @@ class _Lowering:
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 self._stored[node.output[0]] = node.attribute[0].t
-        self._taken = {*self._stored, *(one.name for one in graph.input)}
-        self._taken.update(name for node in graph.node for name in node.output)
+        self._names = FreshNames(names_in(graph))
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
         self._functions: dict[str, onnx.FunctionProto] = {}
@@ -157,7 +158,7 @@ class _Lowering:
         made = onnx.NodeProto()
         made.CopyFrom(node)
         for at in again:
-            name = self._free(f"{node.output[0]}/{node.input[at]}")
+            name = self._names.unique(f"{node.output[0]}/{node.input[at]}")
             self._nodes.append(helper.make_node("Identity", [node.input[at]], [name], name=name))
             self._shapes[name], self._types[name] = self._shapes[node.input[at]], self._types[node.input[at]]
             made.input[at] = name
@@ -169,7 +170,7 @@ class _Lowering:
         self._wrap(self._site(node, (True,), (True,)), SWISH)
 
     def _site(self, node: onnx.NodeProto, active: tuple[bool, ...], wanted: tuple[bool, ...]) -> LoweringContext:
-        return LoweringContext(node, self._shapes, self._types, self._value, active, wanted, self._taken, self._opset)
+        return LoweringContext(node, self._shapes, self._types, self._value, active, wanted, self._names, self._opset)
 
     def _inactive_pair(self, node: onnx.NodeProto) -> None:
         """A pair that no gradient flows through stays a function call."""
@@ -196,16 +197,9 @@ class _Lowering:
             inputs.append(self._constant(f"{node.output[0]}/{stem}", array))
         self._nodes.append(helper.make_node(name, inputs, [node.output[0]], name=node.name, domain=WRAP_DOMAIN))
 
-    def _free(self, stem: str) -> str:
-        name, count = stem, 0
-        while name in self._taken:
-            name, count = f"{stem}_{count}", count + 1
-        self._taken.add(name)
-        return name
-
     def _constant(self, stem: str, array: Array) -> str:
-        name = self._free(stem)
-        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        name = self._names.unique(stem)
+        self._constants.append(tensor_of(array, name))
         return name
 
     def _value(self, name: str) -> Array | None:

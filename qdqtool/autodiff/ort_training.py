@@ -20,6 +20,7 @@ from qdqtool.autodiff.installed import gradient_builder
 from qdqtool.autodiff.lowering import RULES, WRAP_DOMAIN, Lowered, lower
 from qdqtool.autodiff.non_differentiable import STEPS
 from qdqtool.errors import QdqError
+from qdqtool.graph.order import remove_dead, sort_nodes
 from qdqtool.runtime.installed import one_line
 
 _GRADIENT_NAME = re.compile(r"(.*)_grad(?:_\d+)?")  # with a number: one of several that are added up
@@ -93,7 +94,8 @@ def _tidied(forward: Forward, built: onnx.ModelProto) -> GradientGraph:
     if missing:
         raise QdqError(missing[0], "got no gradient from onnxruntime-training", "try --backend builtin")
     outputs = (forward.loss, *forward.auxiliary, *gradients.values())
-    _keep_needed(graph, outputs)
+    sort_nodes(graph)
+    remove_dead(graph, outputs)
     kinds = {**forward.types, **dict.fromkeys(gradients.values(), int(TensorProto.FLOAT))}
     shapes = {**forward.shapes, **{gradients[name]: forward.shapes[name] for name in gradients}}
     fixed = {one.name for one in forward.proto.graph.initializer}
@@ -118,38 +120,3 @@ def _state_shapes(graph: onnx.GraphProto, forward: Forward) -> None:
             graph.value_info.append(helper.make_tensor_value_info(name, forward.types[name], forward.shapes[name]))
         elif found and found[1] in forward.shapes:
             graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, forward.shapes[found[1]]))
-
-
-def _keep_needed(graph: onnx.GraphProto, outputs: Sequence[str]) -> None:
-    """Drop nodes and initializers that no output needs."""
-    needed, kept = set(outputs), []
-    for node in reversed(_sorted_nodes(graph)):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(name for name in node.input if name)
-    del graph.node[:]
-    graph.node.extend(reversed(kept))
-    constants = [one for one in graph.initializer if one.name in needed]
-    del graph.initializer[:]
-    graph.initializer.extend(constants)
-
-
-def _sorted_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The nodes, each behind those whose outputs it reads; the builder appends its own in any order."""
-    producer = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
-    done: set[int] = set()
-    order: list[onnx.NodeProto] = []
-    for first in range(len(graph.node)):
-        stack = [first]
-        while stack:
-            at = stack[-1]
-            before = (producer[name] for name in graph.node[at].input if name in producer)
-            open_ones = [] if at in done else [one for one in before if one not in done]
-            if open_ones:
-                stack += open_ones
-                continue
-            stack.pop()
-            if at not in done:
-                done.add(at)
-                order.append(graph.node[at])
-    return order

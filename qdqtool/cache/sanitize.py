@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from qdqtool.cache.text import Cache
 from qdqtool.errors import QdqError
+from qdqtool.fresh_names import FreshNames
 
 _CUT, _INSTEAD = ":", "_"
 
@@ -22,15 +23,9 @@ def sanitized(names: Iterable[str]) -> dict[str, str]:
     and of the cache at once, and both take the same.
     """
     given = set(names)
-    taken, renamed = set(given), {}
+    taken, renamed = FreshNames(given), {}
     for name in sorted(name for name in given if _CUT in name):
-        base = name.replace(_CUT, _INSTEAD)
-        new, number = base, 0
-        while new in taken:
-            number += 1
-            new = f"{base}_{number}"
-        taken.add(new)
-        renamed[name] = new
+        renamed[name] = taken.unique(name.replace(_CUT, _INSTEAD))
     return renamed
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.conditioning.point_consumers import PointConsumers
+from qdqtool.graph.order import needed
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.passes.condition.layout import input_axis, readable
 from qdqtool.runtime.activations import OrtActivations
@@ -211,13 +212,13 @@ def _model_of(
     view: GraphView,
     proto: onnx.ModelProto,
     nodes: Iterable[onnx.NodeProto],
-    needed: Iterable[str],
+    tensors: Iterable[str],
     spans: Mapping[str, ChannelRange],
 ) -> onnx.ModelProto:
     """The label operators with what computes their other inputs: shapes, sizes, indices."""
     model = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     model.graph.name = "labels"
-    above, names = _ancestors(view, needed)
+    above, names = needed(view.every, tensors)
     model.graph.node.extend(node.proto for node in above)
     unique = {tuple(node.output): node for node in nodes}
     model.graph.node.extend(unique.values())
@@ -227,21 +228,6 @@ def _model_of(
         kind = onnx.TensorProto.FLOAT
         model.graph.input.append(onnx.helper.make_tensor_value_info(_label(name), kind, [None] * span.rank))
     return model
-
-
-def _ancestors(view: GraphView, needed: Iterable[str]) -> tuple[list[Node], set[str]]:
-    names, stack = set[str](), list(needed)
-    nodes: dict[int, Node] = {}
-    while stack:
-        name = stack.pop()
-        if name in names:
-            continue
-        names.add(name)
-        node = view.producers.get(name)
-        if node is not None and id(node) not in nodes:
-            nodes[id(node)] = node
-            stack.extend(filter(None, node.inputs))
-    return sorted(nodes.values(), key=lambda node: node.index), names
 
 
 def _per_channel(found: npt.NDArray[np.float32], node: Node) -> list[Int64]:

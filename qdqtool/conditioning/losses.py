@@ -17,6 +17,7 @@ import onnx
 
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict import share_scales
@@ -163,6 +164,7 @@ class _Shadow:
         self.model.CopyFrom(proto)
         self.model.ir_version = max(proto.ir_version, 7)
         self._rounded: dict[tuple[str, bytes], str] = {}
+        self._builder = GraphBuilder(self.model)
         self._count = 0
 
     def add(self, twin: _Twin) -> list[str]:
@@ -174,45 +176,36 @@ class _Shadow:
         copy.name = ""
         copy.input[1 - twin.weight_at] = self._activation(twin.node.inputs[1 - twin.weight_at], twin.scale, name)
         if twin.weight is not None:
-            copy.input[twin.weight_at] = self._constant(name + "weight", twin.weight)
+            copy.input[twin.weight_at] = self._builder.initializer(name + "weight", twin.weight)
         del copy.output[:]
         copy.output.append(name + "made")
         exact = twin.node.outputs[0]
-        off = self._node("Sub", [exact, name + "made"], name + "off")
+        off = self._builder.append("Sub", [exact, name + "made"], name + "off")
         values = {
             "error": off,
-            "square": self._node("Mul", [off, off], name + "off2"),
-            "signal": self._node("Mul", [exact, exact], name + "exact2"),
+            "square": self._builder.append("Mul", [off, off], name + "off2"),
+            "signal": self._builder.append("Mul", [exact, exact], name + "exact2"),
         }
         for kind, value in values.items():
             self._sum(value, twin, name + kind)
-        self._node("Size", [exact], name + "size")
-        cast = self._node("Cast", [name + "size"], name + "places")
-        self.model.graph.node[-1].attribute.append(onnx.helper.make_attribute("to", onnx.TensorProto.FLOAT))
+        self._builder.append("Size", [exact], name + "size")
+        cast = self._builder.append("Cast", [name + "size"], name + "places", to=onnx.TensorProto.FLOAT)
         return [*(name + kind for kind in values), cast]
-
-    def _node(self, op: str, inputs: list[str], output: str) -> str:
-        self.model.graph.node.add(op_type=op, input=inputs, output=[output])
-        return output
-
-    def _constant(self, name: str, value: npt.NDArray[Any]) -> str:
-        self.model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-        return name
 
     def _activation(self, source: str, scale: Float32, name: str) -> str:
         key = source, scale.tobytes()
         if key not in self._rounded:
-            step = self._constant(name + "scale", np.asarray(scale))
-            zero = self._constant(name + "zero", np.zeros((), np.int8))
-            levels = self._node("QuantizeLinear", [source, step, zero], name + "levels")
-            self._rounded[key] = self._node("DequantizeLinear", [levels, step, zero], name + "rounded")
+            step = self._builder.initializer(name + "scale", np.asarray(scale))
+            zero = self._builder.initializer(name + "zero", np.zeros((), np.int8))
+            levels = self._builder.append("QuantizeLinear", [source, step, zero], name + "levels")
+            self._rounded[key] = self._builder.append("DequantizeLinear", [levels, step, zero], name + "rounded")
         return self._rounded[key]
 
     def _sum(self, value: str, twin: _Twin, output: str) -> None:
         """Everything but the channels added up; they are the second axis of a convolution, else the last."""
         axes = [0, *range(2, twin.rank)]
         if not twin.rank:
-            shape = self._constant(output + "shape", np.array([-1, twin.channels]))
-            value, axes = self._node("Reshape", [value, shape], output + "rows"), [0]
-        self._node("ReduceSum", [value, self._constant(output + "axes", np.array(axes))], output)
-        self.model.graph.node[-1].attribute.append(onnx.helper.make_attribute("keepdims", 0))
+            shape = self._builder.initializer(output + "shape", np.array([-1, twin.channels]))
+            value, axes = self._builder.append("Reshape", [value, shape], output + "rows"), [0]
+        reduced = self._builder.initializer(output + "axes", np.array(axes))
+        self._builder.append("ReduceSum", [value, reduced], output, keepdims=0)

@@ -6,7 +6,7 @@ Also where INT8 values lie by the Q/DQ nodes alone. Which operators become one l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ class EngineView(GraphView):
         self.activation_pairs: dict[str, Pair] = {}
         super().__init__(graph, folder)
 
-    def _find_pairs(self, order: list[Node]) -> None:
+    def _find_pairs(self, order: Sequence[Node]) -> None:
         super()._find_pairs(order)
         readers = self._plain_readers()
         kept: dict[str, list[Pair]] = {}

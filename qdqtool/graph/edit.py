@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableSequence
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.builder import names_in
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
 
 TRACE = "qdqtool."
@@ -43,27 +46,11 @@ class Editor:
         self._added: list[onnx.NodeProto] = []
         self._dropped_initializers: set[str] = set()
         self._templates: dict[tuple[str, int | None, _Trace], onnx.NodeProto] = {}
-        self._names = self._every_name()
-
-    def _every_name(self) -> set[str]:
-        graph = self.view.graph
-        names = {*self.view.producers, *self.view.initializers, *self.view.inputs, *self.view.outputs}
-        names.update(proto.name for proto in graph.node)
-        names.update(value.name for value in graph.value_info)
-        for node in self.view.every:
-            names.update(node.inputs)
-        for body in self.view.bodies():
-            names.update(body.producers, body.initializers, (value.name for value in body.graph.input))
-            names.update(proto.name for proto in body.graph.node)
-        return names
+        self._names = FreshNames(names_in(view.graph, view.every))
 
     def unique_name(self, base: str) -> str:
         """`base`, or `base` with the first free number behind it; taken from now on."""
-        name, number = base, 1
-        while name in self._names:
-            name, number = f"{base}_{number}", number + 1
-        self._names.add(name)
-        return name
+        return self._names.unique(base)
 
     def add_initializer(self, name: str, value: npt.NDArray[np.generic]) -> str:
         """A new initializer under a name that `unique_name` gave."""
@@ -202,6 +189,27 @@ class Editor:
             order = {id(tensor): place for place, tensor in enumerate(keep)}
             graph.initializer.sort(key=lambda tensor: order.get(id(tensor), len(order)))
             del graph.initializer[len(keep) :]
+
+
+def count_uses(view: GraphView) -> Counter[str]:
+    """How often each tensor is read; outputs of the graph and names that bodies read count once more."""
+    uses = Counter(name for node in view.every for name in node.inputs if name)
+    uses.update(view.outputs)
+    uses.update(sorted(view.captured))
+    return uses
+
+
+def release(editor: Editor, uses: Counter[str], name: str) -> None:
+    """One reader of a constant is gone: count it, and take away an initializer or a Constant that nobody reads now."""
+    uses[name] -= 1
+    if uses[name]:
+        return
+    producer = editor.view.producers.get(name)
+    if producer is None:
+        editor.drop_initializers([name])
+        editor.drop_inputs([name])
+    elif producer.op == "Constant":
+        editor.remove_node(producer)
 
 
 def _drop_named(table: MutableSequence[onnx.ValueInfoProto], names: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ UNKNOWN = -1
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 # onnxruntime's own domain has the same two operators, with the same meaning.
 _PAIR_DOMAINS = (*_DEFAULT_DOMAINS, "com.microsoft")
-_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 class Node:
@@ -82,7 +82,7 @@ class Pair:
 
 def may_have_bodies(node: Node) -> bool:
     """Whether a node can carry graphs as attributes: control flow, and anything outside the default domain."""
-    return node.op in _WITH_BODIES or "::" in node.op
+    return node.op in WITH_BODIES or "::" in node.op
 
 
 def node_bodies(node: Node) -> list[tuple[str, onnx.GraphProto]]:

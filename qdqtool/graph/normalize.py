@@ -17,6 +17,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from qdqtool.errors import QdqError
+from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.opset_convert import TARGET, ConversionSite, lift, refuse_removed, type_attributes
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import infer_types, opset_of
@@ -96,7 +97,7 @@ def _planned(
     proto: onnx.ModelProto, regions: list[_TypedScope], folder: Path | None
 ) -> list[dict[int, list[NodeProto]]]:
     """For each region the nodes that take the place of others, by index; nothing is changed yet."""
-    taken = _tensor_names(regions)
+    taken = FreshNames(_tensor_names(regions))
     plans: list[dict[int, list[NodeProto]]] = []
     for region in regions:
         for node in region.owner.node:

@@ -16,6 +16,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TypeProto, helper, numpy_helper, version_converter
 
 from qdqtool.errors import QdqError
+from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.tensors import BITS
 from qdqtool.graph.validate import label
 from qdqtool.parser_rules import load_parser_rules
@@ -38,7 +39,7 @@ class ConversionSite:
     """The constant scales of an Upsample or Resize, None where they are not known."""
 
 
-def lift(sites: Sequence[ConversionSite], opset: int, taken: set[str], where: object) -> list[list[NodeProto] | None]:
+def lift(sites: Sequence[ConversionSite], opset: int, taken: FreshNames, where: object) -> list[list[NodeProto] | None]:
     """The opset-13 form of each node.
 
     Tensors that the node read and made keep their names; new ones are called after its first output and made unique.
@@ -56,7 +57,7 @@ def lift(sites: Sequence[ConversionSite], opset: int, taken: set[str], where: ob
         QdqError: an operator cannot be lifted with its meaning kept; it is named.
     """
     islands = [_prepared(site, opset, where) for site in sites]
-    called = {site.node.name for site in sites}
+    called = FreshNames(site.node.name for site in sites)
     found: list[list[NodeProto] | None] = []
     for begin in range(0, len(sites), _BATCH):
         batch = range(begin, min(begin + _BATCH, len(sites)))
@@ -255,7 +256,7 @@ def _main(nodes: list[NodeProto], origin: NodeProto) -> NodeProto:
     return next((node for node in nodes if node.op_type == origin.op_type), nodes[-1])
 
 
-def _named(nodes: list[NodeProto], origin: NodeProto, taken: set[str], called: set[str]) -> list[NodeProto]:
+def _named(nodes: list[NodeProto], origin: NodeProto, taken: FreshNames, called: FreshNames) -> list[NodeProto]:
     """The nodes under the model's names; the main one keeps all that the original said and still says.
 
     Nodes of one name make others, which get names of their own: `taken` are tensors' names, `called` nodes'.
@@ -268,9 +269,7 @@ def _named(nodes: list[NodeProto], origin: NodeProto, taken: set[str], called: s
     for node in nodes:
         for name in (*node.input, *node.output):
             if name not in tensors:
-                tensors[name] = (
-                    _original(name, origin) if _is_original(name) else _unique(f"{base}_{roles[name]}", taken)
-                )
+                tensors[name] = _original(name, origin) if _is_original(name) else taken.unique(f"{base}_{roles[name]}")
         result = NodeProto()
         result.CopyFrom(origin if node is main else node)
         for field in ("input", "output", "attribute"):
@@ -279,7 +278,7 @@ def _named(nodes: list[NodeProto], origin: NodeProto, taken: set[str], called: s
         result.input.extend(tensors[name] for name in node.input)
         result.output.extend(tensors[name] for name in node.output)
         if node is not main and origin.name:
-            result.name = _unique(f"{origin.name}_{roles.get(node.output[0], node.op_type.lower())}", called)
+            result.name = called.unique(f"{origin.name}_{roles.get(node.output[0], node.op_type.lower())}")
         result.attribute.extend(_kept_attributes(node, origin) if node is main else node.attribute)
         fresh.append(result)
     return fresh
@@ -303,15 +302,6 @@ def _is_original(name: str) -> bool:
 def _original(name: str, origin: NodeProto) -> str:
     mark = name.rpartition(".")[2]
     return str((origin.input if mark[0] == "i" else origin.output)[int(mark[1:])])
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    found, count = name, 0
-    while found in taken:
-        count += 1
-        found = f"{name}_{count}"
-    taken.add(found)
-    return found
 
 
 def _kept_attributes(node: NodeProto, origin: NodeProto) -> list[AttributeProto]:

@@ -7,6 +7,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from qdqtool.graph.opset_convert import type_attributes
+from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import bytes_needed, is_external
 
 _MIN_IR = 7
@@ -78,7 +79,7 @@ def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -
         getattr(lean.graph, name).extend(getattr(proto.graph, name))
     lean.graph.initializer.extend(map(lean_tensor, proto.graph.initializer))
     lean.functions.extend(proto.functions)
-    nodes = _ordered(list(proto.graph.node)) if in_order else proto.graph.node
+    nodes = topological_protos(proto.graph.node) if in_order else proto.graph.node
     lean.graph.node.extend(_lean_node(node, opset) for node in nodes)
     return inferred(lean)
 
@@ -110,27 +111,6 @@ def _names_too_long_a_shape(graph: GraphProto) -> bool:
         if value.name in shaping and len(axes) == 1 and axes[0].dim_value > _MAX_RANK:
             return True
     return False
-
-
-def _ordered(nodes: list[NodeProto]) -> list[NodeProto]:
-    """Each node behind those whose outputs it reads, in the order given where that is one already; cycles left out."""
-    by_output = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    if not any(by_output.get(name, -1) >= index for index, node in enumerate(nodes) for name in node.input):
-        return nodes
-    readers: dict[int, list[int]] = {}
-    missing: list[int] = []
-    for index, node in enumerate(nodes):
-        needs = {by_output[name] for name in node.input if name in by_output}
-        missing.append(len(needs))
-        for source in needs:
-            readers.setdefault(source, []).append(index)
-    ready = [index for index, count in enumerate(missing) if not count]
-    for index in ready:
-        for reader in readers.get(index, ()):
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-    return [nodes[index] for index in ready]
 
 
 def lean_tensor(tensor: TensorProto) -> TensorProto:

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.operators import PLAIN, OperatorForms
+from qdqtool.graph.order import key_on_cycle
 from qdqtool.graph.stored import check_tensor
 from qdqtool.graph.tensors import BITS
 
 MAX_DEPTH = 64  # graphs within graphs; protobuf itself stops near 32
 # Nodes when every call of a local function is written out: what onnx's shape inference goes through, deaf to signals.
 MAX_WRITTEN_OUT = 100_000
-_Key = TypeVar("_Key")
 _AGAIN = "export the model again"
 _LAST_OPSET = (1 << 31) - 1  # what ONNX can be asked for
 
@@ -157,7 +156,7 @@ def _check_functions(proto: onnx.ModelProto, where: object) -> None:
     if not calls:
         return
     edges = {key: [callee for callee in dict.fromkeys(callees) if callee in calls] for key, callees in calls.items()}
-    cycle = _on_a_cycle(edges)
+    cycle = key_on_cycle(edges)
     if cycle is not None:
         raise QdqError(where, f"the local function {cycle[1]} calls itself, which ONNX forbids", _AGAIN)
     _check_written_out(proto, calls, where)
@@ -194,28 +193,6 @@ def _nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         yield node
         if len(stack) <= MAX_DEPTH:
             stack.extend(iter(graph.node) for graph in subgraphs_of(node))
-
-
-def _on_a_cycle(needs: dict[_Key, list[_Key]]) -> _Key | None:
-    """A key that needs itself, through others or not, and None where there is none (Kahn's algorithm)."""
-    left = {key: len(needed) for key, needed in needs.items()}
-    needers: dict[_Key, list[_Key]] = {}
-    for key, needed in needs.items():
-        for other in needed:
-            needers.setdefault(other, []).append(key)
-    ready = [key for key, count in left.items() if count == 0]
-    for key in ready:
-        for needer in needers.get(key, ()):
-            left[needer] -= 1
-            if left[needer] == 0:
-                ready.append(needer)
-    stuck = {key for key, count in left.items() if count > 0}
-    at: _Key | None = next((key for key in needs if key in stuck), None)
-    seen: set[_Key] = set()
-    while at is not None and at not in seen:  # each stuck key needs another: going on ends on a cycle
-        seen.add(at)
-        at = next(other for other in needs[at] if other in stuck)
-    return at
 
 
 def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> list[_NameScope]:
@@ -349,6 +326,6 @@ def _refuse_cycle(region: _NameScope, bodies: _Bodies, made: dict[str, int], whe
     for position, node in enumerate(region.nodes):
         read = (*node.input, *bodies.get(position, ()))
         needs[position] = [maker for maker in (made.get(name, -1) for name in read) if maker >= 0]
-    cycle = _on_a_cycle(needs)
+    cycle = key_on_cycle(needs)
     if cycle is not None:
         raise QdqError(where, f"the graph has a cycle through {label(region.nodes[cycle])}", _AGAIN)

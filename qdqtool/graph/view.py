@@ -9,14 +9,13 @@ the index true).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.errors import QdqError
 from qdqtool.graph.folding import FOLDING, MAX_STEPS, Extent, cast, folded_shape, folded_value
 from qdqtool.graph.nodes import (
     DEQUANTIZE,
@@ -31,6 +30,7 @@ from qdqtool.graph.nodes import (
     may_have_bodies,
     node_bodies,
 )
+from qdqtool.graph.order import topological
 from qdqtool.graph.tensors import array_of, constant_value
 
 __all__ = [
@@ -80,7 +80,7 @@ class GraphView:
         self._constants: set[str] = {*self.initializers, *sparse}
         self._root: dict[str, str] = {}
         self._extents: dict[str, Extent] = {}
-        order = self._topological()
+        order = topological(self.every)
         self._find_constants(order)
         self._find_pairs(order)
         self._index_readers()
@@ -156,45 +156,7 @@ class GraphView:
 
     # ------------------------------------------------------------------ building
 
-    def _topological(self) -> list[Node]:
-        """Nodes so that each comes after those it reads from, in file order where that allows it."""
-        made: set[str] = set()
-        if all(self._ready(node, made) for node in self.every):
-            return self.every
-        waiting: dict[str, list[Node]] = {}
-        missing: dict[int, int] = {}
-        ready: list[Node] = []
-        for node in self.every:
-            needs = {name for name in (*node.inputs, *captured_names(node)) if name in self.producers}
-            missing[id(node)] = len(needs)
-            for name in needs:
-                waiting.setdefault(name, []).append(node)
-            if not needs:
-                ready.append(node)
-        order: list[Node] = []
-        while ready:
-            node = ready.pop()
-            order.append(node)
-            for name in node.outputs:
-                for reader in waiting.get(name, []):
-                    missing[id(reader)] -= 1
-                    if not missing[id(reader)]:
-                        ready.append(reader)
-        if len(order) != len(self.every):
-            stuck = next(node for node in self.every if missing[id(node)])
-            raise QdqError(stuck.name, "the graph has a cycle through this node", "export the model again")
-        return order
-
-    def _ready(self, node: Node, made: set[str]) -> bool:
-        for name in node.inputs:
-            if name in self.producers and name not in made:
-                return False
-        if may_have_bodies(node) and any(n in self.producers and n not in made for n in captured_names(node)):
-            return False
-        made.update(node.outputs)
-        return True
-
-    def _find_constants(self, order: list[Node]) -> None:
+    def _find_constants(self, order: Sequence[Node]) -> None:
         constants = self._constants
         for node in order:
             if node.op == DEQUANTIZE and node.inputs:
@@ -259,7 +221,7 @@ class GraphView:
         quantize = node if node is not None and node.op == QUANTIZE else None
         return name, quantize, tuple(reversed(between))
 
-    def _find_pairs(self, order: list[Node]) -> None:
+    def _find_pairs(self, order: Sequence[Node]) -> None:
         self.pairs: dict[str, list[Pair]] = {}
         self._hidden = hidden = set[int]()
         for node in order:
@@ -287,7 +249,7 @@ class GraphView:
                     readers.setdefault(root.get(name, name) if root else name, []).append(Use(node, index))
         self._readers = readers
 
-    def _set_levels(self, order: list[Node]) -> None:
+    def _set_levels(self, order: Sequence[Node]) -> None:
         made: dict[str, int] = {}
         for node in order:
             deepest = 0

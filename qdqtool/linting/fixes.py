@@ -14,7 +14,8 @@ import numpy as np
 from qdqtool.cache.sanitize import sanitized
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use, captured_names
+from qdqtool.graph.order import read_names
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.linting.check_places import decode_reads, idle_pairs, residual_reads, shape_reads, split_reads
 from qdqtool.linting.check_scales import unequal_classes
 from qdqtool.linting.checks import Check, check_named
@@ -107,14 +108,13 @@ def _drop_unread(view: GraphView, editor: Editor) -> list[Node]:
     """Take away Q/DQ nodes, and what lies between them, whose outputs nobody reads; again until none is left."""
     inside = {id(node): node for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     inside |= {id(node): node for node in view.every if node.op in (QUANTIZE, DEQUANTIZE)}
-    captured = set().union(*(captured_names(node) for node in view.every))
     gone: dict[int, Node] = {}
     while True:
         read = {name for node in view.every if id(node) not in gone for name in node.inputs}
         unread = [
             node
             for key, node in inside.items()
-            if key not in gone and not any(n in read or n in captured or view.is_output(n) for n in node.outputs)
+            if key not in gone and not any(n in read or n in view.captured or view.is_output(n) for n in node.outputs)
         ]
         if not unread:
             break
@@ -127,7 +127,7 @@ def _drop_unread(view: GraphView, editor: Editor) -> list[Node]:
 def _drop_constants(subject: LintContext, names: Collection[str]) -> None:
     """Those of the given scales, zero points and stored integers that nobody reads any more."""
     view = GraphView(subject.proto.graph, subject.folder)
-    read = {name for node in view.every for name in (*node.inputs, *captured_names(node))}
+    read = {name for node in view.every for name in read_names(node)}
     read |= set(view.outputs) | {value.name for value in subject.proto.graph.input}
     lost = set(names) - read - {""}
     editor = Editor(view)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.graph.edit import Editor
+from qdqtool.graph.edit import Editor, count_uses
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.match.plan import Refusal
 
@@ -46,7 +46,7 @@ def fold_batch_norms(view: GraphView) -> tuple[GraphView, list[str]]:
     folded: list[str] = []
     while folds := [fold for node in view.nodes if isinstance(fold := _considered(view, node), _Fold)]:
         editor = Editor(view)
-        uses = _count_uses(view)
+        uses = count_uses(view)
         before = set(uses)
         for fold in folds:
             _carry_out(editor, fold, uses)
@@ -188,14 +188,6 @@ def _scaled(operator: Node, weight: npt.NDArray[np.generic], factor: Array, shap
         by_group = wide.reshape(shape[0], -1, *wide.shape[1:])
         return np.asarray((by_group * factor.reshape(shape)).reshape(wide.shape))
     return np.asarray(wide * factor.reshape(shape))
-
-
-def _count_uses(view: GraphView) -> Counter[str]:
-    """How often each tensor is read; outputs of the graph and names that bodies read count once more."""
-    uses = Counter(name for node in view.every for name in node.inputs if name)
-    uses.update(view.outputs)
-    uses.update(sorted(view.captured))
-    return uses
 
 
 def _carry_out(editor: Editor, fold: _Fold, uses: Counter[str]) -> None:

@@ -17,7 +17,8 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import TRACE, Editor
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, captured_names
+from qdqtool.graph.order import read_names
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake import WeightCode
@@ -284,7 +285,7 @@ def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]
 def _drop_unused(view: GraphView, editor: Editor) -> None:
     """Scales, zero points and integer weights that nobody reads any more, and constants that these were made of."""
     gone = {id(node): node for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
-    used = Counter(name for node in view.every if id(node) not in gone for name in _reads(node))
+    used = Counter(name for node in view.every if id(node) not in gone for name in read_names(node))
     used.update((*view.outputs, *(value.name for value in view.graph.input)))
     waiting = [name for node in gone.values() for name in node.inputs if name and not used[name]]
     lost = []
@@ -296,13 +297,9 @@ def _drop_unused(view: GraphView, editor: Editor) -> None:
         elif maker is not None and id(maker) not in gone and _only_for_pairs(view, maker, used):
             gone[id(maker)] = maker
             editor.remove_node(maker)
-            used.subtract(_reads(maker))
+            used.subtract(read_names(maker))
             waiting += [source for source in maker.inputs if source and not used[source]]
     editor.drop_initializers(lost)
-
-
-def _reads(node: Node) -> set[str]:
-    return {name for name in node.inputs if name} | captured_names(node)
 
 
 def _only_for_pairs(view: GraphView, node: Node, used: Counter[str]) -> bool:

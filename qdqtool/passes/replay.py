@@ -8,14 +8,13 @@ Enters the main graph only, as `condition` does.
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import CONDITIONED, Editor, edits_of, get_metadata, set_metadata
+from qdqtool.graph.edit import CONDITIONED, Editor, count_uses, edits_of, get_metadata, release, set_metadata
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.passes.condition.constants import list_as_inputs
@@ -67,8 +66,7 @@ class _Replay:
         self.nodes = {node.key: node for node in view.every}
         self.muls: dict[str, None] = {}
         self.added: dict[str, None] = {}
-        self.uses = Counter(name for node in view.every for name in node.inputs if name)
-        self.uses.update((*view.outputs, *sorted(view.captured)))
+        self.uses = count_uses(view)
 
     def multiply(self, edit: dict[str, Any]) -> None:
         """A Mul behind a tensor, read by those that read it in the other model."""
@@ -107,19 +105,7 @@ class _Replay:
             self.editor.set_input(node, index, name)
             self.added[name] = None
             if old:
-                self._release(old)
-
-    def _release(self, name: str) -> None:
-        """One reader of a constant is gone; what nobody reads any more goes with the last."""
-        self.uses[name] -= 1
-        maker = self.view.producers.get(name)
-        if self.uses[name]:
-            return
-        if maker is None:
-            self.editor.drop_initializers([name])
-            self.editor.drop_inputs([name])
-        elif maker.op == "Constant":
-            self.editor.remove_node(maker)
+                release(self.editor, self.uses, old)
 
     def check_bias(self, edit: dict[str, Any]) -> None:
         """Refuse a source whose operator has no bias where one was added."""

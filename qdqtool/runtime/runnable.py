@@ -12,8 +12,9 @@ from typing import Any
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.order import read_names
 from qdqtool.graph.types import infer_types, opset_of
-from qdqtool.graph.view import GraphView, Node, captured_names, node_bodies
+from qdqtool.graph.view import GraphView, Node, node_bodies
 from qdqtool.graph.weighted import weight_index
 from qdqtool.runtime.session import session_options
 
@@ -76,7 +77,7 @@ def _divided(view: GraphView, behind: Mapping[int, str]) -> Runnable:
         return Runnable(tuple(view.every), {})
     lost = {name: behind[id(node)] for node in view.every if id(node) in behind for name in node.outputs if name}
     runs = tuple(node for node in view.every if id(node) not in behind)
-    read = {name for node in view.every if id(node) in behind for name in (*node.inputs, *captured_names(node))}
+    read = {name for node in view.every if id(node) in behind for name in read_names(node)}
     return Runnable(runs, lost, frozenset(read.intersection(name for node in runs for name in node.outputs if name)))
 
 
@@ -209,7 +210,7 @@ def _descendants(view: GraphView, lacking: dict[int, str]) -> dict[int, str]:
         return {}
     readers: dict[str, list[Node]] = {}
     for node in view.every:
-        for name in (*node.inputs, *sorted(captured_names(node))):
+        for name in read_names(node):
             readers.setdefault(name, []).append(node)
     behind = dict(lacking)
     stack = [node for node in view.every if id(node) in lacking]

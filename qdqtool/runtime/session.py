@@ -11,8 +11,9 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external
-from qdqtool.graph.view import GraphView, Node, captured_names
+from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import one_line
 
 Array = npt.NDArray[Any]
@@ -97,7 +98,7 @@ def skeleton(
     model.graph.value_info.extend(value for value in proto.graph.value_info if value.name in pooled)  # else it crashes
     model.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     lent: dict[str, Array] = {}
-    read = _read_names(model.graph)
+    read = {name for node in model.graph.node for name in reads_of(node)}
     for tensor in proto.graph.initializer:
         if tensor.name not in read:
             continue  # onnxruntime drops it first, and then misses what it should replace with the lent one
@@ -111,14 +112,6 @@ def skeleton(
         model.graph.initializer.append(tensor)
     _inline_attributes(model.graph, folder)
     return model, lent
-
-
-def _read_names(graph: onnx.GraphProto) -> set[str]:
-    """What the nodes read, and what their bodies do."""
-    names = {name for node in graph.node for name in node.input}
-    for node in graph.node:
-        names.update(captured_names(Node(node, 0)))
-    return names
 
 
 def _free_names(graph: onnx.GraphProto) -> None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.runtime.activations import OrtActivations
@@ -196,7 +197,7 @@ class _Builder:
         self._view = view
         opsets = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
         self._opset = max(opsets, default=1)
-        self._taken = {*view.producers, *view.initializers, *view.inputs}
+        self._builder = GraphBuilder(self.model)
         self._shared: dict[tuple[object, ...], str] = {}
 
     def add(self, trial: Trial) -> _Names | None:
@@ -254,7 +255,7 @@ class _Builder:
         made.CopyFrom(node.proto)
         del made.input[:], made.output[1:]
         made.input.extend(inputs)
-        made.output[0] = self._unique(node.outputs[0])
+        made.output[0] = self._builder.unique(f"{node.outputs[0]}_shadow")
         made.name = made.output[0]
         return str(made.name)
 
@@ -279,21 +280,10 @@ class _Builder:
         return self._shared[key]
 
     def _constant(self, value: npt.NDArray[np.generic], name: str) -> str:
-        made = self._unique(name)
-        self.model.graph.initializer.append(onnx.numpy_helper.from_array(value, made))
-        return made
+        return self._builder.initializer(f"{name}_shadow", value)
 
     def _node(self, op: str, inputs: list[str], domain: str = "", **attributes: Any) -> str:
-        made = self._unique(f"{inputs[0]}_{op}")
-        self.model.graph.node.append(onnx.helper.make_node(op, inputs, [made], made, domain=domain, **attributes))
-        return made
-
-    def _unique(self, name: str) -> str:
-        made = f"{name}_shadow{len(self._taken)}"
-        while made in self._taken:
-            made += "_"
-        self._taken.add(made)
-        return made
+        return self._builder.append(op, inputs, f"{inputs[0]}_{op}_shadow", domain=domain, **attributes)
 
 
 def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qdqtool.graph.view import GraphView, Node, captured_names
+from qdqtool.graph.order import read_names
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.match.groups import Group
 from qdqtool.measures import Measure, decibel
 
@@ -95,7 +96,7 @@ def _back(view: GraphView, node: Node, ends: Collection[str]) -> tuple[list[str]
     stack = [node]
     while stack:
         one = stack.pop()
-        for name in (*one.inputs, *sorted(captured_names(one))):
+        for name in read_names(one):
             name = view.root(name)
             maker = view.producers.get(name)
             if not name or view.is_constant(name):

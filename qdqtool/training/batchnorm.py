@@ -16,15 +16,15 @@ import onnx
 
 from qdqtool.autodiff.backend import Shapes
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.channels import Channels
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node, attribute
-from qdqtool.training.draft import GraphDraft
 
 _OP = "BatchNormalization"
 
 
-def lower_batch_norms(draft: GraphDraft, shapes: Shapes | None = None) -> int:
+def lower_batch_norms(draft: GraphBuilder, shapes: Shapes | None = None) -> int:
     """Write every BatchNormalization as an affine map; scale and bias stay the initializers that they were.
 
     Args:
@@ -53,7 +53,7 @@ def lower_batch_norms(draft: GraphDraft, shapes: Shapes | None = None) -> int:
     return sum(id(norm.proto) in made for norm in norms)
 
 
-def _ranks(draft: GraphDraft, view: GraphView, norms: Sequence[Node], shapes: Shapes | None) -> dict[str, int | None]:
+def _ranks(draft: GraphBuilder, view: GraphView, norms: Sequence[Node], shapes: Shapes | None) -> dict[str, int | None]:
     """Number of axes of what each normalizes: from a run, else what operators say, else what shape inference says."""
     if shapes is not None:
         return {norm.key: len(shapes[norm.inputs[0]]) for norm in norms}
@@ -82,7 +82,7 @@ def _statistics(view: GraphView, norm: Node) -> tuple[npt.NDArray[np.float32], n
     return np.float32(1) / np.sqrt(floats[1] + epsilon), floats[0]
 
 
-def _factors(draft: GraphDraft, view: GraphView, norm: Node) -> tuple[str, str, list[onnx.NodeProto]]:
+def _factors(draft: GraphBuilder, view: GraphView, norm: Node) -> tuple[str, str, list[onnx.NodeProto]]:
     """The names of factor and shift, and the nodes that compute them from scale and bias."""
     inverse, mean = _statistics(view, norm)
     base, scale, bias = norm.outputs[0], norm.inputs[1], norm.inputs[2]
@@ -98,7 +98,7 @@ def _factors(draft: GraphDraft, view: GraphView, norm: Node) -> tuple[str, str, 
     )
 
 
-def _affine(draft: GraphDraft, norm: Node, factor: str, shift: str, rank: int) -> list[onnx.NodeProto]:
+def _affine(draft: GraphBuilder, norm: Node, factor: str, shift: str, rank: int) -> list[onnx.NodeProto]:
     nodes = []
     if rank > 2:
         shape = draft.constant("qdqtool_per_channel", np.array([-1] + [1] * (rank - 2), np.int64))

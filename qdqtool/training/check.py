@@ -16,10 +16,10 @@ from onnx import helper
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
-from qdqtool.training.draft import GraphDraft
 from qdqtool.training.training_graph import TrainingGraph
 
 Array = npt.NDArray[Any]
@@ -71,7 +71,7 @@ def _stretches(
     fed = {value.name for value in cut.graph.input}
     computed = set(fed)
     given: dict[str, str] = {}
-    draft = GraphDraft(cut)
+    draft = GraphBuilder(cut)
     for node in cut.graph.node:
         if any(name in computed for name in node.input):
             computed.update(node.output)

@@ -15,10 +15,11 @@ from onnx import helper
 
 from qdqtool.autodiff.backend import Shapes
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.validate import label
 from qdqtool.training.batchnorm import lower_batch_norms
-from qdqtool.training.draft import GraphDraft, reads_of
 
 _PADDED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"})
 _SAME = ("SAME_UPPER", "SAME_LOWER")
@@ -35,7 +36,7 @@ def make_concrete(proto: onnx.ModelProto, shapes: Shapes) -> bool:
     Returns:
         Whether anything was changed.
     """
-    draft = GraphDraft(proto)
+    draft = GraphBuilder(proto)
     used = {name for node in proto.graph.node for name in reads_of(node)}
     used.update(value.name for value in proto.graph.output)
     nodes: list[onnx.NodeProto] = []
@@ -98,7 +99,7 @@ def _totals(node: onnx.NodeProto, source: Sequence[int], made: Sequence[int], sh
         yield max(0, total)
 
 
-def _slices(draft: GraphDraft, node: onnx.NodeProto, shapes: Shapes, used: set[str]) -> list[onnx.NodeProto]:
+def _slices(draft: GraphBuilder, node: onnx.NodeProto, shapes: Shapes, used: set[str]) -> list[onnx.NodeProto]:
     """A Slice for each output of a Split that somebody reads."""
     whole = shapes[node.input[0]]
     axis = int(_value(node, "axis", 0)) % len(whole)
@@ -112,7 +113,7 @@ def _slices(draft: GraphDraft, node: onnx.NodeProto, shapes: Shapes, used: set[s
     return nodes
 
 
-def _lengths(draft: GraphDraft, node: onnx.NodeProto, whole: int) -> list[int]:
+def _lengths(draft: GraphBuilder, node: onnx.NodeProto, whole: int) -> list[int]:
     """How long each output of a Split is along its axis."""
     if len(node.input) > 1 and node.input[1]:
         tensor = next((t for t in draft.proto.graph.initializer if t.name == node.input[1]), None)

@@ -15,8 +15,8 @@ from onnx import helper
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
+from qdqtool.graph.order import reads_of, remove_dead
 from qdqtool.graph.validate import label, subgraphs_of
-from qdqtool.training.draft import prune, reads_of
 
 _DEFAULT = ("", "ai.onnx")
 _FLOATS = frozenset(
@@ -78,7 +78,7 @@ def cut_behind(proto: onnx.ModelProto, weights: Collection[str], operators: Coll
     Raises:
         QdqError: no weight comes before what cannot be differentiated.
     """
-    prune(proto)
+    remove_dead(proto.graph)
     live, behind = _walk(proto, weights, operators)
     if not live:
         why = f": {next(iter(behind.values()))} stands before all of them" if behind else ""
@@ -96,7 +96,7 @@ def cut_behind(proto: onnx.ModelProto, weights: Collection[str], operators: Coll
         if not found:
             lost.append(name)
     _set_outputs(proto, live, behind, ends)
-    prune(proto)
+    remove_dead(proto.graph)
     return Ends(ends, tuple(lost))
 
 

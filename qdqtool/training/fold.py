@@ -17,10 +17,11 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.edit import count_uses
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.passes.fold_bn import fold_batch_norms, folding_factors, unfolded_batch_norms
-from qdqtool.training.draft import GraphDraft
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,7 @@ def fold_behind_pairs(proto: onnx.ModelProto, folder: Path | None) -> list[str]:
 
 def _bypass(view: GraphView) -> list[_Bypassed]:
     """Take the pairs out that stand between a weight and an operator whose BatchNormalization can be folded."""
-    uses = Counter(name for node in view.every for name in node.inputs)
-    uses.update((*view.outputs, *sorted(view.captured)))
+    uses = count_uses(view)
     found: list[_Bypassed] = []
     gone: set[int] = set()
     for norm in view.nodes:
@@ -120,7 +120,7 @@ def _put_back(proto: onnx.ModelProto, view: GraphView, bypassed: list[_Bypassed]
     """The pairs again, with scales that follow their weights; names of weights whose one scale changed its steps."""
     if not bypassed:
         return []
-    draft = GraphDraft(proto)
+    draft = GraphBuilder(proto)
     uses = Counter(name for node in view.every for name in node.inputs)
     uses.update(name for one in bypassed for name in {one.quantize.input[1], one.dequantize.input[1]})
     before: dict[int, list[onnx.NodeProto]] = {}
@@ -143,7 +143,7 @@ def _put_back(proto: onnx.ModelProto, view: GraphView, bypassed: list[_Bypassed]
     return alike
 
 
-def _scale(draft: GraphDraft, view: GraphView, one: _Bypassed, weight: str, uses: Counter[str]) -> str:
+def _scale(draft: GraphBuilder, view: GraphView, one: _Bypassed, weight: str, uses: Counter[str]) -> str:
     if one.scale.size == 1:
         value = array_of(view.initializers[weight], view.folder)
         ratio = np.float64(np.abs(value).max(initial=0)) / one.amax if one.amax else np.float64(1)

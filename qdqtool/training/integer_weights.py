@@ -11,8 +11,8 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView, Pair, attribute
-from qdqtool.training.draft import GraphDraft
 
 Float32 = npt.NDArray[np.float32]
 # What QuantizeLinear makes at the opset of the copy; int32 it never makes: such a bias is trained in float.
@@ -60,7 +60,7 @@ class Code:
         return values.reshape(shape)
 
 
-def decode_constants(draft: GraphDraft) -> tuple[dict[str, Code], dict[str, str]]:
+def decode_constants(draft: GraphBuilder) -> tuple[dict[str, Code], dict[str, str]]:
     """Make each integer initializer that one way of decoding reads a float one of the same name.
 
     A pair takes the place of its DequantizeLinear, so that the forward computes the same; int32 (a bias) stands as it
@@ -106,7 +106,9 @@ def decode_constants(draft: GraphDraft) -> tuple[dict[str, Code], dict[str, str]
     return codes, left
 
 
-def _put_before(draft: GraphDraft, code: Code, name: str, pairs: list[Pair], front: dict[int, onnx.NodeProto]) -> None:
+def _put_before(
+    draft: GraphBuilder, code: Code, name: str, pairs: list[Pair], front: dict[int, onnx.NodeProto]
+) -> None:
     """A QuantizeLinear on the float, read by all that read the integers."""
     zero = code.zero.astype(code.kind)
     quantized = draft.unique(f"{name}_Q")
@@ -118,7 +120,7 @@ def _put_before(draft: GraphDraft, code: Code, name: str, pairs: list[Pair], fro
         head.proto.input[0] = quantized
 
 
-def _code_of(draft: GraphDraft, view: GraphView, name: str, pairs: list[Pair]) -> Code | str:
+def _code_of(draft: GraphBuilder, view: GraphView, name: str, pairs: list[Pair]) -> Code | str:
     """How an initializer is coded, or why it is not trained."""
     stored = view.array(name) if name in view.initializers else None
     if stored is None:
@@ -131,7 +133,7 @@ def _code_of(draft: GraphDraft, view: GraphView, name: str, pairs: list[Pair]) -
     return _one_code(view, draft, stored, pairs[0])
 
 
-def _one_code(view: GraphView, draft: GraphDraft, stored: npt.NDArray[Any], pair: Pair) -> Code | str:
+def _one_code(view: GraphView, draft: GraphBuilder, stored: npt.NDArray[Any], pair: Pair) -> Code | str:
     node = pair.dequantize
     scale = view.array(node.inputs[1])
     zero = view.array(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None

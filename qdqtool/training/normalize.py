@@ -14,13 +14,13 @@ import onnx.inliner
 from onnx import helper, numpy_helper
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.tensors import array_of, constant_value, is_external
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import label, subgraphs_of, tensors_of
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.integers import complete_pairs
-from qdqtool.training.draft import GraphDraft
 
 HIGHEST_OPSET = 21
 IR_VERSION = 10
@@ -51,7 +51,7 @@ def training_copy(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProt
     for place in range(len(copy.graph.input) - 1, -1, -1):
         if copy.graph.input[place].name in weights:
             del copy.graph.input[place]
-    draft = GraphDraft(copy)
+    draft = GraphBuilder(copy)
     draft.set_nodes(list(copy.graph.node))
     _constants(draft)
     _pass_through(draft)
@@ -115,7 +115,7 @@ def now_unknown(node: onnx.NodeProto) -> bool:
     return not onnx.defs.has(node.op_type)
 
 
-def _constants(draft: GraphDraft) -> None:
+def _constants(draft: GraphBuilder) -> None:
     """Constant nodes as initializers of the same name; sparse and text values stay nodes, and so do outputs."""
     graph = draft.proto.graph
     outputs = {value.name for value in graph.output}
@@ -129,7 +129,7 @@ def _constants(draft: GraphDraft) -> None:
     draft.set_nodes(kept)
 
 
-def _pass_through(draft: GraphDraft) -> None:
+def _pass_through(draft: GraphBuilder) -> None:
     """Readers of an Identity, or of a Dropout that lets everything through, read what it reads."""
     view = GraphView(draft.proto.graph)
     names: dict[str, str] = {}

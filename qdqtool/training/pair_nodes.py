@@ -18,9 +18,9 @@ from onnx import helper, numpy_helper
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.pairs import PairFunction as Function
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import weight_rank
-from qdqtool.training.draft import GraphDraft
 from qdqtool.training.integer_weights import limits
 
 _LOWEST_FOR = {"int8": 13, "uint8": 13, "int4": 21, "uint4": 21, "int16": 21, "uint16": 21}
@@ -156,7 +156,11 @@ def own_scales(view: GraphView, sites: Sequence[TrainedPair]) -> set[str]:
 
 
 def pairs_to_functions(
-    draft: GraphDraft, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str], learned: Collection[str]
+    draft: GraphBuilder,
+    view: GraphView,
+    sites: Sequence[TrainedPair],
+    tied: Mapping[str, str],
+    learned: Collection[str],
 ) -> dict[str, str]:
     """Put a call of a function in place of each pair; its readers keep reading the name of its DequantizeLinear.
 
@@ -185,7 +189,7 @@ def pairs_to_functions(
 class _CallWriter:
     """The calls, and what they share."""
 
-    def __init__(self, draft: GraphDraft) -> None:
+    def __init__(self, draft: GraphBuilder) -> None:
         self.draft = draft
         self.made: dict[int, list[onnx.NodeProto]] = {}
         self.gone: set[int] = set()
@@ -248,7 +252,7 @@ class _CallWriter:
 
 
 def _hold_scales(
-    draft: GraphDraft, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str]
+    draft: GraphBuilder, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str]
 ) -> dict[str, str]:
     """Bring each scale into the shape that its function wants; its name stays unless others read it."""
     own = own_scales(view, sites)

@@ -13,6 +13,8 @@ from onnx import helper
 
 from qdqtool.autodiff.backend import Forward
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView
 from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
@@ -20,7 +22,6 @@ from qdqtool.runtime.installed import load_onnxruntime, one_line
 from qdqtool.runtime.session import session_options, skeleton, start_session
 from qdqtool.training.check import TOLERANCE
 from qdqtool.training.concrete import make_concrete
-from qdqtool.training.draft import GraphDraft, prune
 from qdqtool.training.losses.reach import reached_parameters
 
 Array = npt.NDArray[Any]
@@ -91,7 +92,7 @@ def _shapes(
     if not names:
         return {}
     model, lent = skeleton(proto, proto.graph.node, *view)
-    draft = GraphDraft(model)
+    draft = GraphBuilder(model)
     asked = {name: draft.unique(f"{name}_shape") for name in names}
     model.graph.node.extend(helper.make_node("Shape", [name], [shape]) for name, shape in asked.items())
     options = session_options(runtime, "ORT_DISABLE_ALL")
@@ -127,15 +128,15 @@ def make_forward(
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    draft = GraphDraft(copy)
+    draft = GraphBuilder(copy)
     draft.set_nodes(list(copy.graph.node))
     seen = run_once(copy, None, batch)
     _set_outputs(copy, (loss, *dict.fromkeys(name for name in auxiliary if name != loss)), seen)
-    prune(copy)
+    remove_dead(copy.graph)
     before = onnx.ModelProto()
     before.CopyFrom(copy)
     if make_concrete(copy, {name: one.shape for name, one in seen.items()}):
-        prune(copy)
+        remove_dead(copy.graph)
         _check_same(before, copy, batch)
         seen = run_once(copy, None, batch)
     if seen[loss].shape not in ((), (1,)) or seen[loss].elem_type != onnx.TensorProto.FLOAT:

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.training.batchnorm import lower_batch_norms
 from qdqtool.training.cut import Ends, cut_behind, reached
-from qdqtool.training.draft import GraphDraft
 from qdqtool.training.fold import fold_behind_pairs
 from qdqtool.training.integer_weights import Code, decode_constants
 from qdqtool.training.normalize import training_copy
@@ -161,7 +161,7 @@ def make_form(
     quantized.CopyFrom(proto)
     notes = fold_behind_pairs(quantized, folder) if bn == "fold" else []
     file = GraphView(quantized.graph, folder)
-    draft = GraphDraft(training_copy(quantized, folder))
+    draft = GraphBuilder(training_copy(quantized, folder))
     codes, left = decode_constants(draft)
     notes += [f"{name} is not trained: {why}" for name, why in left.items()]
     view = GraphView(draft.proto.graph)

@@ -11,15 +11,15 @@ from collections.abc import Collection, Sequence
 
 import onnx
 
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Read
-from qdqtool.training.draft import GraphDraft
 from qdqtool.training.trainable import Role, by_accident
 from qdqtool.training.writing import Origin, in_file, stands_in
 
 
 def unshare(
-    draft: GraphDraft, view: GraphView, file: GraphView, roles: Sequence[Role], coded: Collection[str]
+    draft: GraphBuilder, view: GraphView, file: GraphView, roles: Sequence[Role], coded: Collection[str]
 ) -> tuple[dict[str, Origin], list[str]]:
     """Give readers without a tie an initializer of their own in the training copy.
 
@@ -79,7 +79,7 @@ def _reads(view: GraphView, names: Collection[str]) -> dict[str, set[Read]]:
     return found
 
 
-def _own(draft: GraphDraft, view: GraphView, name: str, read: Read) -> str:
+def _own(draft: GraphBuilder, view: GraphView, name: str, read: Read) -> str:
     fresh = draft.unique(f"{name}_of_{read.node}")
     tensor = onnx.TensorProto()
     tensor.CopyFrom(view.initializers[name])

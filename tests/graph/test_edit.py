@@ -7,9 +7,18 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from qdqtool.graph.edit import CONDITIONED, FINETUNED, Editor, clear_metadata, get_metadata, set_metadata
+from qdqtool.graph.edit import (
+    CONDITIONED,
+    FINETUNED,
+    Editor,
+    clear_metadata,
+    count_uses,
+    get_metadata,
+    release,
+    set_metadata,
+)
 from qdqtool.graph.view import GraphView, Use
-from tests.graphs import model_of, node_of
+from tests.graphs import model_of, node_of, view_of
 
 TEXT = "g (float[1,4] x) => (float[1,4] z) <float[4,4] w, float[4,4] v, float[4,4] u> { a = MatMul(x, w) b = Relu(a) z = MatMul(b, v) }"
 BODY = """g (float[4] x, bool p) => (float[4] z) { a = Relu(x) d = Identity(a)
@@ -174,3 +183,28 @@ def test_metadata_of_ours_is_set_replaced_in_place_read_and_cleared() -> None:
         "qdqtool.condition",
         "qdqtool.finetune",
     ]
+
+
+# ---------------------------------------------------------------- readers
+
+
+def test_outputs_and_bodies_count_as_readers() -> None:
+    text = "g (float[2] x, bool p) => (float[2] y, float[2] a) <float[2] w> { a = Add(x, w) b = Mul(w, w) y = If(p)<then_branch = t () => (float[2] u) { u = Add(b, w) }, else_branch = e () => (float[2] v) { v = Relu(b) }> }"
+    uses = count_uses(view_of(text))
+    assert [uses[name] for name in ("x", "w", "a", "b", "y", "p", "u")] == [1, 4, 1, 1, 1, 1, 0]
+
+
+def test_the_last_reader_takes_its_constant_along() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] w> { k = Constant<value_floats = [1.0, 2.0]>() a = Add(x, w) b = Mul(a, w) c = Add(b, k) y = Neg(c) }"
+    editor = Editor(view_of(text))
+    uses = count_uses(editor.view)
+    for name in ("w", "k", "a"):
+        release(editor, uses, name)
+    editor.commit()
+    graph = editor.view.graph
+    assert [tensor.name for tensor in graph.initializer] == ["w"]  # one reader is left
+    assert [node.output[0] for node in graph.node] == ["a", "b", "c", "y"]  # a is no constant
+    editor = Editor(GraphView(graph))
+    release(editor, uses, "w")
+    editor.commit()
+    assert not graph.initializer

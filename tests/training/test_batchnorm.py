@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.batchnorm import lower_batch_norms
-from qdqtool.training.draft import GraphDraft
 from tests.graphs import model_of
 
 STATISTICS = "float[3] g, float[3] b, float[3] m, float[3] v = {0.3, 1.7, 2.2}"
@@ -20,7 +20,7 @@ STATISTICS = "float[3] g, float[3] b, float[3] m, float[3] v = {0.3, 1.7, 2.2}"
 def lowered(model: onnx.ModelProto, **how: object) -> tuple[onnx.ModelProto, int]:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    return copy, lower_batch_norms(GraphDraft(copy), **how)  # type: ignore[arg-type]
+    return copy, lower_batch_norms(GraphBuilder(copy), **how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", ["5,3", "2,3,7", "2,3,4,5"])

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
+from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.builder import tensor_of
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -33,7 +35,7 @@ class LoweringContext:
         constants: tensor -> value, for small integers and the like that a rule needs to see.
         active: for each input, whether the loss depends on a parameter through it.
         wanted: for each output, whether the loss depends on it.
-        taken: names that are in use; new ones are added.
+        names: those that are in use; new ones are added.
         opset: of the graph.
     """
 
@@ -43,7 +45,7 @@ class LoweringContext:
     constants: Callable[[str], Array | None]
     active: tuple[bool, ...]
     wanted: tuple[bool, ...]
-    taken: set[str]
+    names: FreshNames
     opset: int
 
     @property
@@ -123,22 +125,16 @@ class Replacement:
     def __init__(self, site: LoweringContext) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
-        self._site, self._count = site, 0
+        self._site = site
 
     def fresh(self) -> str:
         """A name that nothing else has."""
-        while True:
-            self._count += 1
-            name = f"{self._site.node.output[0]}/lowered_{self._count}"
-            if name not in self._site.taken:
-                break
-        self._site.taken.add(name)
-        return name
+        return self._site.names.unique(f"{self._site.node.output[0]}/lowered")
 
     def constant(self, value: npt.ArrayLike) -> str:
         """A new constant of the value's own type."""
-        array, name = np.asarray(value), self.fresh()
-        self.initializers.append(numpy_helper.from_array(np.array(array, order="C"), name))
+        name = self.fresh()
+        self.initializers.append(tensor_of(value, name))
         return name
 
     def integers(self, numbers: Iterable[int]) -> str:

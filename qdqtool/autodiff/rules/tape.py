@@ -14,7 +14,10 @@ from typing import Any, Union
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from qdqtool.fresh_names import FreshNames
+from qdqtool.graph.builder import tensor_of
 
 Shape = tuple[int, ...]
 Operand = Union["GraphValue", float, npt.NDArray[Any]]
@@ -43,25 +46,12 @@ class Tape:
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
-        self._taken = set(taken)
+        self._names = FreshNames(taken)
         self._written: dict[tuple[object, ...], GraphValue] = {}
-        self._count = 0
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing else has."""
-        while True:
-            self._count += 1
-            name = f"{stem}_{self._count}"
-            if name not in self._taken:
-                self._taken.add(name)
-                return name
-
-    def exactly(self, name: str) -> str:
-        """The name itself where it is free, else one made from it."""
-        if name in self._taken:
-            return self.fresh(name)
-        self._taken.add(name)
-        return name
+        """`stem`, or a name made from it that nothing else has."""
+        return self._names.unique(stem)
 
     def emit(
         self, op: str, inputs: Sequence[GraphValue | None], shape: Shape, kind: int | None = None, **attributes: Any
@@ -83,7 +73,7 @@ class Tape:
         key = ("", values.dtype.str, values.shape, values.tobytes())
         if key not in self._written:
             name = self.fresh("backward/constant")
-            self.initializers.append(numpy_helper.from_array(values, name))
+            self.initializers.append(tensor_of(values, name))
             kind = helper.np_dtype_to_tensor_dtype(values.dtype)
             self._written[key] = GraphValue(name, values.shape, kind, self)
         return self._written[key]

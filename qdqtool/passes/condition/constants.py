@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import Editor
+from qdqtool.graph.edit import Editor, count_uses, release
 from qdqtool.graph.view import GraphView, Node
 
 Float32 = npt.NDArray[np.float32]
@@ -46,10 +44,7 @@ class Constants:
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        view = editor.view
-        self._uses = Counter(name for node in view.every for name in node.inputs if name)
-        self._uses.update(view.outputs)
-        self._uses.update(sorted(view.captured))
+        self._uses = count_uses(editor.view)
         self._written: dict[tuple[str, int], Float32] = {}
 
     def read(self, node: Node, index: int) -> Float32:
@@ -70,19 +65,7 @@ class Constants:
         self.editor.set_input(node, index, name)
         self._uses[name] = 1
         if old:
-            self._release(old)
-
-    def _release(self, name: str) -> None:
-        """One reader of a constant is gone; what nobody reads any more goes with the last."""
-        self._uses[name] -= 1
-        if self._uses[name]:
-            return
-        maker = self.editor.view.producers.get(name)
-        if maker is None:
-            self.editor.drop_initializers([name])
-            self.editor.drop_inputs([name])
-        elif maker.op == "Constant":
-            self.editor.remove_node(maker)
+            release(self.editor, self._uses, old)
 
 
 def narrowed(values: Float64, where: str) -> Float32:

@@ -69,7 +69,7 @@ class LabelInputs:
         """
         before = self.specs.get(spec.name)
         if before is None:
-            if not self._nodes.is_free(spec.name):
+            if spec.name in self._nodes.names:
                 reason = f"the array {spec.name!r} has the name of a tensor of the model"
                 raise QdqError(spec.wanted_by, reason, "give the labels another name in the data")
             self._values[spec.name] = self._nodes.input(spec.name, spec.shape, spec.elem_type)

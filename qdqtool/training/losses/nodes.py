@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.training.losses.options import nearest
 
 # What both gradient back ends differentiate: the facts' probe of the training wheel, all of it rules of the built-in.
@@ -129,6 +130,7 @@ class Nodes:
         graph: what grows.
         parameters: names of the initializers made by `parameter`, in order.
         opset: of the graph.
+        names: those that are taken in it.
     """
 
     def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -148,7 +150,8 @@ class Nodes:
         self._types = {value.name: value.type.tensor_type.elem_type for value in described}
         self._given = {value.name for value in proto.graph.input}
         self._made = {name for node in proto.graph.node for name in node.output if name}
-        self._names = {*self._fixed, *self._given, *self._made, *(node.name for node in proto.graph.node)}
+        self._builder = GraphBuilder(proto)
+        self.names = self._builder.names
         self._small: dict[str, onnx.TensorProto] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], LossValue] = {}
 
@@ -179,33 +182,24 @@ class Nodes:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key in self._constants:
             return self._constants[key]
-        tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), self._free(base))
-        self.graph.initializer.append(tensor)
+        name = self._builder.initializer(base, array)
+        tensor = self.graph.initializer[-1]
         if array.size <= _SMALL:
-            self._small[tensor.name] = tensor
-        self._constants[key] = LossValue(tensor.name, array.shape, tensor.data_type, False, self)
+            self._small[name] = tensor
+        self._constants[key] = LossValue(name, array.shape, tensor.data_type, False, self)
         return self._constants[key]
 
     def parameter(self, array: npt.NDArray[np.float32], base: str) -> LossValue:
         """An initializer that is trained with the weights and not exported."""
-        tensor = numpy_helper.from_array(np.ascontiguousarray(array, np.float32), self._free(base))
-        self.graph.initializer.append(tensor)
-        self.parameters.append(tensor.name)
-        return LossValue(tensor.name, array.shape, tensor.data_type, True, self)
+        name = self._builder.initializer(base, np.asarray(array, np.float32))
+        self.parameters.append(name)
+        return LossValue(name, array.shape, TensorProto.FLOAT, True, self)
 
     def input(self, name: str, shape: Sequence[int], elem_type: int = TensorProto.FLOAT) -> LossValue:
-        """A further input of the graph; the name is free or `free_name` gave it."""
-        self._names.add(name)
+        """A further input of the graph; `names` has it not yet, or gave it."""
+        self.names.add(name)
         self.graph.input.append(helper.make_tensor_value_info(name, elem_type, list(shape)))
         return LossValue(name, tuple(shape), elem_type, False, self)
-
-    def is_free(self, name: str) -> bool:
-        """Whether nothing in the graph has this name."""
-        return name not in self._names
-
-    def free_name(self, base: str) -> str:
-        """`base`, or `base` with the first free number behind it; taken from now on."""
-        return self._free(base)
 
     def op(self, op_type: str, *inputs: LossValue | npt.ArrayLike, **attributes: Any) -> LossValue:
         """One node of the default domain; arrays become constants, numbers such of the other inputs' type.
@@ -223,8 +217,8 @@ class Nodes:
             raise QdqError(op_type, "has auto_pad, whose gradient is wrong in one back end", "state pads")
         if op_type in _ARITHMETIC | _UNINFERRED:
             _check_operands(op_type, values)
-        output = self._free(f"loss/{op_type}")
-        node = helper.make_node(op_type, [value.name for value in values], [output], output, **attributes)
+        output = self.names.unique(f"loss/{op_type}")
+        node = self._builder.node(op_type, [value.name for value in values], output, **attributes)
         shape, elem_type = self._inferred(node, values)
         self.graph.node.append(node)
         passes = trained and op_type not in STOPS and elem_type == TensorProto.FLOAT
@@ -232,8 +226,7 @@ class Nodes:
 
     def named(self, value: LossValue, base: str) -> str:
         """The scalar under a name that tells what it is, as a graph output."""
-        name = self._free(base)
-        self.graph.node.append(helper.make_node("Identity", [value.name], [name], name))
+        name = self._builder.append("Identity", [value.name], base)
         self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
         return name
 
@@ -276,13 +269,6 @@ class Nodes:
             reason = f"gives a shape that depends on values, from inputs of shapes {told}"
             raise QdqError(node.op_type, reason, "give its shape or axes as constants")
         return tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type
-
-    def _free(self, base: str) -> str:
-        name, number = base, 1
-        while name in self._names:
-            name, number = f"{base}_{number}", number + 1
-        self._names.add(name)
-        return name
 
 
 def _check_operands(op_type: str, values: Sequence[LossValue]) -> None:

@@ -40,7 +40,7 @@ class Targets:
             raise QdqError(where, f"wants the teacher's tensor {name}, and there is no teacher", "give --teacher")
         if name not in self._values:
             shape = self.teacher.shapes([name])[name]
-            self.inputs[name] = self._nodes.free_name(f"teacher/{name}")
+            self.inputs[name] = self._nodes.names.unique(f"teacher/{name}")
             self._values[name] = self._nodes.input(self.inputs[name], shape)
         return self._values[name]
 

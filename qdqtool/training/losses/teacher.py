@@ -14,6 +14,7 @@ import onnx
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.data.model_inputs import Input, inputs_of
 from qdqtool.errors import QdqError
+from qdqtool.graph.order import remove_unread_initializers
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
 from qdqtool.runtime.runnable import runnable_part
@@ -54,20 +55,12 @@ def float_twin(form: onnx.ModelProto) -> onnx.ModelProto:
     functions = [function for function in twin.functions if function.domain != PAIR_DOMAIN]
     del twin.functions[:]
     twin.functions.extend(functions)
-    _drop_unread(twin.graph)
+    remove_unread_initializers(twin.graph)
     return twin
 
 
 def _begins_at_zero(zero: onnx.TensorProto | None) -> bool:
     return zero is not None and zero.data_type in _UNSIGNED and not onnx.numpy_helper.to_array(zero).any()
-
-
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Take scales and zero points away that nobody reads any more."""
-    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    unread = [index for index, tensor in enumerate(graph.initializer) if tensor.name not in read]
-    for index in reversed(unread):
-        del graph.initializer[index]
 
 
 class Teacher:

@@ -96,5 +96,5 @@ def test_constants_keep_the_type_beside_them() -> None:
 
 def test_names_are_fresh() -> None:
     tape = Tape(17, ["a", "a_1"])
-    assert tape.exactly("b") == "b"
-    assert len({tape.exactly("b"), tape.fresh("a"), tape.exactly("a"), "b", "a", "a_1"}) == 6
+    assert tape.fresh("b") == "b"
+    assert len({tape.fresh("b"), tape.fresh("a"), tape.fresh("a"), "b", "a", "a_1"}) == 6

@@ -130,10 +130,10 @@ def test_constants_are_written_once_and_names_are_free() -> None:
     (x + 1) + 1
     names = [tensor.name for tensor in proto.graph.initializer] + [n for node in proto.graph.node for n in node.output]
     assert len(names) == len(set(names))
-    assert nodes.is_free("y")
-    assert nodes.free_name("y") == "y"
-    assert nodes.free_name("y") == "y_1"
-    assert not nodes.is_free("x_w")
+    assert "y" not in nodes.names
+    assert nodes.names.unique("y") == "y"
+    assert nodes.names.unique("y") == "y_1"
+    assert "x_w" in nodes.names
 
 
 def test_parameters_are_kept_apart() -> None:
