@@ -7,15 +7,19 @@ Nothing is kept per sample. What a figure means for a task is not known here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.display import figure, table
+
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
+_HEAD = ("SQNR dB", "cosine", "largest error")
 _BLOCK = 1 << 16  # elements summed at once, so that their float64 copies stay in the processor's cache
 _LARGEST = 1e150  # its square is still a float64
 
@@ -138,3 +142,14 @@ def decibel(noise: float) -> float:
     if noise == 0.0:
         return math.inf
     return -math.inf if math.isinf(noise) else -10.0 * math.log10(noise)
+
+
+def measure_rows(head: str, measures: Iterable[Measure]) -> list[str]:
+    """One row per tensor below a head; a tensor with NaN or Inf says so."""
+    rows = [(one.tensor, figure(one.sqnr), figure(one.cosine, 6), f"{one.largest_error:.4g}") for one in measures]
+    broken = [one.broken for one in measures]
+    lines = table((head, *_HEAD), rows)
+    return lines[:1] + [
+        line + (f"  NaN or Inf in {count} elements" if count else "")
+        for line, count in zip(lines[1:], broken, strict=True)
+    ]
