@@ -103,20 +103,20 @@ def _effect(done: Conditioned) -> list[str]:
 
 @overload
 def condition(
-    model: str | os.PathLike[str],
-    data: Data | DataLoader,
-    options: ConditionOptions | None = ...,
-    output: str | Path | None = ...,
-) -> ConditionResult[Path]: ...
-
-
-@overload
-def condition(
     model: onnx.ModelProto,
     data: Data | DataLoader,
     options: ConditionOptions | None = ...,
     output: str | Path | None = ...,
 ) -> ConditionResult[onnx.ModelProto]: ...
+
+
+@overload
+def condition(
+    model: str | os.PathLike[str],
+    data: Data | DataLoader,
+    options: ConditionOptions | None = ...,
+    output: str | Path | None = ...,
+) -> ConditionResult[Path]: ...
 
 
 @overload

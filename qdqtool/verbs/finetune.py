@@ -44,17 +44,6 @@ __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 
 @overload
 def finetune(
-    model: str | os.PathLike[str],
-    data: Data,
-    options: FinetuneOptions | None = ...,
-    feed_options: DataOptions | None = ...,
-    *,
-    output: str | Path | None = ...,
-) -> FinetuneResult[Path]: ...
-
-
-@overload
-def finetune(
     model: onnx.ModelProto,
     data: Data,
     options: FinetuneOptions | None = ...,
@@ -62,6 +51,17 @@ def finetune(
     *,
     output: str | Path | None = ...,
 ) -> FinetuneResult[onnx.ModelProto]: ...
+
+
+@overload
+def finetune(
+    model: str | os.PathLike[str],
+    data: Data,
+    options: FinetuneOptions | None = ...,
+    feed_options: DataOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> FinetuneResult[Path]: ...
 
 
 @overload

@@ -105,22 +105,22 @@ class GraftResult(Displayed, Generic[ModelT]):
 
 @overload
 def graft(
-    model: str | os.PathLike[str],
-    cache: Cache | str | Path,
-    options: GraftOptions | None = ...,
-    *,
-    output: str | Path | None = ...,
-) -> GraftResult[Path]: ...
-
-
-@overload
-def graft(
     model: onnx.ModelProto,
     cache: Cache | str | Path,
     options: GraftOptions | None = ...,
     *,
     output: str | Path | None = ...,
 ) -> GraftResult[onnx.ModelProto]: ...
+
+
+@overload
+def graft(
+    model: str | os.PathLike[str],
+    cache: Cache | str | Path,
+    options: GraftOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> GraftResult[Path]: ...
 
 
 @overload

@@ -70,17 +70,6 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
 
 @overload
 def insert(
-    model: str | os.PathLike[str],
-    *,
-    data: Data | DataLoader | None = ...,
-    scales: ScaleTable | str | Path | None = ...,
-    options: InsertOptions | None = ...,
-    output: str | Path | None = ...,
-) -> InsertResult[Path]: ...
-
-
-@overload
-def insert(
     model: onnx.ModelProto,
     *,
     data: Data | DataLoader | None = ...,
@@ -88,6 +77,17 @@ def insert(
     options: InsertOptions | None = ...,
     output: str | Path | None = ...,
 ) -> InsertResult[onnx.ModelProto]: ...
+
+
+@overload
+def insert(
+    model: str | os.PathLike[str],
+    *,
+    data: Data | DataLoader | None = ...,
+    scales: ScaleTable | str | Path | None = ...,
+    options: InsertOptions | None = ...,
+    output: str | Path | None = ...,
+) -> InsertResult[Path]: ...
 
 
 @overload

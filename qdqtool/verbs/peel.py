@@ -58,18 +58,18 @@ class _Covered:
 
 @overload
 def peel(
+    model: onnx.ModelProto, options: PeelOptions, *, output: str | Path | None = ..., cache: str | Path | None = ...
+) -> PeelResult[onnx.ModelProto]: ...
+
+
+@overload
+def peel(
     model: str | os.PathLike[str],
     options: PeelOptions,
     *,
     output: str | Path | None = ...,
     cache: str | Path | None = ...,
 ) -> PeelResult[Path]: ...
-
-
-@overload
-def peel(
-    model: onnx.ModelProto, options: PeelOptions, *, output: str | Path | None = ..., cache: str | Path | None = ...
-) -> PeelResult[onnx.ModelProto]: ...
 
 
 @overload
