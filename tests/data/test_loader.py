@@ -348,7 +348,7 @@ def test_arrays_in_memory_are_data_as_an_npz_is(tmp_path: Path) -> None:
 
 def test_arrays_in_memory_that_do_not_fit() -> None:
     assert "data: is one array, the model has 2 inputs" in str(refusal(rows(1), X, replace(X, name="y")))
-    assert "'x'" in str(refusal({"z": rows(1)}, X))
+    assert "'z' is no input of the model; the inputs are x" in str(refusal({"z": rows(1)}, X))
     assert "different numbers of samples (x 1, y 2)" in str(
         refusal({"x": rows(1), "y": rows(2)}, X, replace(X, name="y"))
     )
