@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions, calibrate
     from qdqtool.data.geometry import Geometry
     from qdqtool.data.loader import DataOptions
-    from qdqtool.doctor import Diagnosis, diagnose
+    from qdqtool.diagnosis import Diagnosis
+    from qdqtool.doctor import diagnose
     from qdqtool.errors import QdqError
     from qdqtool.evaluation.decode.auto_detect import find_decoder
     from qdqtool.evaluation.detections import Detections
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
     from qdqtool.verbs.compare import CompareOptions, Comparison, compare
     from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
     from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
-    from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
+    from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+    from qdqtool.verbs.evaluation_result import Evaluation
     from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
     from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
     from qdqtool.verbs.infer import InferOptions, InferResult, infer
-    from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+    from qdqtool.verbs.insert import insert, plan
+    from qdqtool.verbs.insert_options import InsertOptions, InsertResult
     from qdqtool.verbs.lint import LintOptions, LintResult, lint
     from qdqtool.verbs.lint_layers import LayersResult, lint_layers
-    from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
+    from qdqtool.verbs.peel import peel
+    from qdqtool.verbs.peel_options import PeelOptions, PeelResult
     from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
     from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends
     from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
@@ -48,11 +52,11 @@ _HOMES = {
     "CompareOptions": "verbs.compare",
     "Comparison": "verbs.compare",
     "Detections": "evaluation.detections",
-    "Diagnosis": "doctor",
+    "Diagnosis": "diagnosis",
     "DrawOptions": "verbs.differences",
     "DrawnDifferences": "verbs.differences",
     "EvaluateOptions": "verbs.evaluate",
-    "Evaluation": "verbs.evaluate",
+    "Evaluation": "verbs.evaluation_result",
     "ConditionOptions": "verbs.condition",
     "ConditionResult": "verbs.condition",
     "DataOptions": "data.loader",
@@ -64,13 +68,13 @@ _HOMES = {
     "GraftResult": "verbs.graft",
     "InferOptions": "verbs.infer",
     "InferResult": "verbs.infer",
-    "InsertOptions": "verbs.insert",
-    "InsertResult": "verbs.insert",
+    "InsertOptions": "verbs.insert_options",
+    "InsertResult": "verbs.insert_options",
     "LayersResult": "verbs.lint_layers",
     "LintOptions": "verbs.lint",
     "LintResult": "verbs.lint",
-    "PeelOptions": "verbs.peel",
-    "PeelResult": "verbs.peel",
+    "PeelOptions": "verbs.peel_options",
+    "PeelResult": "verbs.peel_options",
     "Plan": "match.plan",
     "PlanOptions": "match.plan",
     "PtqOptions": "verbs.ptq",

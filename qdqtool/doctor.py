@@ -8,65 +8,20 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from qdqtool import __version__
+from qdqtool.diagnosis import Diagnosis, Item
 from qdqtool.errors import QdqError
 from qdqtool.loading import DRIVER, Loaded, load_apart
 from qdqtool.requirements import Requirement, normal_name, own_requirements
-
-Section = Literal["program", "needed", "optional", "machine"]
-State = Literal["ok", "missing", "note", "wrong"]
 
 # A distribution's module, where the name is another.
 _MODULES = {"onnx-graphsurgeon": "onnx_graphsurgeon"}
 _TENSORRT_WHEELS = ("tensorrt", "tensorrt-cu11", "tensorrt-cu12", "tensorrt-cu13")
 _TRIAL = "qdqtool.doctor:try_runtime"
 _GPU_PROVIDERS = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider"})
-
-
-@dataclass(frozen=True)
-class Item:
-    """One thing that was looked at.
-
-    Attributes:
-        section: the program itself, packages it needs, packages it can use, the machine.
-        name: what it is.
-        state: "ok"; "missing" (optional, and not here); "note" (works, but read this); "wrong".
-        version: of a package, where it is known.
-        text: what there is to say.
-        todo: what to do about it.
-    """
-
-    section: Section
-    name: str
-    state: State
-    version: str = ""
-    text: str = ""
-    todo: str = ""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Everything that was looked at, in the order to be read."""
-
-    items: tuple[Item, ...]
-
-    @property
-    def wrong(self) -> tuple[Item, ...]:
-        """What is broken, or clashes."""
-        return tuple(item for item in self.items if item.state == "wrong")
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing that is installed is wrong."""
-        return not self.wrong
-
-    def to_json(self) -> dict[str, object]:
-        """As `qdqtool doctor --json` prints it."""
-        return {"schema": 1, "ok": self.ok, "items": [asdict(item) for item in self.items]}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.bounded import SCALES, parse_json
+from qdqtool.display import Cells, Displayed, counted, named, short_table
 from qdqtool.errors import QdqError
 
 Origin = Literal["qdq", "ptq", "equal", "derived", "bound", "estimated"]
@@ -26,8 +27,8 @@ _ORIGINS = get_args(Origin)
 ALL_ZERO = "is all zero"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Scale:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Scale(Displayed):
     """The size of one integer step of a tensor, and where it comes from.
 
     Attributes:
@@ -59,6 +60,18 @@ class Scale:
     def same_bits(self, other: Scale) -> bool:
         """Whether both hold the same float32 values, to the bit, along the same axis."""
         return self.axis == other.axis and self.bits.tobytes() == other.bits.tobytes()
+
+    def headline(self) -> str:
+        """Value and bits, or how many along which axis, then where they come from."""
+        if self.bits.ndim:
+            size = f"{len(self.bits)} along axis {self.axis}, {self.bits.min():.6g} to {self.bits.max():.6g}"
+        else:
+            size = f"{self.bits:.6g} ({self.hex()})"
+        return f"{size}, {self.source()}"
+
+    def source(self) -> str:
+        """Origin and method."""
+        return f"{self.origin} {self.method}".rstrip()
 
     def hex(self) -> str | list[str]:
         """Eight hexadecimal digits of the float32 pattern, or a list of them per channel."""
@@ -147,8 +160,8 @@ def _usable(bits: Float32) -> bool:
     return bool(np.isfinite(bits).all() and (bits > 0).all())
 
 
-@dataclass(frozen=True)
-class ScaleTable:
+@dataclass(frozen=True, repr=False)
+class ScaleTable(Displayed):
     """Tensor name -> Scale, the tensors that have none and why, and facts of the run that made it."""
 
     scales: dict[str, Scale] = field(default_factory=dict)
@@ -170,6 +183,28 @@ class ScaleTable:
     def get(self, name: str) -> Scale | None:
         """The scale of a tensor, or None."""
         return self.scales.get(name)
+
+    def headline(self) -> str:
+        """How many scales there are, by which method and how many samples, how many tensors have none."""
+        facts = [f"method {self.facts['method']}"] if "method" in self.facts else []
+        facts += [counted(self.facts["samples"], "sample")] if "samples" in self.facts else []
+        facts += [f"{len(self.unscaled)} tensors without"] if self.unscaled else []
+        return ", ".join([counted(len(self), "scale"), *facts])
+
+    def summary(self) -> list[str]:
+        """The first scales, then what has none."""
+        return [self.headline(), *(short_table(self.rows()) if self.scales else []), *self.lacking()]
+
+    def lacking(self) -> list[str]:
+        """One line on the tensors that have no scale, each with its reason; none where all have one."""
+        told = [f"{name} ({reason})" for name, reason in self.unscaled.items()]
+        return [f"without a scale: {named(told)}"] if told else []
+
+    def rows(self) -> Cells:
+        """One row for each tensor: the scale, or the largest along its axis, amax, where it comes from."""
+        largest = ((name, float(scale.bits.max()), scale.source()) for name, scale in self.scales.items())
+        rows = [(name, f"{value:.6g}", f"{value * 127:.6g}", source) for name, value, source in largest]
+        return [("tensor", "scale", "amax", "source"), *rows]
 
     @property
     def all_zero(self) -> frozenset[str]:

@@ -54,6 +54,9 @@ class TrtVersion:
         """The version that `8502`, `8.5.2`, `jp5.1` or `drive6.0.9` means; see the function `parse`."""
         return parse(text)
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def text(self) -> str:
         """The version with dots: `7.1.0`."""

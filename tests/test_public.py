@@ -70,3 +70,19 @@ def test_public_functions_have_fewer_than_six_parameters_and_no_mutable_default(
     assert len(parameters) < 6
     assert not any(isinstance(p.default, (list, dict, set)) for p in parameters)
     assert all(p.kind != p.VAR_KEYWORD and p.annotation is not p.empty for p in parameters)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="typing.get_overloads is new in Python 3.11")
+@pytest.mark.parametrize("name", ["condition", "finetune", "graft", "insert", "lint", "peel"])
+def test_what_gives_a_model_tells_its_kind_by_what_went_in(name: str) -> None:
+    from typing import get_overloads
+
+    told = [inspect.signature(one) for one in get_overloads(getattr(qdqtool, name))]
+    kinds = [(str(one.parameters["model"].annotation), str(one.return_annotation).split("[", 1)[1]) for one in told]
+    assert kinds == [
+        ("onnx.ModelProto", "onnx.ModelProto]"),
+        ("str | os.PathLike[str]", "Path]"),
+        ("ModelSource", "Any]"),
+    ]
+    parameters = [[*one.parameters] for one in told]
+    assert parameters == [[*inspect.signature(getattr(qdqtool, name)).parameters]] * 3

@@ -11,10 +11,11 @@ from pathlib import Path
 from qdqtool.cache.check import MADE_UP
 from qdqtool.cache.text import ENTROPY, ENTROPY_2, LEGACY, Cache
 from qdqtool.errors import QdqError
-from qdqtool.trtversion import TrtVersion, require_caches
+from qdqtool.options import converted
+from qdqtool.trtversion import TrtVersion, parse, require_caches
 
 
-def retarget(cache: Cache, version: TrtVersion, where: object = "cache") -> Cache:
+def retarget(cache: Cache, version: TrtVersion | str, where: object = "cache") -> Cache:
     """The same scales, to the bit, under the header of another TensorRT.
 
     The algorithm stays what it was. The bare header `1` of TensorRT 4 and 5.0 (entropy calibration) becomes
@@ -24,12 +25,13 @@ def retarget(cache: Cache, version: TrtVersion, where: object = "cache") -> Cach
 
     Args:
         cache: what to carry; it stays as it is.
-        version: the TensorRT that shall read it.
+        version: the TensorRT that shall read it: a TrtVersion, or text such as "8502" or "jp5.1".
         where: the name of the cache for messages.
 
     Raises:
         QdqError: TensorRT 11 or later, which reads no caches, or a cache of the legacy calibrator.
     """
+    version = converted(version, TrtVersion, parse, "version")
     require_caches(version)
     if cache.algorithm == LEGACY:
         reason = "holds scales of the legacy calibrator, which no header of a later TensorRT can say"

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.errors import QdqError
+from qdqtool.display import Cells, Displayed, counted, short_table
+from qdqtool.errors import QdqError, printable
 from qdqtool.files import replacing
+from qdqtool.options import converted
 from qdqtool.trtversion import TrtVersion, parse
 
 MAX_BYTES = 64 << 20  # the largest published cache has 0.3 MB; this keeps a model given by mistake out of memory
@@ -32,8 +34,8 @@ _NOT_A_CACHE = "give a file that starts with a line such as TRT-8502-EntropyCali
 Dropped = tuple[str, str, str]
 
 
-@dataclass(frozen=True)
-class Cache:
+@dataclass(frozen=True, repr=False)
+class Cache(Displayed):
     """The scales of one network's tensors, as TensorRT keeps them.
 
     Caches are equal when TensorRT would read the same from them: `dropped` and the order do not count.
@@ -54,9 +56,49 @@ class Cache:
     header: str = ""
 
     @classmethod
-    def of(cls, version: TrtVersion, entries: Mapping[str, np.float32], algorithm: str = ENTROPY_2) -> Cache:
-        """A new cache of a version, header included."""
+    def of(cls, version: TrtVersion | str, entries: Mapping[str, np.float32], algorithm: str = ENTROPY_2) -> Cache:
+        """A new cache of a version, a TrtVersion or its text, header included."""
+        version = converted(version, TrtVersion, parse, "version")
         return cls(version, algorithm, dict(entries), header=version.header(algorithm))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __getitem__(self, name: str) -> np.float32:
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def get(self, name: str) -> np.float32 | None:
+        """The scale of a tensor, or None."""
+        return self.entries.get(name)
+
+    def headline(self) -> str:
+        """The header, how many scales there are, how many entries hold none."""
+        dropped = f", {len(self.dropped)} dropped" if self.dropped else ""
+        return f"{self.header}, {counted(len(self), 'scale')}{dropped}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool cache show` says first, then the first scales."""
+        return [*self.facts(), "", *short_table(self.rows())]
+
+    def facts(self) -> list[str]:
+        """Header, version, algorithm and counts, a line each."""
+        version = f"TensorRT {self.version}" if self.version else "TensorRT 5.0 or before"
+        boards = f" ({', '.join(self.version.platforms)})" if self.version and self.version.platforms else ""
+        lines = [f"header     {self.header}", f"version    {version}{boards}", f"algorithm  {self.algorithm}"]
+        lines += [f"entries    {len(self)}", f"dropped    {len(self.dropped)}"]
+        return lines + ([f"colons     {cut_names(len(self.colon_names))}"] if self.colon_names else [])
+
+    def rows(self) -> Cells:
+        """One row for each tensor: scale, amax, the bits of the scale."""
+        entries = ((printable(name, None), scale) for name, scale in self.entries.items())
+        rows = [(name, f"{float(one):.6g}", f"{float(one) * 127:.6g}", scale_hex(one)) for name, one in entries]
+        return [("tensor", "scale", "amax", "bits"), *rows]
 
     @property
     def colon_names(self) -> tuple[str, ...]:
@@ -78,6 +120,11 @@ class Cache:
             "dropped": [{"name": name, "scale": digits, "reason": reason} for name, digits, reason in self.dropped],
             "names_with_colon": list(self.colon_names),
         }
+
+
+def cut_names(count: int) -> str:
+    """What happens to so many names with a `:`."""
+    return f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off"
 
 
 def scale_hex(scale: np.float32) -> str:

@@ -143,28 +143,14 @@ def _show(args: argparse.Namespace) -> int:
 
 def _table(cache: Cache) -> Iterator[str]:
     """The lines of `show`: facts first, then a row per scale, then what was dropped."""
-    facts = cache.to_json()
-    version = f"TensorRT {facts['version']}" if facts["version"] else "TensorRT 5.0 or before"
-    yield f"header     {facts['header']}"
-    yield f"version    {version}" + (f" ({', '.join(facts['platforms'])})" if facts["platforms"] else "")
-    yield f"algorithm  {facts['algorithm']}"
-    yield f"entries    {len(facts['entries'])}"
-    yield f"dropped    {len(facts['dropped'])}"
-    if facts["names_with_colon"]:
-        yield f"colons     {cut_names(len(facts['names_with_colon']))}"
-    names = [printable(name, None) for name in facts["entries"]]
-    width = max(map(len, ["tensor", *names]))
+    yield from cache.facts()
+    rows = cache.rows()
+    width = max(len(row[0]) for row in rows)
     yield ""
-    yield f"{'tensor':<{width}}  {'scale':>12}  {'amax':>12}  bits"
-    for name, entry in zip(names, facts["entries"].values(), strict=True):
-        yield f"{name:<{width}}  {entry['value']:>12.6g}  {entry['amax']:>12.6g}  {entry['scale']}"
-    for entry in facts["dropped"]:
-        yield f"dropped    {printable(entry['name'], None)}: {entry['scale']} is {entry['reason']}"
-
-
-def cut_names(count: int) -> str:
-    """What happens to so many names with a `:`."""
-    return f"{count} of the names hold ':', where the readers of onnxruntime and MIGraphX cut them off"
+    for name, scale, amax, bits in rows:
+        yield f"{name:<{width}}  {scale:>12}  {amax:>12}  {bits}"
+    for name, digits, reason in cache.dropped:
+        yield f"dropped    {printable(name, None)}: {digits} is {reason}"
 
 
 def say(text: str) -> None:

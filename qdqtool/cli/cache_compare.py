@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.cache import cut_names, say
-from qdqtool.cli.show import counted
+from qdqtool.cache.text import cut_names
+from qdqtool.cli.cache import say
+from qdqtool.display import counted
 from qdqtool.errors import printable
 
 if TYPE_CHECKING:

@@ -7,14 +7,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.figures import measure_rows, shown, table
 from qdqtool.cli.reading import add_reading_arguments, draw_asked, drawn_json, drawn_lines
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from qdqtool.verbs.compare import Comparison
-
-_NAMED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,41 +45,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _summary(result: Comparison, args: argparse.Namespace) -> list[str]:
-    from qdqtool.verbs.compare import NO_TASK_METRIC
-
-    counts = f"{counted(len(result.tensors), 'tensor')}, {counted(result.samples, 'sample')}"
-    lines = [f"{args.other} against {args.reference}: {counts}"]
-    lines += measure_rows("output", result.outputs)
-    if args.tensors not in ("all", "outputs"):
-        lines += measure_rows("tensor", result.tensors)
-    lines += _culprits(result, args.top)
-    lines += _left_out(result, args)
-    return [*lines, *result.notes, NO_TASK_METRIC]
-
-
-def _culprits(result: Comparison, top: int) -> list[str]:
-    rows = [
-        (one.site.operator, one.site.kind, one.site.output, *map(shown, (one.sqnr_in, one.sqnr_read, one.sqnr_out)))
-        for one in result.culprits[: max(0, top)]
-    ]
-    head = ("where SQNR drops, most first", "operators", "tensor", "dB in", "dB read", "dB out")
-    return table(head, rows) if rows else []
-
-
-def _left_out(result: Comparison, args: argparse.Namespace) -> list[str]:
-    """What has no measure: by reason, and by the model that alone has it."""
-    reasons: dict[str, list[str]] = {}
-    for name, reason in result.uncompared.items():
-        reasons.setdefault(reason, []).append(name)
-    lines = [
-        f"not compared, {reason}: {counted(len(names), 'tensor')}, {_named(names)}" for reason, names in reasons.items()
-    ]
-    for model, names in zip((args.reference, args.other), result.only, strict=True):
-        if names:
-            lines.append(f"only in {model}: {_named(names)}")
-    return lines
-
-
-def _named(names: list[str] | tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more (--json has them)" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    every = args.tensors not in ("all", "outputs")
+    return result.summary((args.reference, args.other), top=args.top, every=every)

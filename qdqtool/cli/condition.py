@@ -8,20 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
 
 if TYPE_CHECKING:
-    from qdqtool.conditioning.edits import Conditioned
     from qdqtool.verbs import ConditionOptions, ConditionResult
-
-_SHOWN = 8
-_TOLD = {
-    "relu6": ("Relu", "cut off at 6"),
-    "equalize": ("tensor", "evened out in the weights around it"),
-    "smooth": ("tensor", "evened out by a Mul behind it"),
-    "clip": ("operator", "with clipped weights"),
-    "correct": ("operator", "with a corrected bias"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,20 +66,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> ConditionOptions:
-    from qdqtool.conditioning.edits import parse_steps
     from qdqtool.match.plan import PlanOptions
-    from qdqtool.trtversion import parse
     from qdqtool.verbs import ConditionOptions
 
     plan = PlanOptions(
-        trt_version=parse(args.trt_version) if args.trt_version else None,
+        trt_version=args.trt_version or None,
         float_heads=args.float_heads,
         heads=tuple(args.heads),
         not_heads=tuple(args.not_heads),
         rules=Path(args.rules) if args.rules else None,
     )
     feed = feed_options_from(args)
-    return ConditionOptions(parse_steps(args.steps), args.method, args.provider, args.factors, plan, feed)
+    return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, feed)
 
 
 def _document(result: ConditionResult) -> dict[str, Any]:
@@ -116,30 +104,4 @@ def _document(result: ConditionResult) -> dict[str, Any]:
 def _lines(args: argparse.Namespace, result: ConditionResult) -> list[str]:
     from qdqtool.cli.next_steps import after_condition
 
-    done = result.done
-    lines = [f"{result.model}: {counted(len(done.edits), 'edit')}, {counted(done.samples, 'sample')}"]
-    for step, (what, how) in _TOLD.items():
-        if done.count(step):
-            lines.append(f"  {step}: {counted(done.count(step), what)} {how}")
-    lines += _effect(done)
-    return [*lines, *after_condition(args, result)]
-
-
-def _effect(done: Conditioned) -> list[str]:
-    """What was predicted, what stayed, what moved."""
-    lines = []
-    if done.before is not None and done.after is not None and (done.count("equalize") or done.count("smooth")):
-        lines.append(
-            f"predicted signal to noise of the operators: worst {done.before.worst:.1f} -> {done.after.worst:.1f} dB, "
-            f"mean {done.before.mean:.1f} -> {done.after.mean:.1f} dB (each by itself, simulated)"
-        )
-    if done.kept:
-        most = max(one.of_range for one in done.kept.values())
-        lines.append(f"equalize and smooth keep the float function: outputs moved by {most:.0e} of their range")
-    if done.count("relu6") or done.count("clip") or done.count("correct"):
-        steps = "relu6, clip and correct" if done.count("relu6") else "clip and correct"
-        lines.append(f"{steps} change the float function; signal to noise of its outputs against the original:")
-        lines += [f"  {name}: {one.decibel:.1f} dB" for name, one in list(done.moved.items())[:_SHOWN]]
-        if len(done.moved) > _SHOWN:
-            lines.append(f"  and {len(done.moved) - _SHOWN} more (--json)")
-    return lines
+    return [*result.summary(), *after_condition(args, result)]

@@ -4,17 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
 
-if TYPE_CHECKING:
-    from qdqtool.evaluation.metrics import Figure
-    from qdqtool.verbs.evaluate import Evaluation
-
-_SHOWN = 10
-_HOW = "computed by onnxruntime as the graph is written, Q/DQ in float; nothing was measured on TensorRT"
 _LABELS = (
     "the truth: COCO's .json, a folder of VOC's .xml or of YOLO's or KITTI's .txt, a .npz with boxes; for classifiers "
     "a .csv of file and class, a .npz or .npy of classes, or the word filename (0012_cat.jpg)"
@@ -65,61 +58,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(_report(result), args, asked=True)
+        print_lines(result.summary(), args, asked=True)
     return 0
-
-
-def _report(result: Evaluation) -> list[str]:
-    lines = [f"{result.model}: {counted(result.samples, 'sample')}{_facts(result)}"]
-    if result.baseline:
-        lines.append(f"baseline: {result.baseline}")
-    if result.means:
-        lines.append(f"boxes by {result.means}")
-    rows = [(name, 0) for name in result.figures]
-    lines += ["", *_table(result, "metric", rows, [name for name, _ in rows])]
-    if result.classes:
-        lines += ["", *_classes(result)]
-    return [*lines, "", f"95 % intervals: bootstrap over the samples{', paired' if result.losses else ''}; {_HOW}"]
-
-
-def _facts(result: Evaluation) -> str:
-    words = [f"labels {result.labels}"] if result.labels else []
-    words += [f"{number} {name}" for name, number in result.facts.items()]
-    return "".join(f", {word}" for word in words)
-
-
-def _table(result: Evaluation, head: str, rows: list[tuple[str, int]], called: list[str]) -> list[str]:
-    """One line per (metric, column): figure and interval; with a baseline both figures, and the loss's interval."""
-    width = max(map(len, [head, *called]))
-    if not result.losses:
-        lines = [f"{head:<{width}}  {'value':>7}  95 % interval"]
-        for name, (metric, k) in zip(called, rows, strict=True):
-            one = result.figures[metric][k]
-            lines.append(f"{name:<{width}}  {one.value:7.4f}  {_span(one)}")
-        return lines
-    lines = [f"{head:<{width}}  {'FP32':>7}  {'model':>7}  {'loss':>7}  95 % interval of the loss"]
-    for name, (metric, k) in zip(called, rows, strict=True):
-        before, after, loss = (table[metric][k] for table in (result.baseline_figures, result.figures, result.losses))
-        lines.append(f"{name:<{width}}  {before.value:7.4f}  {after.value:7.4f}  {loss.value:7.4f}  {_span(loss)}")
-    return lines
-
-
-def _span(figure: Figure) -> str:
-    if figure.interval.low != figure.interval.low:
-        return "-"
-    return f"{figure.interval.low:.4f} to {figure.interval.high:.4f}"
-
-
-def _classes(result: Evaluation) -> list[str]:
-    """The classes by the first metric, worst first: the largest loss, else the lowest figure."""
-    metric = next(iter(result.figures))
-    columns = range(1, 1 + len(result.classes))
-    if result.losses:
-        worst = sorted(columns, key=lambda k: -result.losses[metric][k].value)
-    else:
-        worst = sorted(columns, key=lambda k: result.figures[metric][k].value)
-    shown = worst[:_SHOWN]
-    called = [result.class_name(result.classes[k - 1]) for k in shown]
-    lines = _table(result, f"{metric} of class", [(metric, k) for k in shown], called)
-    left = len(worst) - len(shown)
-    return [*lines, f"and {left} more that did no worse (--json)"] if left else lines

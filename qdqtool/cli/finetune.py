@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult
+    from qdqtool.verbs.finetune import FinetuneOptions
     from qdqtool.verbs.task_judge import TaskMetric
 
 _LABEL = (
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(_report(result), args)
+        print_lines(result.summary(), args)
     return 0
 
 
@@ -209,16 +209,3 @@ def _betas(text: str) -> tuple[float, float]:
         return float(first), float(second)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not two numbers such as 0.9:0.999") from None
-
-
-def _report(result: FinetuneResult) -> list[str]:
-    samples = f"{counted(result.samples, 'sample')}, {result.held_samples} held out"
-    lines = [f"trained {result.trained} numbers on {samples}; gradients by {result.backend}"]
-    part = f"{result.steps} of {counted(result.planned, 'step')}, {result.seconds:.0f} CPU seconds: {result.reason}"
-    lines.append(part)
-    lines.append(f"held-out {result.measure}: {result.before:.4g} -> {result.after:.4g} (step {result.step})")
-    if result.outputs:
-        lines.append("SQNR of outputs to the model in float, on held-out samples (onnxruntime, not TensorRT):")
-        lines += [f"  {one.output}: {one.before:.1f} -> {one.after:.1f} dB" for one in result.outputs]
-    lines.append(f"wrote {result.model}")
-    return lines

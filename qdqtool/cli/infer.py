@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
 from qdqtool.cli.reading import add_reading_arguments, infer_options_from
-from qdqtool.cli.show import counted, print_json, print_lines, warn
-
-if TYPE_CHECKING:
-    from qdqtool.verbs.infer import InferResult
+from qdqtool.cli.show import print_json, print_lines, warn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +33,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"folder": str(result.folder), **result.to_json()})
     else:
-        print_lines(_summary(result), args)
+        print_lines(result.summary(), args)
     return 0
-
-
-def _summary(result: InferResult) -> list[str]:
-    what = "" if result.boxes is None else f", {result.boxes} box{'' if result.boxes == 1 else 'es'}"
-    written = f"wrote {result.folder}: {counted(len(result.images), 'picture')} and detections.json{what}"
-    return [written, result.told]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -217,11 +218,10 @@ def _options(args: argparse.Namespace) -> InsertOptions:
 
 def _plan_options(args: argparse.Namespace) -> PlanOptions:
     from qdqtool.match.plan import PlanOptions
-    from qdqtool.trtversion import parse
 
     return PlanOptions(
         target=args.target,
-        trt_version=parse(args.trt_version) if args.trt_version else None,
+        trt_version=args.trt_version or None,
         float_heads=args.float_heads,
         heads=tuple(args.heads),
         not_heads=tuple(args.not_heads),
@@ -277,41 +277,13 @@ def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
     if args.json:
         print_json(_facts(plan))
         return
-    lines = [f"{'tensor':<44} {'role':<10} {'rule':<20} reason"]
-    lines += [
-        f"{p.tensor:<44} {p.role:<10} {p.rule:<20} {p.reason}" + (f"; scale of {p.tie}" if p.tie != p.tensor else "")
-        for p in plan.points
-    ]
-    lines += [f"{r.site:<44} {'float':<10} {r.rule:<20} {r.reason}" for r in plan.refusals]
-    lines += [f"{h.name:<44} {'head':<10} {h.label:<20} {h.evidence}" for h in plan.heads]
-    print_lines([*lines, *_counts(plan)], args, asked=True)
-
-
-def _counts(plan: Plan) -> list[str]:
-    ties = sum(len(names) > 1 for names in plan.ties().values())
-    activations = f"{counted(len(plan.activations), 'activation')} ({counted(ties, 'shared scale')})"
-    groups, weights = counted(len(plan.groups), "fused group"), counted(len(plan.weights), "weight")
-    lines = [f"{groups}; pairs on {activations} and {weights}"]
-    if plan.refusals:
-        rules = sorted({r.rule for r in plan.refusals})
-        first = "; ".join(f"{sum(r.rule == rule for r in plan.refusals)} by {rule}" for rule in rules)
-        lines.append(f"left in float: {first}")
-    return lines
+    print_lines(plan.lines(), args, asked=True)
 
 
 def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
     from qdqtool.cli.next_steps import after_insert
 
-    lines = _counts(result.plan)
-    floats = [f"{h.name} ({h.label})" for h in result.plan.heads if h.key in result.plan.float_nodes]
-    if floats:
-        more = f" and {len(floats) - 6} more" if floats[6:] else ""
-        lines.append(f"float heads: {', '.join(floats[:6])}{more}")
-    if result.inserted.kept:
-        lines.append(f"kept {counted(len(result.inserted.kept), 'pair')} that stood there")
-    if result.output_loss is not None:
-        lines.append(result.output_loss.told())
-    lines.append(f"wrote {result.model}")
+    lines = result.summary()
     if not result.plan.points and not result.inserted.kept:
         return [*lines, "nothing was quantized: the model has no Q/DQ"]
     return [*lines, *after_insert(args, result)]

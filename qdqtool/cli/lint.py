@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
 from qdqtool.cli.lint_layers import add_layer_arguments, layer_facts, layer_text, predicted
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from qdqtool.linting.finding import Finding
     from qdqtool.verbs.lint import LintOptions, LintResult
     from qdqtool.verbs.lint_layers import LayersResult
-
-_SHOWN = 5  # places of one code, before "and N more"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,14 +62,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> LintOptions:
-    from qdqtool.trtversion import parse
     from qdqtool.verbs.lint import LintOptions
 
     if args.model is None and args.fix not in (None, "all") and not _codes([args.fix])[0].startswith("Q"):
         args.model, args.fix = args.fix, "all"  # `--fix MODEL`: argparse takes the model for codes
-    version = None if args.trt_version is None else parse(args.trt_version)
     fix = () if args.fix is None else _codes([args.fix])
-    return LintOptions(args.target, version, _codes(args.select), _codes(args.ignore), fix, args.platform)
+    return LintOptions(args.target, args.trt_version, _codes(args.select), _codes(args.ignore), fix, args.platform)
 
 
 def _codes(words: Sequence[str]) -> tuple[str, ...]:
@@ -117,11 +114,13 @@ def _print(result: LintResult, layers: LayersResult | None, args: argparse.Names
 
 
 def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
+    from qdqtool.linting.finding import counts
+
     return {
         "schema": 1,
         "model": args.model,
         "target": args.target,
-        "counts": _counts(result.findings),
+        "counts": counts(result.findings),
         "findings": [finding.to_json() for finding in result.findings],
         "fixed": [finding.to_json() for finding in result.fixed],
         "file": None if args.output is None else str(result.model),
@@ -129,22 +128,10 @@ def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def _counts(findings: Sequence[Finding]) -> dict[str, int]:
-    from qdqtool.linting.finding import SEVERITIES
-
-    return {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
-
-
 def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
     from qdqtool.linting.finding import by_code
 
-    lines: list[str] = []
-    names = {check.code: check.name for check in result.checks}
-    for code, found in by_code(result.findings).items():
-        lines += _group(code, names.get(code, ""), found, in_full=args.all or args.verbose)
-    counts = _counts(result.findings)
-    told = ", ".join(counted(number, severity) for severity, number in counts.items() if number)
-    lines.append(f"{args.model}: {told or 'nothing found'}")
+    lines = result.summary(args.model, in_full=args.all or args.verbose)
     if args.output is not None:
         lines.append(f"wrote {result.model}: {counted(len(result.fixed), 'finding')} repaired")
     else:
@@ -164,28 +151,3 @@ def _repairs(findings: Sequence[Finding], args: argparse.Namespace) -> list[str]
     unasked = sum(finding.code not in BY_CODE_ONLY for finding in fixable)
     lines = [f"{unasked} can be repaired: {repair(args)}"] if unasked else []
     return lines + [f"{code} is repaired only where it is asked for: {repair(args, [code])}" for code in alone]
-
-
-def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> list[str]:
-    """One code: its head with the counts, its places, what is left out, and what to do; notes alone in one line."""
-    graver = [finding for finding in found if finding.severity != "note"]
-    if not graver and not in_full:
-        return [_notes(code, name, found)]
-    counts = ", ".join(counted(number, severity) for severity, number in _counts(found).items() if number)
-    lines = [f"{code} {name}: {counts}"]
-    told = list(found) if in_full else graver
-    shown = told if in_full else told[:_SHOWN]
-    lines += [f"  {finding.where}: {finding.message}" for finding in shown]
-    if len(found) > len(shown):
-        lines.append(f"  and {len(found) - len(shown)} more (--all shows them)")
-    fixes = dict.fromkeys(finding.fix for finding in told if finding.fix)
-    return lines + [f"  to do: {fix}" for fix in fixes]
-
-
-def _notes(code: str, name: str, found: Sequence[Finding]) -> str:
-    """One line: the only note, or how many there are and where the first are."""
-    if len(found) == 1:
-        return f"{code} {name}, note: {found[0].where}: {found[0].message}"
-    places = ", ".join(dict.fromkeys(finding.where for finding in found[:_SHOWN]))
-    more = f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
-    return f"{code} {name}: {len(found)} notes, at {places}{more} (--all shows them)"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.show import counted
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:

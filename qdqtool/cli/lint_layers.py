@@ -28,23 +28,16 @@ def predicted(args: argparse.Namespace) -> LayersResult | None:
         return None
     if args.format == "sarif":
         raise QdqError("--format sarif", "holds findings, no layers", "use --format text or json with --layers")
-    from qdqtool.trtversion import parse
     from qdqtool.verbs.lint_layers import lint_layers
 
-    version = None if args.trt_version is None else parse(args.trt_version)
-    return lint_layers(args.model, version, args.layer_info, target=args.target)
+    return lint_layers(args.model, args.trt_version, args.layer_info, target=args.target)
 
 
 def layer_text(result: LayersResult | None, args: argparse.Namespace) -> list[str]:
     """What is printed behind the findings."""
     if result is None:
         return []
-    from qdqtool.engine.text import comparison_lines, layer_lines
-
-    lines = layer_lines(result.layers, result.forecast, result.comparison) if args.layers else []
-    if result.info is not None and result.comparison is not None:
-        lines += comparison_lines(result.comparison, result.info)
-    return lines
+    return [*(result.lines() if args.layers else ()), *result.differences()]
 
 
 def layer_facts(result: LayersResult | None) -> dict[str, object]:

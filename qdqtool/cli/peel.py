@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
+    from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs import PeelResult
 
 
@@ -67,10 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Peel and say what came out; faults are raised as QdqError."""
     from qdqtool import verbs
-    from qdqtool.trtversion import parse
 
     options = verbs.PeelOptions(
-        trt_version=parse(args.trt_version),
+        trt_version=args.trt_version,
         target=args.target,
         on_conflict=args.on_conflict,
         on_asymmetric=args.on_asymmetric,
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result, str(cache)))
     else:
-        print_lines(_summary(result, str(cache), args), args)
+        print_lines(_summary(result, options.trt_version, args), args)
     return 0
 
 
@@ -133,28 +133,10 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
     }
 
 
-def _summary(result: PeelResult, cache: str, args: argparse.Namespace) -> list[str]:
+def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) -> list[str]:
     from qdqtool.cli.next_steps import after_cache, after_script
-    from qdqtool.trtversion import parse
 
-    scales = counted(len(result.table), "scale")
-    equal = result.origins.get("equal", 0)
-    lines = [
-        f"wrote {result.model}",
-        f"wrote {cache}: {result.cache.header}, {scales}, {equal} of them from neighbors of the same values",
-    ]
-    if args.target == "dla":
-        origins = ", ".join(f"{number} {origin}" for origin, number in sorted(result.origins.items()))
-        lines.append(f"by origin: {origins}; {len(result.ties)} tied to a larger one")
-    if result.table.unscaled:
-        shown = ", ".join(f"{name} ({reason})" for name, reason in list(result.table.unscaled.items())[:6])
-        more = f" and {len(result.table.unscaled) - 6} more" if len(result.table.unscaled) > 6 else ""
-        lines.append(f"without a scale: {shown}{more}")
-    if result.float_outputs:
-        shown = ", ".join(result.float_outputs[:6])
-        more = f" and {len(result.float_outputs) - 6} more" if result.float_outputs[6:] else ""
-        lines.append(f"outputs of INT8 groups that stay float: {shown}{more}")
-    lines += [f"wrote {path}" for path in result.emitted.values()]
+    lines = result.summary()
     if "trtexec" in result.emitted:
         return [*lines, *after_script(result.emitted["trtexec"])]
-    return [*lines, *after_cache(result.model, cache, args.target, parse(args.trt_version))]
+    return [*lines, *after_cache(result.model, result.path, args.target, version)]

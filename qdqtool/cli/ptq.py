@@ -7,12 +7,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import counted, print_json, print_lines, warn
+from qdqtool.cli.show import print_json, print_lines, warn
 
 if TYPE_CHECKING:
+    from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs.ptq import PtqOptions, PtqResult
-
-_SHOWN = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,17 +73,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result))
     else:
-        print_lines(_summary(args, result), args)
+        print_lines(_summary(args, result, options.trt_version), args)
     return 0
 
 
 def _options(args: argparse.Namespace) -> PtqOptions:
     from qdqtool.calibration.tensorrt.input_shapes import parse_shapes
-    from qdqtool.trtversion import parse
     from qdqtool.verbs.ptq import PtqOptions
 
     return PtqOptions(
-        parse(args.trt_version),
+        args.trt_version,
         args.target,
         calibration_options_from(args),
         feed_options_from(args),
@@ -108,27 +106,7 @@ def _facts(result: PtqResult) -> dict[str, object]:
     }
 
 
-def _summary(args: argparse.Namespace, result: PtqResult) -> list[str]:
+def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -> list[str]:
     from qdqtool.cli.next_steps import after_cache
-    from qdqtool.trtversion import parse
 
-    facts = result.table.facts
-    tied = "" if result.backend == "tensorrt" else f", {len(result.ties)} of them tied"
-    scales = f"{counted(len(result.cache.entries), 'scale')}{tied}"
-    lines = [
-        f"wrote {result.path}: {result.cache.header}, {scales}",
-        f"method {facts['method']}, {counted(facts['samples'], 'sample')}",
-    ]
-    if result.backend == "tensorrt":
-        lines.append(f"calibrated by TensorRT {facts['tensorrt']}, its cache byte for byte; the engine was thrown away")
-    predicted = result.predicted()
-    if predicted:
-        lines.append(
-            f"predicted signal to noise of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
-            f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
-        )
-    if result.table.unscaled:
-        shown = [f"{name} ({reason})" for name, reason in result.table.unscaled.items()]
-        more = f" and {len(shown) - _SHOWN} more" if shown[_SHOWN:] else ""
-        lines.append(f"without a scale: {', '.join(shown[:_SHOWN])}{more}")
-    return [*lines, *after_cache(args.model, result.path, args.target, parse(args.trt_version))]
+    return [*result.summary(), *after_cache(args.model, result.path, args.target, version)]

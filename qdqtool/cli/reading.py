@@ -67,11 +67,4 @@ def drawn_json(drawn: DrawnDifferences | None) -> dict[str, Any]:
 
 def drawn_lines(drawn: DrawnDifferences | None) -> list[str]:
     """What is printed of the pictures; nothing where there are none."""
-    if drawn is None:
-        return []
-    folder, pictures = drawn.files[-1].parent, len(drawn.files) - 1
-    found = f"of {drawn.boxes} boxes in {drawn.images} images {drawn.lost} are lost and {drawn.spurious} spurious"
-    return [
-        f"wrote {folder}: {pictures} picture{'' if pictures == 1 else 's'} and {drawn.files[-1].name}; {found}",
-        drawn.told,
-    ]
+    return [] if drawn is None else drawn.summary()

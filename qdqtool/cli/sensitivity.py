@@ -7,10 +7,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import counted, print_json, print_lines
+from qdqtool.cli.show import print_json, print_lines
 
 if TYPE_CHECKING:
-    from qdqtool.mixed_precision.policies import OperatorLoss
     from qdqtool.verbs.sensitivity import SensitivityResult
 
 _SHOWN = 20
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result, args.top))
     else:
-        print_lines([*_lines(result, args.top), *_candidates(result)], args, asked=True)
+        print_lines(result.summary(args.top), args, asked=True)
     return 0
 
 
@@ -85,35 +84,3 @@ def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
     if "candidates" in result.table.facts:
         facts["candidates"] = result.table.facts["candidates"]
     return facts
-
-
-def _lines(result: SensitivityResult, top: int) -> list[str]:
-    found = result.survey.findings
-    lines = [f"{'operator':<40} {'local':>9} {'without':>9} {'alone':>9} {'MACs':>7}"]
-    lines += [_row(one) for one in found[:top]]
-    if found[top:]:
-        lines.append(f"and {len(found) - top} more")
-    lines += _groups(result, top)
-    told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {result.survey.loss:.4g}"
-    return [*lines, f"{told} (0 none, 1 all; method {result.table.facts['method']}, calibration images)"]
-
-
-def _row(one: OperatorLoss) -> str:
-    ends = [f"{value:.4g}" if value is not None else "-" for value in (one.without, one.only)]
-    return f"{one.name + ' ' + one.op:<40} {one.local:>9.3g} {ends[0]:>9} {ends[1]:>9} {one.share:>7.2%}"
-
-
-def _groups(result: SensitivityResult, top: int) -> list[str]:
-    groups = result.survey.groups[:top]
-    if not groups:
-        return []
-    rows = [f"{one.label:<60} {one.after:>9.4g} {one.share:>7.2%}" for one in groups]
-    return [f"{'all in float':<60} {'without':>9} {'MACs':>7}", *rows]
-
-
-def _candidates(result: SensitivityResult) -> list[str]:
-    lines = []
-    for name, tried in result.table.facts.get("candidates", {}).items():
-        lines.append(f"{name}: {result.table[name].method}")
-        lines += [f"  {method:<20} amax {amax:<12.6g} loss {loss:.4g}" for method, (amax, loss) in tried.items()]
-    return lines

@@ -41,8 +41,3 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def _escaped(line: str) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 pair`, `2 pairs`."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -4,16 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.figures import measure_rows
-from qdqtool.cli.show import counted, print_json, print_lines
-
-if TYPE_CHECKING:
-    from qdqtool.verbs.simulate import SimulateResult
-
-_SHOWN = 6
+from qdqtool.cli.show import print_json, print_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,29 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and say how far the outputs lie from float; faults are raised as QdqError."""
-    from qdqtool.trtversion import parse
     from qdqtool.verbs.simulate import SimulateOptions, simulate
 
-    version = parse(args.trt_version) if args.trt_version else None
     progress = False if args.quiet else None
-    options = SimulateOptions(args.target, args.cache, version, args.provider, progress)
+    options = SimulateOptions(args.target, args.cache, args.trt_version or None, args.provider, progress)
     result = simulate(args.model, args.data, options, feed_options_from(args), output=args.output)
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(_summary(result), args)
+        print_lines(result.summary(), args)
     return 0
-
-
-def _summary(result: SimulateResult) -> list[str]:
-    one = result.simulated
-    int8 = f"{counted(len(one.tensors), 'tensor')} and {counted(len(one.weights), 'weight')} through INT8"
-    lines = [f"{one.name} on {one.target.upper()}, {one.mode}: {int8}, {counted(result.samples, 'sample')}"]
-    lines += measure_rows("output", result.outputs)
-    lines += [f"{name} is not compared: {reason}" for name, reason in result.uncompared.items()]
-    if one.floats:
-        lines.append(f"{counted(len(one.floats), 'weighted operator')} in float:")
-        lines += [f"  {name}: {reason}" for name, reason in list(one.floats.items())[:_SHOWN]]
-        lines += [f"  and {len(one.floats) - _SHOWN} more (--json has them)"] if len(one.floats) > _SHOWN else []
-    lines += result.notes
-    return [*lines, f"wrote {result.file}"] if result.file else lines

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,49 @@ FAULTS = (
 
 
 _KINDS = "biufcVSU"  # numpy's letters; void is what it makes of bfloat16
+
+
+class SampleArray(Protocol):
+    """An array whose first axis is walked: in a file (`StoredArray`) or in memory (`HeldArray`)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All its dimensions."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its elements."""
+
+    def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
+        """Successive groups of `rows` entries along the first axis."""
+
+    def whole(self) -> npt.NDArray[Any]:
+        """All of it."""
+
+
+@dataclass(frozen=True)
+class HeldArray:
+    """One array in memory."""
+
+    array: npt.NDArray[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All its dimensions; the first is what `blocks` walks along."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its elements."""
+        return self.array.dtype
+
+    def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
+        """Successive groups of `rows` entries along the first axis, the last one smaller where it does not divide."""
+        return (self.array[start : start + rows] for start in range(0, self.array.shape[0], rows))
+
+    def whole(self) -> npt.NDArray[Any]:
+        """The array itself."""
+        return self.array
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from qdqtool.errors import QdqError
 __all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_feed"]
 
 Batch = dict[str, Array]
-Data = str | os.PathLike[str] | JsonInputs | Callable[[], Iterable[Any]] | Iterable[Any]
+Data = str | os.PathLike[str] | JsonInputs | Array | Mapping[str, Array] | Callable[[], Iterable[Any]] | Iterable[Any]
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,9 @@ def open_feed(data: Data, inputs: Sequence[Input], options: DataOptions | None =
 
     Args:
         data: a folder of images, a .npz (one array per input, the first axis counts samples), a .npy, a ``loader.py``
-            or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python, also a
-            callable or an iterable of such dictionaries.
+            or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python, also an
+            array for a single input or a dict of arrays (the first axis counts samples), a callable or an iterable of
+            such dictionaries of batches.
         inputs: what the model takes; see `inputs_of`.
         options: batch, limit, preprocessing.
 

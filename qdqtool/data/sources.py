@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.data.arrays import StoredArray, open_npy, open_npz
+from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
 from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Input, check_dtype, check_names
@@ -33,7 +33,7 @@ class SampleSource:
 
     Attributes:
         where: the file or folder, for messages.
-        kind: images, npz, npy, script, json or python.
+        kind: images, npz, npy, arrays, script, json or python.
         items: walks the data from its beginning; every item is a batch of one or more samples.
         samples: how many there are in all, None where only walking tells.
         notes: what was left out, and why.
@@ -61,8 +61,8 @@ def open_source(
     """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
 
     Args:
-        data: a path (text may be ``loader.py:function``), `JsonInputs`, a callable that returns an iterable of
-            ``{name: array}``, or such an iterable itself.
+        data: a path (text may be ``loader.py:function``), `JsonInputs`, an array, a dict of arrays, a callable that
+            returns an iterable of ``{name: array}``, or such an iterable itself.
         inputs: what the model takes.
         preprocess: for images only.
         max_bytes: the most that an archive may unpack to.
@@ -73,7 +73,7 @@ def open_source(
     if isinstance(data, JsonInputs):
         return _from_json(data.paths[0] if len(data.paths) == 1 else str(data), data.files(), max_bytes)
     if not isinstance(data, str | os.PathLike):
-        return _from_python(data)
+        return _from_python(data, inputs)
     text = os.fspath(data)
     script = split_script(text)
     path = Path(text)
@@ -94,13 +94,17 @@ def open_source(
         raise QdqError(path, f"cannot be read ({error})") from error
 
 
-def _from_python(data: Any) -> SampleSource:
+def _from_python(data: Any, inputs: Sequence[Input]) -> SampleSource:
     if callable(data):
         return SampleSource("data", "python", lambda: items_of("data", data))
-    if not isinstance(data, Iterable) or isinstance(data, dict | np.ndarray):
+    if isinstance(data, np.ndarray | Mapping):
+        return _from_memory(data, inputs)
+    if not isinstance(data, Iterable):
         kind = type(data).__name__
         raise QdqError(
-            "data", f"is a {kind}", "give a path, an iterable of {input name: array}, or a function returning one"
+            "data",
+            f"is a {kind}",
+            "give a path, arrays, an iterable of {input name: array}, or a function returning one",
         )
     once = itertools.count()
 
@@ -112,10 +116,25 @@ def _from_python(data: Any) -> SampleSource:
     return SampleSource("data", "python", items, once=isinstance(data, Iterator))
 
 
+def _from_memory(data: Array | Mapping[Any, Any], inputs: Sequence[Input]) -> SampleSource:
+    """One array for a single input, or one for each input by name; the first axis counts samples, as in a .npz."""
+    if isinstance(data, np.ndarray):
+        if len(inputs) != 1:
+            names = ", ".join(one.name for one in inputs)
+            raise QdqError("data", f"is one array, the model has {len(inputs)} inputs", f"give a dict with {names}")
+        return _from_arrays("data", "arrays", {inputs[0].name: HeldArray(data)}, inputs)
+    for name, array in data.items():
+        if not isinstance(array, np.ndarray):
+            kind = type(array).__name__
+            raise QdqError("data", f"{name!r} is a {kind}, not a numpy array", "give {input name: array}")
+    held = {str(name): HeldArray(array) for name, array in data.items()}
+    return _from_arrays("data", "arrays", held, inputs)
+
+
 def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> SampleSource:
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        stored = open_npz(path, max_bytes)
+        stored: Mapping[str, SampleArray] = open_npz(path, max_bytes)
         if len(inputs) == 1 and len(stored) == 1:  # whatever its name
             stored = {inputs[0].name: next(iter(stored.values()))}
         return _from_arrays(path, "npz", stored, inputs)
@@ -193,7 +212,9 @@ def _left_over(count: int, one: Input) -> tuple[str, ...]:
     return (f"the last {count} samples do not fill a batch of {one.first}, which {one.name} fixes: left out",)
 
 
-def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: Sequence[Input]) -> SampleSource:
+def _from_arrays(
+    path: Path | str, kind: str, stored: Mapping[str, SampleArray], inputs: Sequence[Input]
+) -> SampleSource:
     """Arrays whose first axis counts samples: either rows of the input's own first axis, or whole inputs stacked."""
     check_names(path, stored, inputs)
     counts = {one.name: _count(path, stored[one.name], one) for one in inputs}
@@ -209,19 +230,20 @@ def _from_arrays(path: Path, kind: str, stored: dict[str, StoredArray], inputs: 
         for arrays in zip(*streams, strict=True):
             yield {one.name: array for one, array in zip(inputs, arrays, strict=True)}
 
+    files = (path,) if isinstance(path, Path) else ()
     array, first = stored[inputs[0].name], inputs[0]
     if _stacked(array, first):
-        return SampleSource(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1), files=(path,))
+        return SampleSource(path, kind, items, count * (array.shape[1] if len(array.shape) > 1 else 1), files=files)
     each = first.first or 1
     over = array.shape[0] % each if array.shape else 0
-    return SampleSource(path, kind, items, count * each, _left_over(over, first), files=(path,))
+    return SampleSource(path, kind, items, count * each, _left_over(over, first), files=files)
 
 
-def _stacked(array: StoredArray, one: Input) -> bool:
+def _stacked(array: SampleArray, one: Input) -> bool:
     return one.shape is not None and len(array.shape) == len(one.shape) + 1
 
 
-def _count(path: Path, array: StoredArray, one: Input) -> int | None:
+def _count(path: Path | str, array: SampleArray, one: Input) -> int | None:
     """How many items the array makes; None for a scalar that all share."""
     check_dtype(path, array.dtype, one)
     if _stacked(array, one):
@@ -238,7 +260,7 @@ def _count(path: Path, array: StoredArray, one: Input) -> int | None:
     return array.shape[0] if _stacked(array, one) else array.shape[0] // (one.first or 1)
 
 
-def _walk(array: StoredArray, one: Input) -> Callable[[int], Iterator[Array]]:
+def _walk(array: SampleArray, one: Input) -> Callable[[int], Iterator[Array]]:
     if not array.shape:
         return lambda count: itertools.repeat(array.whole(), count)
     if _stacked(array, one):

@@ -29,7 +29,7 @@ from qdqtool.rulebook import RuleBook
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.peel import PeelOptions
+    from qdqtool.verbs.peel_options import PeelOptions
 
 _SHOWN = 6
 _UNWRITABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")

@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.geometry import Geometry
+from qdqtool.display import Cells, Displayed, short_table
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Detections:
+@dataclass(frozen=True, repr=False)
+class Detections(Displayed):
     """The boxes of one image, after non-maximum suppression, highest score first.
 
     Attributes:
@@ -33,6 +34,23 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def headline(self) -> str:
+        """How many boxes there are, of how many classes, and the best score."""
+        if not len(self):
+            return "0 boxes"
+        boxes = f"{len(self)} box{'' if len(self) == 1 else 'es'}"
+        return f"{boxes}, labels {sorted(set(self.labels.tolist()))}, best score {float(self.scores[0]):.3f}"
+
+    def summary(self) -> list[str]:
+        """The first boxes, a row each."""
+        return short_table(self.rows())
+
+    def rows(self) -> Cells:
+        """One row for each box: label, score, corners in pixels."""
+        boxes = zip(self.labels.tolist(), self.scores.tolist(), self.boxes.tolist(), strict=True)
+        rows = [(str(label), f"{score:.3f}", *(f"{edge:.1f}" for edge in box)) for label, score, box in boxes]
+        return [("label", "score", "x1", "y1", "x2", "y2"), *rows]
 
 
 class Decoder(Protocol):

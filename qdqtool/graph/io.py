@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 
 ModelSource: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, "gs.Graph", Callable[[], "ModelSource"]]
 Kind = Literal["path", "proto", "gs"]
+# The kind of model that a result holds: Path for a path, ModelProto for a ModelProto, Any where typing cannot tell.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ModelT = TypeVar("ModelT", default=Any)
+else:
+    from typing import TypeVar
+
+    ModelT = TypeVar("ModelT")
 
 MAX_BYTES = (1 << 31) - 1  # protobuf's limit for one message
 _MAX_CALLS = 8

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from qdqtool.display import Displayed, counted
+
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Displayed):
     """One thing that is wrong, or good to know, at one place.
 
     Attributes:
@@ -35,6 +37,14 @@ class Finding:
     fixable: bool = False
     targets: tuple[str, ...] = ("gpu", "dla")
     trt: str = ""
+
+    def headline(self) -> str:
+        """Code, severity, place and message."""
+        return f"{self.code} {self.severity}: {self.where}: {self.message}"
+
+    def summary(self) -> list[str]:
+        """The headline, and what to do."""
+        return [self.headline()] + ([f"  to do: {self.fix}"] if self.fix else [])
 
     @property
     def key(self) -> tuple[str, str]:
@@ -68,3 +78,14 @@ def by_code(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
         table.setdefault(finding.code, []).append(finding)
     rank = {code: min(SEVERITIES.index(one.severity) for one in found) for code, found in table.items()}
     return {code: table[code] for code in sorted(table, key=lambda code: (rank[code], code))}
+
+
+def counts(findings: Iterable[Finding]) -> dict[str, int]:
+    """Severity -> how many findings have it, the gravest first."""
+    listed = list(findings)
+    return {severity: sum(one.severity == severity for one in listed) for severity in SEVERITIES}
+
+
+def told_counts(findings: Iterable[Finding]) -> str:
+    """`1 error, 2 warnings`; empty where there are none."""
+    return ", ".join(counted(number, severity) for severity, number in counts(findings).items() if number)

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head
 from qdqtool.match.groups import Group
+from qdqtool.options import TextOption
 from qdqtool.rulebook import load_rules
-from qdqtool.trtversion import TrtVersion
+from qdqtool.trtversion import TrtVersion, parse
 
 FloatHeads = Literal["regression", "all", "none"]
 
@@ -49,6 +51,10 @@ class Point:
     tie: str
     group: str
 
+    def told(self) -> str:
+        """The reason, and whose scale it is where that is another's."""
+        return self.reason + (f"; scale of {self.tie}" if self.tie != self.tensor else "")
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -59,8 +65,8 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Displayed):
     """Everything that was decided about one graph."""
 
     points: tuple[Point, ...]
@@ -86,6 +92,39 @@ class Plan:
             classes.setdefault(point.tie, []).append(point.tensor)
         return classes
 
+    def headline(self) -> str:
+        """How much gets a pair, and how many places were left."""
+        pairs = f"pairs on {counted(len(self.activations), 'activation')} and {counted(len(self.weights), 'weight')}"
+        return pairs + (f", {counted(len(self.refusals), 'place')} left in float" if self.refusals else "")
+
+    def summary(self) -> list[str]:
+        """The first points and refusals, then the counts."""
+        return [*short_table(self.rows()), *self.counts()]
+
+    def rows(self) -> Cells:
+        """One row for each point, refusal and head: where, what it is, the rule, the reason."""
+        points = [(p.tensor, p.role, p.rule, p.told()) for p in self.points]
+        refusals = [(r.site, "float", r.rule, r.reason) for r in self.refusals]
+        heads = [(h.name, "head", h.label, h.evidence) for h in self.heads]
+        return [("tensor", "role", "rule", "reason"), *points, *refusals, *heads]
+
+    def lines(self) -> list[str]:
+        """What `qdqtool insert --dry-run` prints: every row, then the counts."""
+        rows = [f"{name:<44} {role:<10} {rule:<20} {reason}" for name, role, rule, reason in self.rows()]
+        return [*rows, *self.counts()]
+
+    def counts(self) -> list[str]:
+        """How many groups, pairs and shared scales there are, and what left how many places in float."""
+        ties = sum(len(names) > 1 for names in self.ties().values())
+        activations = f"{counted(len(self.activations), 'activation')} ({counted(ties, 'shared scale')})"
+        groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
+        lines = [f"{groups}; pairs on {activations} and {weights}"]
+        if self.refusals:
+            rules = sorted({r.rule for r in self.refusals})
+            first = "; ".join(f"{sum(r.rule == rule for r in self.refusals)} by {rule}" for rule in rules)
+            lines.append(f"left in float: {first}")
+        return lines
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -93,7 +132,7 @@ class PlanOptions:
 
     Attributes:
         target: a file of rules/.
-        trt_version: whose rules hold; None for the newest.
+        trt_version: whose rules hold, as a TrtVersion or as text such as "8502" or "jp5.1"; None for the newest.
         float_heads: which detection heads stay in float.
         heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
         not_heads: patterns of heads that are quantized all the same.
@@ -101,7 +140,7 @@ class PlanOptions:
     """
 
     target: str = "gpu"
-    trt_version: TrtVersion | None = None
+    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
     float_heads: FloatHeads = "regression"
     heads: tuple[str, ...] = ()
     not_heads: tuple[str, ...] = ()

@@ -5,12 +5,15 @@ from qdqtool.artifacts import load_table, stored_table
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
 from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
-from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
+from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
 from qdqtool.verbs.infer import InferOptions, InferResult, infer
-from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+from qdqtool.verbs.insert import insert, plan
+from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.lint import LintOptions, LintResult, lint
-from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
+from qdqtool.verbs.peel import peel
+from qdqtool.verbs.peel_options import PeelOptions, PeelResult
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
 from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends
 from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sensitivity

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from qdqtool.display import Cells, Displayed, counted, figure, table
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.measures import Measure
 from qdqtool.rulebook import load_rules
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
+from qdqtool.simulation.measure_table import measure_rows
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
@@ -23,6 +27,7 @@ NO_TASK_METRIC = "no task metric here: SQNR says nothing of boxes and classes; q
 DIVIDED = "with channels that condition or finetune divided in one model alone"
 _NO_RUN = "behind {}, which onnxruntime cannot run"
 _READ = "\0read"
+_NAMED = 3  # tensors that a line names
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,8 @@ class CompareOptions:
     progress: bool | None = None
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
     """A model against a reference.
 
     Attributes:
@@ -66,6 +71,58 @@ class Comparison:
     def broken(self) -> tuple[str, ...]:
         """Tensors with NaN or Inf in one of the models where the other has something else, in graph order."""
         return tuple(one.tensor for one in self.tensors if one.broken)
+
+    def headline(self) -> str:
+        """How much was compared, and the output that lies farthest from the reference."""
+        counts = f"{counted(len(self.tensors), 'tensor')}, {counted(self.samples, 'sample')}"
+        if not self.outputs:
+            return counts
+        worst = min(self.outputs, key=lambda one: one.sqnr if one.sqnr == one.sqnr else -math.inf)
+        return f"{counts}; worst output {worst.tensor}: SQNR {figure(worst.sqnr)} dB, cosine {figure(worst.cosine, 6)}"
+
+    def summary(
+        self, names: tuple[str, str] = ("the reference", "the other model"), *, top: int = 10, every: bool = False
+    ) -> list[str]:
+        """What `qdqtool compare` prints.
+
+        Args:
+            names: what the reference and the other model are called.
+            top: how many places where error is born are shown.
+            every: whether tensors that are no outputs are shown too.
+        """
+        counts = f"{counted(len(self.tensors), 'tensor')}, {counted(self.samples, 'sample')}"
+        lines = [f"{names[1]} against {names[0]}: {counts}", *measure_rows("output", self.outputs)]
+        lines += measure_rows("tensor", self.tensors) if every else []
+        return [*lines, *self._sources(top), *self._left_out(names), *self.notes, NO_TASK_METRIC]
+
+    def rows(self) -> Cells:
+        """One row for each output: how far it lies from the reference."""
+        measures = [(one.tensor, figure(one.sqnr), figure(one.cosine, 6)) for one in self.outputs]
+        return [("output", "SQNR dB", "cosine"), *measures]
+
+    def _sources(self, top: int) -> list[str]:
+        rows = [
+            (
+                one.site.operator,
+                one.site.kind,
+                one.site.output,
+                *map(figure, (one.sqnr_in, one.sqnr_read, one.sqnr_out)),
+            )
+            for one in self.culprits[: max(0, top)]
+        ]
+        head = ("where SQNR drops, most first", "operators", "tensor", "dB in", "dB read", "dB out")
+        return table(head, rows) if rows else []
+
+    def _left_out(self, models: tuple[str, str]) -> list[str]:
+        """What has no measure: by reason, and by the model that alone has it."""
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.uncompared.items():
+            reasons.setdefault(reason, []).append(name)
+        lines = [
+            f"not compared, {reason}: {counted(len(names), 'tensor')}, {_named(names)}"
+            for reason, names in reasons.items()
+        ]
+        return lines + [f"only in {model}: {_named(one)}" for model, one in zip(models, self.only, strict=True) if one]
 
     def to_json(self, top: int | None = None) -> dict[str, Any]:
         """What `qdqtool compare --json` prints.
@@ -171,3 +228,8 @@ def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Mea
 def _told_apart(first: str, second: str) -> tuple[str, str]:
     """What messages call the models; two without a file may have one name."""
     return (first, second) if first != second else (f"{first} (reference)", f"{second} (other)")
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more (--json has them)" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

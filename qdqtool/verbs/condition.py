@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+import onnx
 
 from qdqtool.artifacts import check_target, files_of, output_path
 from qdqtool.conditioning.edits import parse_steps
-from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.display import Displayed, counted, model_name
+from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.match.plan import PlanOptions
 
 if TYPE_CHECKING:
@@ -18,13 +22,24 @@ if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 
+_SHOWN = 8
+_TOLD = {
+    "relu6": ("Relu", "cut off at 6"),
+    "equalize": ("tensor", "evened out in the weights around it"),
+    "smooth": ("tensor", "evened out by a Mul behind it"),
+    "clip": ("operator", "with clipped weights"),
+    "correct": ("operator", "with a corrected bias"),
+}
+
+
 @dataclass(frozen=True)
 class ConditionOptions:
     """How a model is conditioned.
 
     Attributes:
-        steps: some of equalize, smooth, clip, correct; None for all, each edit only where it is predicted to win. relu6
-            is none of all: it is done where it is named, and "auto" may stand beside it.
+        steps: some of equalize, smooth, clip, correct, as names or as text with commas between; None or "auto" for all,
+            each edit only where it is predicted to win. relu6 is none of all: it is done where it is named, and "auto"
+            may stand beside it.
         method: how the scales come about that the correction reckons with: what `insert` will be given.
         provider: what onnxruntime runs on while it calibrates: cpu, cuda or tensorrt.
         factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
@@ -32,7 +47,7 @@ class ConditionOptions:
         feed: how data is read.
     """
 
-    steps: tuple[str, ...] | None = None
+    steps: tuple[str, ...] | str | None = None
     method: str = "mse"
     provider: str = "cpu"
     factors: Rounding = "float"
@@ -40,8 +55,8 @@ class ConditionOptions:
     feed: DataOptions | None = None
 
 
-@dataclass(frozen=True)
-class ConditionResult:
+@dataclass(frozen=True, repr=False)
+class ConditionResult(Displayed, Generic[ModelT]):
     """A conditioned model, of the kind that was given (a path for a path), and what was done to it.
 
     Attributes:
@@ -49,8 +64,65 @@ class ConditionResult:
         done: every edit, what was left alone, how far the float outputs moved.
     """
 
-    model: Any
+    model: ModelT
     done: Conditioned
+
+    def headline(self) -> str:
+        """How many edits there are, and after how many samples."""
+        done = self.done
+        return f"{model_name(self.model)}: {counted(len(done.edits), 'edit')}, {counted(done.samples, 'sample')}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool condition` prints, without what to do next."""
+        lines = [self.headline()]
+        for step, (what, how) in _TOLD.items():
+            if self.done.count(step):
+                lines.append(f"  {step}: {counted(self.done.count(step), what)} {how}")
+        return lines + _effect(self.done)
+
+
+def _effect(done: Conditioned) -> list[str]:
+    """What was predicted, what stayed, what moved."""
+    lines = []
+    if done.before is not None and done.after is not None and (done.count("equalize") or done.count("smooth")):
+        lines.append(
+            f"predicted signal to noise of the operators: worst {done.before.worst:.1f} -> {done.after.worst:.1f} dB, "
+            f"mean {done.before.mean:.1f} -> {done.after.mean:.1f} dB (each by itself, simulated)"
+        )
+    if done.kept:
+        most = max(one.of_range for one in done.kept.values())
+        lines.append(f"equalize and smooth keep the float function: outputs moved by {most:.0e} of their range")
+    if done.count("relu6") or done.count("clip") or done.count("correct"):
+        steps = "relu6, clip and correct" if done.count("relu6") else "clip and correct"
+        lines.append(f"{steps} change the float function; signal to noise of its outputs against the original:")
+        lines += [f"  {name}: {one.decibel:.1f} dB" for name, one in list(done.moved.items())[:_SHOWN]]
+        if len(done.moved) > _SHOWN:
+            lines.append(f"  and {len(done.moved) - _SHOWN} more (--json)")
+    return lines
+
+
+@overload
+def condition(
+    model: onnx.ModelProto,
+    data: Data | DataLoader,
+    options: ConditionOptions | None = ...,
+    output: str | Path | None = ...,
+) -> ConditionResult[onnx.ModelProto]: ...
+
+
+@overload
+def condition(
+    model: str | os.PathLike[str],
+    data: Data | DataLoader,
+    options: ConditionOptions | None = ...,
+    output: str | Path | None = ...,
+) -> ConditionResult[Path]: ...
+
+
+@overload
+def condition(
+    model: ModelSource, data: Data | DataLoader, options: ConditionOptions | None = ..., output: str | Path | None = ...
+) -> ConditionResult[Any]: ...
 
 
 def condition(
@@ -58,7 +130,7 @@ def condition(
     data: Data | DataLoader,
     options: ConditionOptions | None = None,
     output: str | Path | None = None,
-) -> ConditionResult:
+) -> ConditionResult[Any]:
     """Edit the weights of a plain model so that it quantizes better.
 
     Equalize and smooth keep the float function, checked on the data to 1e-5 of the range of each output (root of the

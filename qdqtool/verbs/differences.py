@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.artifacts import files_of
+from qdqtool.display import Displayed, counted
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.verbs.infer import InferOptions, class_names
@@ -39,8 +40,8 @@ class DrawOptions:
     titles: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class DrawnDifferences:
+@dataclass(frozen=True, repr=False)
+class DrawnDifferences(Displayed):
     """What was drawn.
 
     Attributes:
@@ -60,6 +61,15 @@ class DrawnDifferences:
     lost: int
     spurious: int
     notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """How many boxes of the reference are lost, and how many of the candidate's are spurious."""
+        return f"of {self.boxes} boxes in {self.images} images {self.lost} are lost and {self.spurious} spurious"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool compare --draw` prints of the pictures."""
+        last, pictures = self.files[-1], counted(len(self.files) - 1, "picture")
+        return [f"wrote {last.parent}: {pictures} and {last.name}; {self.headline()}", self.told]
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool compare --draw --json` says of the pictures."""

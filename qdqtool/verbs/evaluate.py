@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.data.model_inputs import Input
@@ -22,7 +21,7 @@ from qdqtool.evaluation.detections import Array, Decoder, Detections
 from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.labels import are_boxes, box_labels, class_labels, tell_classes
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
-from qdqtool.evaluation.metrics import Figure, MeasuredModel, judge
+from qdqtool.evaluation.metrics import MeasuredModel, judge
 from qdqtool.evaluation.names import Names, parse_names
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
@@ -30,8 +29,8 @@ from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.progress import is_shown
 from qdqtool.runtime.executor import Executor
+from qdqtool.verbs.evaluation_result import Evaluation, Metric
 
-Metric = Literal["top1", "coco", "voc", "agreement"]
 Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
 _COMPARE = "qdqtool compare gives SQNR and cosine of any two models"
 
@@ -63,88 +62,6 @@ class EvaluateOptions:
     provider: str = "cpu"
     seed: int = 0
     progress: bool | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The figures of a model, and what it loses against its baseline.
-
-    Attributes:
-        metric: what was asked: top1, coco, voc or agreement.
-        model: the model's name.
-        baseline: the FP32 model's, "" without one.
-        samples: how many were judged.
-        figures: metric -> over all, then for each of `classes`, each with its 95 % interval.
-        baseline_figures: the same of the baseline; empty without one, and for agreement.
-        losses: baseline less model, paired; empty without a baseline.
-        classes: the class numbers that have figures of their own.
-        shown: what the classes are called; empty where nobody says.
-        means: how boxes were had: the decoder, or the script; "" for classifiers.
-        labels: which form the labels have; "" for agreement.
-        facts: counts that help to read the figures.
-        notes: what was left out or looks wrong, one sentence each.
-    """
-
-    metric: Metric
-    model: str
-    baseline: str
-    samples: int
-    figures: dict[str, tuple[Figure, ...]]
-    baseline_figures: dict[str, tuple[Figure, ...]]
-    losses: dict[str, tuple[Figure, ...]]
-    classes: tuple[int, ...] = ()
-    shown: tuple[str, ...] = ()
-    means: str = ""
-    labels: str = ""
-    facts: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def value(self, metric: str) -> float:
-        """A metric of the model over all images and classes."""
-        return self.figures[metric][0].value
-
-    def loss(self, metric: str) -> Figure:
-        """What a metric loses against the baseline, with its interval."""
-        return self.losses[metric][0]
-
-    def class_name(self, number: int) -> str:
-        """What a class is called: its name, or its number where nobody names it."""
-        return self.shown[number] if number < len(self.shown) else str(number)
-
-    def to_json(self) -> dict[str, Any]:
-        """What `qdqtool evaluate --json` prints; a figure is its value and the ends of its interval."""
-        return {
-            "schema": 1,
-            "metric": self.metric,
-            "model": self.model,
-            "baseline": self.baseline or None,
-            "samples": self.samples,
-            "figures": _overall(self.figures),
-            "baseline_figures": _overall(self.baseline_figures),
-            "losses": _overall(self.losses),
-            "classes": [self._class(k) for k in range(len(self.classes))],
-            "decoder": self.means or None,
-            "labels": self.labels or None,
-            "facts": self.facts,
-            "notes": list(self.notes),
-            "executor": "onnxruntime, ORT_ENABLE_BASIC, session.disable_quant_qdq=1; not TensorRT",
-        }
-
-    def _class(self, index: int) -> dict[str, Any]:
-        number = self.classes[index]
-        tables = {"figures": self.figures, "baseline_figures": self.baseline_figures, "losses": self.losses}
-        own = {key: {name: _told(one[1 + index]) for name, one in table.items()} for key, table in tables.items()}
-        return {"class": number, "name": self.class_name(number), **own}
-
-
-def _overall(table: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
-    return {name: _told(figures[0]) for name, figures in table.items()}
-
-
-def _told(figure: Figure) -> dict[str, float | None]:
-    """A figure for JSON, which has no NaN."""
-    numbers = {"value": figure.value, "low": figure.interval.low, "high": figure.interval.high}
-    return {key: None if math.isnan(number) else number for key, number in numbers.items()}
 
 
 def evaluate(

@@ -18,7 +18,7 @@ from qdqtool.runtime.float_tensors import FloatTensors, find_float_tensors, on_g
 from qdqtool.scales import Scale, ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.peel import PeelOptions
+    from qdqtool.verbs.peel_options import PeelOptions
 
 _SHOWN = 6
 

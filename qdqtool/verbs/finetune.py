@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import onnx
 
@@ -41,6 +42,39 @@ from qdqtool.verbs.task_judge import TaskJudge, check_judgeable
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 
 
+@overload
+def finetune(
+    model: onnx.ModelProto,
+    data: Data,
+    options: FinetuneOptions | None = ...,
+    feed_options: DataOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> FinetuneResult[onnx.ModelProto]: ...
+
+
+@overload
+def finetune(
+    model: str | os.PathLike[str],
+    data: Data,
+    options: FinetuneOptions | None = ...,
+    feed_options: DataOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> FinetuneResult[Path]: ...
+
+
+@overload
+def finetune(
+    model: ModelSource,
+    data: Data,
+    options: FinetuneOptions | None = ...,
+    feed_options: DataOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> FinetuneResult[Any]: ...
+
+
 def finetune(
     model: ModelSource,
     data: Data,
@@ -48,7 +82,7 @@ def finetune(
     feed_options: DataOptions | None = None,
     *,
     output: str | Path | None = None,
-) -> FinetuneResult:
+) -> FinetuneResult[Any]:
     """Train a Q/DQ model's weights so that it loses less in INT8; scales and graph stay unless asked otherwise.
 
     Args:

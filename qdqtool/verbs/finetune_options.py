@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from qdqtool.autodiff.backends import BackendName
-from qdqtool.graph.io import ModelSource
+from qdqtool.display import Displayed, counted, model_name, written
+from qdqtool.graph.io import ModelSource, ModelT
 from qdqtool.training.finished_model import OutputGain
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.options import RunOptions, UpdateOptions
@@ -54,8 +55,8 @@ class FinetuneOptions:
     provider: str = "cpu"
 
 
-@dataclass(frozen=True)
-class FinetuneResult:
+@dataclass(frozen=True, repr=False)
+class FinetuneResult(Displayed, Generic[ModelT]):
     """A fine-tuned model, of the kind that was given, and what training did.
 
     Attributes:
@@ -78,7 +79,7 @@ class FinetuneResult:
         notes: sentences for the user.
     """
 
-    model: Any
+    model: ModelT
     measure: str
     before: float
     after: float
@@ -94,6 +95,25 @@ class FinetuneResult:
     checked: tuple[float, float]
     backend: str
     notes: tuple[str, ...]
+
+    def headline(self) -> str:
+        """What was measured on held-out samples, before and after, and how long it took."""
+        gain = f"held-out {self.measure} {self.before:.4g} -> {self.after:.4g}"
+        return f"{model_name(self.model)}: {gain}, {self.steps} of {counted(self.planned, 'step')}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool finetune` prints."""
+        samples = f"{counted(self.samples, 'sample')}, {self.held_samples} held out"
+        steps = f"{self.steps} of {counted(self.planned, 'step')}"
+        lines = [
+            f"trained {self.trained} numbers on {samples}; gradients by {self.backend}",
+            f"{steps}, {self.seconds:.0f} CPU seconds: {self.reason}",
+            f"held-out {self.measure}: {self.before:.4g} -> {self.after:.4g} (step {self.step})",
+        ]
+        if self.outputs:
+            lines.append("SQNR of outputs to the model in float, on held-out samples (onnxruntime, not TensorRT):")
+            lines += [f"  {one.output}: {one.before:.1f} -> {one.after:.1f} dB" for one in self.outputs]
+        return lines + written(self.model)
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool finetune --json` prints."""

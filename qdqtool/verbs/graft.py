@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, overload
+
+import onnx
 
 from qdqtool.artifacts import check_target, output_path, path_of, raise_ir
 from qdqtool.cache.check import is_made_up
 from qdqtool.cache.text import Cache, read_cache
+from qdqtool.display import Displayed, counted, model_name, named, written
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
-from qdqtool.graph.io import ModelSource, give_back, open_model
+from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -46,8 +50,8 @@ class GraftOptions:
     requantize: bool = False
 
 
-@dataclass(frozen=True)
-class GraftResult:
+@dataclass(frozen=True, repr=False)
+class GraftResult(Displayed, Generic[ModelT]):
     """A Q/DQ model, of the kind that was given, and what became of each entry of the cache.
 
     Attributes:
@@ -61,7 +65,7 @@ class GraftResult:
         notes: sentences on what was lifted, and on entries that hold no scale.
     """
 
-    model: Any
+    model: ModelT
     plan: Plan
     inserted: Inserted
     unplaced: dict[str, str]
@@ -70,6 +74,70 @@ class GraftResult:
     uncovered: tuple[str, ...]
     notes: tuple[str, ...]
 
+    def headline(self) -> str:
+        """What was placed, what was not, what the model lacks."""
+        phrases = [self._placed()]
+        phrases += [f"{len(self.unplaced)} entries without a point"] if self.unplaced else []
+        phrases += [f"{len(self.unknown)} names that the model lacks"] if self.unknown else []
+        return f"{model_name(self.model)}: {'; '.join(phrases)}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool graft` prints."""
+        lines = [self._placed()]
+        if self.unplaced:
+            lines.append(f"{counted(len(self.unplaced), 'entry')} without a point:".replace("entrys", "entries"))
+            reasons: dict[str, list[str]] = {}
+            for name, reason in self.unplaced.items():
+                reasons.setdefault(reason.split(" of ")[0], []).append(name)
+            lines += [f"  {len(names)} {reason}, such as {names[0]}" for reason, names in reasons.items()]
+        if self.unknown:
+            shown = [name + (f" (near: {', '.join(near)})" if near else "") for name, near in self.unknown.items()]
+            lines.append(f"{counted(len(shown), 'name')} that the model lacks: {named(shown)}")
+        if self.made_up:
+            names = counted(len(self.made_up), "name")
+            lines.append(f"{names} of TensorRT's own making, which no model has, such as {self.made_up[0]}")
+        if self.uncovered:
+            lacking = counted(len(self.uncovered), "float tensor")
+            lines.append(f"{lacking} of the model not in the cache, such as {self.uncovered[0]}")
+        starved = [r.site for r in self.plan.refusals if r.rule == "no-scale"]
+        if starved:
+            lines.append(f"{len(starved)} places left in float for want of a scale, such as {starved[0]}")
+        return lines + written(self.model)
+
+    def _placed(self) -> str:
+        scales, weights = counted(len(self.plan.activations), "scale"), counted(len(self.plan.weights), "weight")
+        return f"placed {scales} of the cache, and pairs on {weights}"
+
+
+@overload
+def graft(
+    model: onnx.ModelProto,
+    cache: Cache | str | Path,
+    options: GraftOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> GraftResult[onnx.ModelProto]: ...
+
+
+@overload
+def graft(
+    model: str | os.PathLike[str],
+    cache: Cache | str | Path,
+    options: GraftOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> GraftResult[Path]: ...
+
+
+@overload
+def graft(
+    model: ModelSource,
+    cache: Cache | str | Path,
+    options: GraftOptions | None = ...,
+    *,
+    output: str | Path | None = ...,
+) -> GraftResult[Any]: ...
+
 
 def graft(
     model: ModelSource,
@@ -77,7 +145,7 @@ def graft(
     options: GraftOptions | None = None,
     *,
     output: str | Path | None = None,
-) -> GraftResult:
+) -> GraftResult[Any]:
     """Put the scales of a cache into a model as Q/DQ at the points of the plan, bit for bit.
 
     Weights get scales of their own, abs-max / 127 per channel: a cache has none for them.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.artifacts import files_of
+from qdqtool.display import Displayed, counted
 from qdqtool.graph.io import ModelSource, open_model
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class ImageResult:
     found: Detections | Ranked
 
 
-@dataclass(frozen=True)
-class InferResult:
+@dataclass(frozen=True, repr=False)
+class InferResult(Displayed):
     """What was found in all images, and where the pictures are.
 
     Attributes:
@@ -85,6 +86,18 @@ class InferResult:
 
         counts = [len(one.found) for one in self.images if isinstance(one.found, Detections)]
         return sum(counts) if len(counts) == len(self.images) else None
+
+    def headline(self) -> str:
+        """The folder, how many pictures it has and how many boxes were found."""
+        return f"{self.folder}: {counted(len(self.images), 'picture')}{self._found()}"
+
+    def _found(self) -> str:
+        return "" if self.boxes is None else f", {self.boxes} box{'' if self.boxes == 1 else 'es'}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool infer` prints."""
+        pictures = counted(len(self.images), "picture")
+        return [f"wrote {self.folder}: {pictures} and {FILE}{self._found()}", self.told]
 
     def to_json(self) -> dict[str, Any]:
         """What stands in detections.json: boxes in pixels of the image, to a hundredth."""

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
@@ -32,125 +33,26 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import share_scales
 from qdqtool.match.target_points import points_everywhere, refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.mixed_precision.keep_float import (
-    Keeping,
     LossMeter,
-    OutputLoss,
     choose_kept,
     is_measurable,
     samples_of,
     with_borrowed_scales,
 )
 from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.insert import Inserted, insert_pairs
+from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.data.loader import Data, DataLoader
     from qdqtool.mixed_precision.float_search import SearchResult
 
 _NAMED = 6  # operators of a group that a note names
 
 
 _SHOWN = 8
-
-
-@dataclass(frozen=True)
-class InsertOptions:
-    """How Q/DQ are inserted.
-
-    Attributes:
-        plan: target, version, heads, rules.
-        calibration: method and provider, where data is given. Without a method: `auto`; `mse` for weights that
-            `condition` edited (`default_method`).
-        feed: how data is read.
-        fold_bn: fold BatchNormalization into the weights first, where exact.
-        requantize: take out the pairs that are there and begin anew.
-        input_range: smallest and largest value of the network's input, for estimation without data.
-        keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
-            is "auto" where pairs are placed in a plain model for the GPU by data, else 0; also 0 where `condition`
-            has corrected biases already, which would be off in float.
-        max_output_loss: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it
-            there are kept in float. Goes with no `keep_float` of its own. The model is written where it is missed, too:
-            see `InsertResult.misses`.
-        condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
-        whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
-            alone, in about half the time, and `peel --target dla` then wants data.
-        advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
-        allow_empty: whether a model in which nothing can be quantized is written all the same, without Q/DQ.
-    """
-
-    plan: PlanOptions = field(default_factory=PlanOptions)
-    calibration: CalibrationOptions | None = None
-    feed: DataOptions | None = None
-    fold_bn: bool = False
-    requantize: bool = False
-    input_range: tuple[float, float] | None = None
-    keep_float: int | Literal["auto"] | None = None
-    max_output_loss: float | None = None
-    condition: str = ""
-    advise: bool = False
-    whole_table: bool = True
-    allow_empty: bool = False
-
-    def keeping(self, *, by_default: bool) -> Keeping:
-        """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
-        if self.keep_float is None:
-            allowed = by_default and self.max_output_loss is None and not rounds_everywhere(self.plan)
-            return Keeping("auto" if allowed else 0, self.max_output_loss)
-        return Keeping(self.keep_float, self.max_output_loss)
-
-
-@dataclass(frozen=True)
-class InsertResult:
-    """A Q/DQ model, of the kind that was given (a path for a path), and how it came about.
-
-    Attributes:
-        model: a path, ModelProto or gs.Graph.
-        plan: what was decided.
-        inserted: what was added, what was there.
-        table: the scales that were calibrated, given or estimated.
-        notes: sentences on what was lifted, folded or guessed.
-        output_loss: of the model as it is written, against the float model as it was given; None without data.
-        search: what was tried in float for accuracy; None where nothing was to be.
-        max_output_loss: what the loss at the outputs was to be at most.
-        conditioned: whether `condition` edited the weights, now or before.
-        warnings: sentences on operators that TensorRT's parser does not import.
-    """
-
-    model: Any
-    plan: Plan
-    inserted: Inserted
-    table: ScaleTable
-    notes: tuple[str, ...]
-    output_loss: OutputLoss | None = None
-    search: SearchResult | None = None
-    max_output_loss: float | None = None
-    conditioned: bool = False
-    warnings: tuple[str, ...] = ()
-
-    def told_loss(self) -> str:
-        """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
-        if self.output_loss is None or self.output_loss.value is None:
-            return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
-        phrases = ["loses much in INT8"] if self.output_loss.large else []
-        phrases.append(self.output_loss.told())
-        return "; ".join([*phrases, *(self.search.told() if self.search is not None else ())])
-
-    @property
-    def misses(self) -> bool:
-        """Whether the loss at the outputs is larger than was asked for, or was not measured though it was asked for."""
-        if self.max_output_loss is None:
-            return False
-        loss = self.output_loss.value if self.output_loss is not None else None
-        return loss is None or loss > self.max_output_loss
-
-    @property
-    def estimated(self) -> int:
-        """How many points have a scale that no data was seen for."""
-        fresh = sum(scale.origin == "estimated" for scale in self.inserted.scales.values())
-        return fresh + len(self.inserted.estimated)
 
 
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
@@ -166,6 +68,39 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
     return _decide(proto, GraphView(proto.graph, opened.folder), options, stored_table(proto))
 
 
+@overload
+def insert(
+    model: onnx.ModelProto,
+    *,
+    data: Data | DataLoader | None = ...,
+    scales: ScaleTable | str | Path | None = ...,
+    options: InsertOptions | None = ...,
+    output: str | Path | None = ...,
+) -> InsertResult[onnx.ModelProto]: ...
+
+
+@overload
+def insert(
+    model: str | os.PathLike[str],
+    *,
+    data: Data | DataLoader | None = ...,
+    scales: ScaleTable | str | Path | None = ...,
+    options: InsertOptions | None = ...,
+    output: str | Path | None = ...,
+) -> InsertResult[Path]: ...
+
+
+@overload
+def insert(
+    model: ModelSource,
+    *,
+    data: Data | DataLoader | None = ...,
+    scales: ScaleTable | str | Path | None = ...,
+    options: InsertOptions | None = ...,
+    output: str | Path | None = ...,
+) -> InsertResult[Any]: ...
+
+
 def insert(
     model: ModelSource,
     *,
@@ -173,7 +108,7 @@ def insert(
     scales: ScaleTable | str | Path | None = None,
     options: InsertOptions | None = None,
     output: str | Path | None = None,
-) -> InsertResult:
+) -> InsertResult[Any]:
     """Place Q/DQ where TensorRT fuses.
 
     Args:

@@ -3,19 +3,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, overload
+
+import onnx
 
 from qdqtool.artifacts import check_target
+from qdqtool.display import Cells, Displayed
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.linting.checks import Check, checks_of, run_checks
-from qdqtool.linting.finding import Finding
+from qdqtool.linting.finding import Finding, by_code, told_counts
 from qdqtool.linting.lint_context import LintContext, Target
-from qdqtool.trtversion import TrtVersion
+from qdqtool.options import TextOption
+from qdqtool.trtversion import TrtVersion, parse
+
+_SHOWN = 5  # places of one code, before "and N more"
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class LintOptions:
 
     Attributes:
         target: gpu or dla.
-        trt_version: whose rules hold; None for the newest, and then checks for one version only are silent.
+        trt_version: whose rules hold, a TrtVersion or its text; None for the newest, and then checks for one version
+            only are silent.
         platform: for dla, xavier or orin; None for the one that the version is mostly for.
         select: codes to look for; empty for all.
         ignore: codes to leave out.
@@ -32,15 +41,15 @@ class LintOptions:
     """
 
     target: Target = "gpu"
-    trt_version: TrtVersion | None = None
+    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
     platform: Platform | None = None
 
 
-@dataclass(frozen=True)
-class LintResult:
+@dataclass(frozen=True, repr=False)
+class LintResult(Displayed, Generic[ModelT]):
     """What was found, and the repaired model where one was asked for.
 
     Attributes:
@@ -55,12 +64,57 @@ class LintResult:
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
     fixed: tuple[Finding, ...] = ()
-    model: Any = None
+    model: ModelT | None = None
     notes: tuple[str, ...] = ()
     dla: DlaReport | None = None
 
+    def headline(self) -> str:
+        """How many findings there are of each severity, and of which codes."""
+        if not self.findings:
+            return "nothing found"
+        return f"{told_counts(self.findings)} ({', '.join(by_code(self.findings))})"
 
-def lint(model: ModelSource, options: LintOptions | None = None, *, output: str | Path | None = None) -> LintResult:
+    def summary(self, name: str = "", *, in_full: bool = False) -> list[str]:
+        """What `qdqtool lint` prints of the findings, without what to do next.
+
+        Args:
+            name: what the model is called.
+            in_full: whether every place and note is shown.
+        """
+        lines: list[str] = []
+        names = {check.code: check.name for check in self.checks}
+        for code, found in by_code(self.findings).items():
+            lines += _group(code, names.get(code, ""), found, in_full=in_full)
+        told = told_counts(self.findings) or "nothing found"
+        return [*lines, f"{name}: {told}" if name else told]
+
+    def rows(self) -> Cells:
+        """One row for each finding, by code."""
+        rows = [(one.code, one.severity, one.where, one.message) for one in self.findings]
+        return [("code", "severity", "where", "message"), *rows] if rows else ()
+
+
+@overload
+def lint(
+    model: onnx.ModelProto, options: LintOptions | None = ..., *, output: str | Path | None = ...
+) -> LintResult[onnx.ModelProto]: ...
+
+
+@overload
+def lint(
+    model: str | os.PathLike[str], options: LintOptions | None = ..., *, output: str | Path | None = ...
+) -> LintResult[Path]: ...
+
+
+@overload
+def lint(
+    model: ModelSource, options: LintOptions | None = ..., *, output: str | Path | None = ...
+) -> LintResult[Any]: ...
+
+
+def lint(
+    model: ModelSource, options: LintOptions | None = None, *, output: str | Path | None = None
+) -> LintResult[Any]:
     """Say what is wrong with a model for TensorRT's INT8, without TensorRT; repair what can be repaired safely.
 
     Args:
@@ -97,3 +151,27 @@ def _check_places(opened: Opened, options: LintOptions, output: Path | None) -> 
     if output is not None and not options.fix:
         raise QdqError(output, "is to be written, but nothing is to be repaired", "add --fix")
     check_target(output, opened.files)
+
+
+def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> list[str]:
+    """One code: its head with the counts, its places, what is left out, and what to do; notes alone in one line."""
+    graver = [finding for finding in found if finding.severity != "note"]
+    if not graver and not in_full:
+        return [_notes(code, name, found)]
+    lines = [f"{code} {name}: {told_counts(found)}"]
+    told = list(found) if in_full else graver
+    shown = told if in_full else told[:_SHOWN]
+    lines += [f"  {finding.where}: {finding.message}" for finding in shown]
+    if len(found) > len(shown):
+        lines.append(f"  and {len(found) - len(shown)} more (--all shows them)")
+    fixes = dict.fromkeys(finding.fix for finding in told if finding.fix)
+    return lines + [f"  to do: {fix}" for fix in fixes]
+
+
+def _notes(code: str, name: str, found: Sequence[Finding]) -> str:
+    """One line: the only note, or how many there are and where the first are."""
+    if len(found) == 1:
+        return f"{code} {name}, note: {found[0].where}: {found[0].message}"
+    places = ", ".join(dict.fromkeys(finding.where for finding in found[:_SHOWN]))
+    more = f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
+    return f"{code} {name}: {len(found)} notes, at {places}{more} (--all shows them)"

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import onnx
@@ -27,7 +28,7 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
 from qdqtool.passes.bake import Baked, bake_weights
 from qdqtool.passes.inline import inline_quantized
-from qdqtool.passes.peel import OnConflict, Peeled, has_qdq, peel_pairs
+from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
 from qdqtool.passes.replay import replay_additions
@@ -35,84 +36,13 @@ from qdqtool.passes.restore import restore_source
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.trtversion import TrtVersion, require_cache_for
+from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 from qdqtool.verbs.fill import fill_every_tensor
+from qdqtool.verbs.peel_options import PeelOptions, PeelResult
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.engine import CalibrationOptions
-    from qdqtool.data.loader import Data, DataLoader, DataOptions
-
-Fill = Literal["ptq", "propagate", "none"]
-
-
-@dataclass(frozen=True)
-class PeelOptions:
-    """How Q/DQ are taken out.
-
-    Attributes:
-        trt_version: whose cache is written.
-        target: "gpu": the points and what holds the same values; "dla": every float tensor.
-        on_conflict: what to do where one tensor has several scales.
-        on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
-            With `force_ptq` it is "widen": the scales are dropped.
-        bake_weights: write weights so that TensorRT quantizes them to the integers they had; see `bake_weights`.
-        allow_estimated: write scales that no data was seen for.
-        source: the model that Q/DQ were inserted into, to be given back as it was.
-        fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
-            table in the metadata, then from data; "propagate" also inside fused groups; "none" lets some stay without.
-        ties: for "dla", whether tensors of one range take the largest scale among them.
-        force_ptq: for "dla", drop the Q/DQ's scales and calibrate every tensor of the clean model.
-        data: what `fill` and `force_ptq` calibrate on.
-        calibration: method and provider for that; with the method "" it is that of the table, `entropy` to force.
-        feed: how data is read; `emit` takes batch and preprocessing from it.
-        emit: files that tell a builder which layers stay in float: "trtexec", "polygraphy-script", "deepstream",
-            "triton", "json". Layers without a name get one in the clean model, unless `source` is given.
-        emit_dir: the folder for these; None for the cache's.
-    """
-
-    trt_version: TrtVersion
-    target: str = "gpu"
-    on_conflict: OnConflict = "error"
-    on_asymmetric: OnAsymmetric = "error"
-    bake_weights: bool = False
-    allow_estimated: bool = False
-    source: ModelSource | None = None
-    fill: Fill = "ptq"
-    ties: bool = True
-    force_ptq: bool = False
-    data: Data | DataLoader | None = None
-    calibration: CalibrationOptions | None = None
-    feed: DataOptions | None = None
-    emit: tuple[str, ...] = ()
-    emit_dir: str | Path | None = None
-
-
-@dataclass(frozen=True)
-class PeelResult:
-    """The clean model, of the kind that was given, its cache, and where each scale comes from.
-
-    Attributes:
-        model: a path, ModelProto or gs.Graph.
-        cache: what TensorRT reads.
-        table: the same scales with their origin; for "dla" also what has none, and why.
-        float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
-        ties: for "dla", tensor -> the one whose scale it took.
-        origins: how many scales come from where, ties not counted.
-        notes: warnings, a sentence each.
-        emitted: kind -> the file written, or its text where the cache goes to no file.
-        weights: how TensorRT quantizes the weights that had a pair.
-    """
-
-    model: Any
-    cache: Cache
-    table: ScaleTable
-    float_outputs: tuple[str, ...]
-    ties: dict[str, str]
-    origins: dict[str, int]
-    notes: tuple[str, ...]
-    emitted: dict[str, Path | str] = field(default_factory=dict)
-    weights: Baked = field(default_factory=Baked)
+    pass
 
 
 @dataclass(frozen=True)
@@ -126,13 +56,35 @@ class _Covered:
     unscaled: dict[str, str] = field(default_factory=dict)
 
 
+@overload
+def peel(
+    model: onnx.ModelProto, options: PeelOptions, *, output: str | Path | None = ..., cache: str | Path | None = ...
+) -> PeelResult[onnx.ModelProto]: ...
+
+
+@overload
+def peel(
+    model: str | os.PathLike[str],
+    options: PeelOptions,
+    *,
+    output: str | Path | None = ...,
+    cache: str | Path | None = ...,
+) -> PeelResult[Path]: ...
+
+
+@overload
+def peel(
+    model: ModelSource, options: PeelOptions, *, output: str | Path | None = ..., cache: str | Path | None = ...
+) -> PeelResult[Any]: ...
+
+
 def peel(
     model: ModelSource,
     options: PeelOptions,
     *,
     output: str | Path | None = None,
     cache: str | Path | None = None,
-) -> PeelResult:
+) -> PeelResult[Any]:
     """Take the Q/DQ out again: the clean model and TensorRT's calibration cache.
 
     Args:
@@ -186,7 +138,10 @@ def peel(
     origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
     result_table = ScaleTable(covered.scales, covered.unscaled)
     left = covered.float_outputs
-    return PeelResult(given, made, result_table, left, covered.ties, origins, tuple(notes), emitted, baked)
+    notices = tuple(notes)
+    return PeelResult(
+        given, made, result_table, left, covered.ties, origins, notices, emitted, baked, options.target, cache
+    )
 
 
 def _check_places(

@@ -15,23 +15,25 @@ import numpy as np
 from qdqtool.artifacts import check_targets, files_of, output_path
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
+from qdqtool.display import Displayed, counted
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import tie_scales
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.options import RequiredTextOption, TextOption
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
-from qdqtool.trtversion import TrtVersion, require_cache_for
+from qdqtool.trtversion import TrtVersion, parse, require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 
 if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend, Request
     from qdqtool.calibration.tensorrt.input_shapes import Shapes
     from qdqtool.data.loader import Data, DataLoader, DataOptions
-    from qdqtool.observers.options import CalibrationOptions
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class PtqOptions:
     """How a cache is made from a plain model.
 
     Attributes:
-        trt_version: whose cache is written, and whose ties hold.
+        trt_version: whose cache is written, and whose ties hold: a TrtVersion, or text such as "8502" or "jp5.1".
         target: "gpu" or "dla".
-        calibration: method (default `entropy`, TensorRT's) and provider.
+        calibration: method (default `entropy`, TensorRT's) and provider, or a method's name.
         feed: how data is read.
         ties: whether tensors that the target gives one range take the largest of theirs.
         backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
@@ -49,9 +51,9 @@ class PtqOptions:
         shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
     """
 
-    trt_version: TrtVersion
+    trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
     target: str = "gpu"
-    calibration: CalibrationOptions | None = None
+    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     feed: DataOptions | None = None
     ties: bool = True
     backend: str = "embedded"
@@ -59,8 +61,8 @@ class PtqOptions:
     shapes: Shapes | None = None
 
 
-@dataclass(frozen=True)
-class PtqResult:
+@dataclass(frozen=True, repr=False)
+class PtqResult(Displayed):
     """A cache over every float tensor, and where each scale comes from.
 
     Attributes:
@@ -80,6 +82,28 @@ class PtqResult:
     backend: str = "embedded"
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """The header of the cache, its scales, method and samples."""
+        return f"{self.cache.header}, {self.table.headline()}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool ptq` prints, without what to do next."""
+        facts, tensorrt = self.table.facts, self.backend == "tensorrt"
+        place = "" if self.path is None else f"wrote {self.path}: "
+        tied = "" if tensorrt else f", {len(self.ties)} of them tied"
+        lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{tied}"]
+        lines.append(f"method {facts['method']}, {counted(facts['samples'], 'sample')}")
+        if tensorrt:
+            lines.append(
+                f"calibrated by TensorRT {facts['tensorrt']}, its cache byte for byte; the engine was thrown away"
+            )
+        if predicted := self.predicted():
+            lines.append(
+                f"predicted signal to noise of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
+                f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
+            )
+        return lines + self.table.lacking()
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
@@ -200,7 +224,6 @@ def run_job(job: PtqJob, feed: DataLoader) -> Made:
 def _backend(options: PtqOptions, method: str) -> Backend:
     from qdqtool.calibration.embedded import EmbeddedBackend
     from qdqtool.calibration.tensorrt.backend import BACKENDS
-    from qdqtool.observers.options import CalibrationOptions
 
     how = options.calibration or CalibrationOptions(method=method)
     if options.backend == "embedded":
@@ -214,8 +237,6 @@ def _backend(options: PtqOptions, method: str) -> Backend:
 
 def _check_embedded_alone(options: PtqOptions) -> None:
     """Refuse, beside TensorRT, what would do nothing there."""
-    from qdqtool.observers.options import CalibrationOptions
-
     if options.backend != "tensorrt":
         return
     if not options.ties:

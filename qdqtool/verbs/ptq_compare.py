@@ -10,11 +10,14 @@ import numpy as np
 
 from qdqtool.cache.diff import diff
 from qdqtool.cache.text import Cache, scale_hex
+from qdqtool.display import Cells, Displayed, counted, named
 from qdqtool.graph.io import ModelSource
 from qdqtool.verbs.ptq import PtqOptions, open_data, open_job, run_job
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
+
+_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class ScalePair:
         return abs(int(self.embedded.view(np.uint32)) - int(self.tensorrt.view(np.uint32)))
 
 
-@dataclass(frozen=True)
-class BackendComparison:
+@dataclass(frozen=True, repr=False)
+class BackendComparison(Displayed):
     """Two caches of the same model, data and method.
 
     Attributes:
@@ -65,6 +68,40 @@ class BackendComparison:
     different: tuple[ScalePair, ...]
     only_embedded: tuple[str, ...]
     only_tensorrt: tuple[str, ...]
+
+    def headline(self) -> str:
+        """How many scales are equal, near and different."""
+        counts = f"{len(self.equal)} equal, {len(self.near)} within 1 ulp, {len(self.different)} different"
+        return f"{counts}; method {self.method}, {counted(self.samples, 'sample')}, TensorRT {self.tensorrt}"
+
+    def summary(self, *, every: bool = False) -> list[str]:
+        """What `qdqtool ptq --compare-backends` prints: the scales that differ, most first, then the counts.
+
+        Args:
+            every: whether all of them are shown.
+        """
+        pairs = [*self.different, *self.near]
+        shown = pairs if every else pairs[:_SHOWN]
+        lines = []
+        if pairs:
+            width = max(6, *(len(pair.name) for pair in shown))
+            lines.append(f"{'tensor':<{width}}  {'embedded':<13}  {'tensorrt':<13}  ratio")
+            lines += [
+                f"{pair.name:<{width}}  {pair.embedded:<13.7g}  {pair.tensorrt:<13.7g}  {pair.ratio:.7g}"
+                for pair in shown
+            ]
+            if len(pairs) > len(shown):
+                lines.append(f"and {len(pairs) - len(shown)} more (all of them with -v)")
+        for side, names in (("embedded", self.only_embedded), ("tensorrt", self.only_tensorrt)):
+            if names:
+                lines.append(f"in {side} alone: {named(names, _SHOWN)}")
+        return [*lines, f"{self.headline()}; nothing written"]
+
+    def rows(self) -> Cells:
+        """One row for each scale that differs, most first."""
+        pairs = [*self.different, *self.near]
+        rows = [(one.name, f"{one.embedded:.7g}", f"{one.tensorrt:.7g}", f"{one.ratio:.7g}") for one in pairs]
+        return [("tensor", "embedded", "tensorrt", "ratio"), *rows] if rows else ()
 
     def to_json(self) -> dict[str, Any]:
         """Counts first, then every scale that differs, both bits and the ratio."""

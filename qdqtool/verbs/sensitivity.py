@@ -6,19 +6,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.observers.options import CalibrationOptions, default_method, with_method
+from qdqtool.options import TextOption
 from qdqtool.passes.peel import is_plain
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
-    from qdqtool.mixed_precision.policies import SensitivityRanking
-    from qdqtool.observers.options import CalibrationOptions
+    from qdqtool.mixed_precision.policies import OperatorLoss, SensitivityRanking
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,72 @@ class SensitivityOptions:
 
     Attributes:
         plan: target, version, heads, rules: what `insert` would be given.
-        calibration: method and provider.
+        calibration: method and provider, or a method's name.
         feed: how data is read.
         ends: whether the tenth that loses most by itself is also run end to end.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
-    calibration: CalibrationOptions | None = None
+    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     feed: DataOptions | None = None
     ends: bool = True
 
 
-@dataclass(frozen=True)
-class SensitivityResult:
+@dataclass(frozen=True, repr=False)
+class SensitivityResult(Displayed):
     """The ranking, and the scales it holds for."""
 
     survey: SensitivityRanking
     table: ScaleTable
+
+    def headline(self) -> str:
+        """The loss with everything in INT8, and the operator whose loss is the largest."""
+        found = self.survey.findings
+        told = f"loss {self.survey.loss:.4g} with {counted(len(found), 'operator')} in INT8"
+        return told + (f"; most sensitive {found[0].name} ({found[0].op})" if found else "")
+
+    def summary(self, top: int = 10) -> list[str]:
+        """What `qdqtool sensitivity` prints, of the first `top` operators."""
+        found = self.survey.findings
+        lines = [f"{'operator':<40} {'local':>9} {'without':>9} {'alone':>9} {'MACs':>7}"]
+        lines += [_row(one) for one in found[:top]]
+        if found[top:]:
+            lines.append(f"and {len(found) - top} more")
+        lines += _groups(self, top)
+        told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.survey.loss:.4g}"
+        how = f"(0 none, 1 all; method {self.table.facts['method']}, calibration images)"
+        return [*lines, f"{told} {how}", *_candidates(self)]
+
+    def rows(self) -> Cells:
+        """One row for each operator, the most sensitive first."""
+        head = ("operator", "type", "local", "without", "alone", "MACs")
+        ends = [
+            [f"{end:.4g}" if end is not None else "-" for end in (one.without, one.only)]
+            for one in self.survey.findings
+        ]
+        rows = zip(self.survey.findings, ends, strict=True)
+        return [head, *((one.name, one.op, f"{one.local:.3g}", *two, f"{one.share:.2%}") for one, two in rows)]
+
+
+def _row(one: OperatorLoss) -> str:
+    ends = [f"{value:.4g}" if value is not None else "-" for value in (one.without, one.only)]
+    return f"{one.name + ' ' + one.op:<40} {one.local:>9.3g} {ends[0]:>9} {ends[1]:>9} {one.share:>7.2%}"
+
+
+def _groups(result: SensitivityResult, top: int) -> list[str]:
+    groups = result.survey.groups[:top]
+    if not groups:
+        return []
+    rows = [f"{one.label:<60} {one.after:>9.4g} {one.share:>7.2%}" for one in groups]
+    return [f"{'all in float':<60} {'without':>9} {'MACs':>7}", *rows]
+
+
+def _candidates(result: SensitivityResult) -> list[str]:
+    lines = []
+    for name, tried in result.table.facts.get("candidates", {}).items():
+        lines.append(f"{name}: {result.table[name].method}")
+        lines += [f"  {method:<20} amax {amax:<12.6g} loss {loss:.4g}" for method, (amax, loss) in tried.items()]
+    return lines
 
 
 def sensitivity(
@@ -63,7 +114,6 @@ def sensitivity(
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.mixed_precision.policies import Quantized, survey
-    from qdqtool.observers.options import default_method, with_method
     from qdqtool.selection.auto import CUTS, source_of
 
     options = options or SensitivityOptions()

@@ -13,6 +13,7 @@ import onnx
 
 from qdqtool.artifacts import check_target, check_weights, files_of, path_of, stored_table
 from qdqtool.cache.text import Cache, read_cache
+from qdqtool.display import Cells, Displayed, counted, figure, written
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -22,13 +23,15 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.measures import Measure
+from qdqtool.options import TextOption
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
 from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_implicit
-from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
+from qdqtool.simulation.measure_table import measure_rows
+from qdqtool.trtversion import TrtVersion, parse, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ _OLDEST = 8  # from this opset on Max and Min broadcast
 _EXPLICIT_FROM = TrtVersion(8, 0, 0)
 _BY_VALUE = {"even": "to even", "up": "up", "away": "away from zero"}
 
+_SHOWN = 6  # operators in float that are named
+
 
 @dataclass(frozen=True)
 class SimulateOptions:
@@ -47,20 +52,21 @@ class SimulateOptions:
     Attributes:
         target: "gpu", or "dla".
         cache: of a plain model: a calibration cache, or its file.
-        trt_version: whose rules hold; None for that of the cache's header, or without a cache for the newest.
+        trt_version: whose rules hold, a TrtVersion or its text; None for that of the cache's header, or without a cache
+            for the newest.
         provider: what onnxruntime runs on: cpu, cuda or tensorrt.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
     target: Target = "gpu"
     cache: Cache | str | Path | None = None
-    trt_version: TrtVersion | None = None
+    trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
     provider: str = "cpu"
     progress: bool | None = None
 
 
-@dataclass(frozen=True)
-class Simulated:
+@dataclass(frozen=True, repr=False)
+class Simulated(Displayed):
     """A model that computes in float what the target computes in INT8, and the same model without any INT8.
 
     Attributes:
@@ -87,9 +93,28 @@ class Simulated:
     floats: dict[str, str]
     notes: tuple[str, ...]
 
+    def headline(self) -> str:
+        """The model, the target, and how much passes through INT8."""
+        int8 = f"{counted(len(self.tensors), 'tensor')} and {counted(len(self.weights), 'weight')} through INT8"
+        return f"{self.name} on {self.target.upper()}, {self.mode}: {int8}"
 
-@dataclass(frozen=True)
-class SimulateResult:
+    def summary(self) -> list[str]:
+        """The headline, and what stays in float."""
+        return [self.headline(), *self.in_float()]
+
+    def in_float(self) -> list[str]:
+        """The weighted operators that stay in float, the first of them with their reasons."""
+        if not self.floats:
+            return []
+        lines = [f"{counted(len(self.floats), 'weighted operator')} in float:"]
+        lines += [f"  {name}: {reason}" for name, reason in list(self.floats.items())[:_SHOWN]]
+        return lines + (
+            [f"  and {len(self.floats) - _SHOWN} more (--json has them)"] if len(self.floats) > _SHOWN else []
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class SimulateResult(Displayed):
     """What a simulation gave.
 
     Attributes:
@@ -107,6 +132,24 @@ class SimulateResult:
     samples: int
     file: Path | None
     notes: tuple[str, ...]
+
+    def headline(self) -> str:
+        """What was simulated, on how many samples, and the output that lies farthest from float."""
+        told = f"{self.simulated.headline()}, {counted(self.samples, 'sample')}"
+        worst = min(self.outputs, key=lambda one: one.sqnr, default=None)
+        return told if worst is None else f"{told}; worst output {worst.tensor}: SQNR {figure(worst.sqnr)} dB"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool simulate` prints."""
+        lines = [f"{self.simulated.headline()}, {counted(self.samples, 'sample')}"]
+        lines += measure_rows("output", self.outputs)
+        lines += [f"{name} is not compared: {reason}" for name, reason in self.uncompared.items()]
+        return [*lines, *self.simulated.in_float(), *self.notes, *written(self.file)]
+
+    def rows(self) -> Cells:
+        """One row for each output: how far it lies from float."""
+        measures = [(one.tensor, figure(one.sqnr), figure(one.cosine, 6)) for one in self.outputs]
+        return [("output", "SQNR dB", "cosine"), *measures]
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool simulate --json` prints."""

@@ -317,3 +317,12 @@ def test_digits_and_json() -> None:
     assert facts["version"] == "7.1.3"
     assert "JetPack 4.4" in facts["platforms"]
     assert parse_cache("1\n").to_json()["version"] is None
+
+
+def test_a_cache_is_walked_as_a_scale_table_is() -> None:
+    cache = Cache.of(TrtVersion(8, 5, 2), {"b": np.float32(2), "a": np.float32(1)})
+    assert len(cache) == 2 and list(cache) == ["b", "a"]
+    assert "a" in cache and "c" not in cache
+    assert cache["a"].tobytes() == np.float32(1).tobytes() and cache.get("c") is None
+    with pytest.raises(KeyError):
+        _ = cache["c"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -326,10 +327,29 @@ def test_other_kinds(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_text("1")
     assert "no kind of data" in refusal(tmp_path / "a.csv", X).reason
     assert "the folder" in refusal(tmp_path / "a.jpg", X).todo
-    assert "is a dict" in refusal({"x": rows(1)}, X).reason
+    assert "is a list, not a numpy array" in refusal({"x": [[0.0, 1.0]]}, X).reason
     assert "--preprocess is for images only" in refusal(npz(tmp_path, x=rows(1)), X, preprocess="ssd").reason
 
 
 def test_model_without_inputs() -> None:
     with pytest.raises(QdqError, match="no input to feed"):
         open_feed([], [])
+
+
+def test_arrays_in_memory_are_data_as_an_npz_is(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=rows(3))
+    stored = list(open_feed(tmp_path / "a.npz", (X,), DataOptions(batch=2)))
+    for data in (rows(3), {"x": rows(3)}, np.load(tmp_path / "a.npz")):
+        feed = open_feed(data, (X,), DataOptions(batch=2))
+        assert (feed.samples, feed.once, feed.origin) == (3, False, None)
+        for _ in range(2):  # walked again from the beginning
+            assert [batch["x"].tobytes() for batch in feed] == [batch["x"].tobytes() for batch in stored]
+
+
+def test_arrays_in_memory_that_do_not_fit() -> None:
+    assert "data: is one array, the model has 2 inputs" in str(refusal(rows(1), X, replace(X, name="y")))
+    assert "'z' is no input of the model; the inputs are x" in str(refusal({"z": rows(1)}, X))
+    assert "different numbers of samples (x 1, y 2)" in str(
+        refusal({"x": rows(1), "y": rows(2)}, X, replace(X, name="y"))
+    )
+    assert "the array has [3]" in str(refusal(np.zeros(3, np.float32), X))

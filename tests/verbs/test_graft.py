@@ -21,7 +21,8 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.insert import pair_scale
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
-from qdqtool.verbs.peel import PeelOptions, peel
+from qdqtool.verbs.peel import peel
+from qdqtool.verbs.peel_options import PeelOptions
 from tests.graphs import model_of, points_of
 
 V8_6 = TrtVersion(8, 6, 1)

@@ -16,7 +16,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of, get_metadata
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs import ConditionOptions, InsertOptions, condition, insert
-from qdqtool.verbs.peel import PeelOptions, peel
+from qdqtool.verbs.peel import peel
+from qdqtool.verbs.peel_options import PeelOptions
 from tests.conditioning.nets import SILU, samples, spread
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distances between tensors as rows of a table. The figures are made in `qdqtool/measures.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qdqtool.display import figure, table
+from qdqtool.measures import Measure
+
+_HEAD = ("SQNR dB", "cosine", "largest error")
+
+
+def measure_rows(head: str, measures: Iterable[Measure]) -> list[str]:
+    """One row per tensor below a head; a tensor with NaN or Inf says so."""
+    rows = [(one.tensor, figure(one.sqnr), figure(one.cosine, 6), f"{one.largest_error:.4g}") for one in measures]
+    broken = [one.broken for one in measures]
+    lines = table((head, *_HEAD), rows)
+    return lines[:1] + [
+        line + (f"  NaN or Inf in {count} elements" if count else "")
+        for line, count in zip(lines[1:], broken, strict=True)
+    ]

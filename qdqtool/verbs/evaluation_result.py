@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `evaluate` gives back: figures, losses, and how they are shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qdqtool.display import Cells, Displayed, counted
+from qdqtool.evaluation.metrics import Figure
+
+Metric = Literal["top1", "coco", "voc", "agreement"]
+_SHOWN = 10
+_HOW = "computed by onnxruntime as the graph is written, Q/DQ in float; nothing was measured on TensorRT"
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Displayed):
+    """The figures of a model, and what it loses against its baseline.
+
+    Attributes:
+        metric: what was asked: top1, coco, voc or agreement.
+        model: the model's name.
+        baseline: the FP32 model's, "" without one.
+        samples: how many were judged.
+        figures: metric -> over all, then for each of `classes`, each with its 95 % interval.
+        baseline_figures: the same of the baseline; empty without one, and for agreement.
+        losses: baseline less model, paired; empty without a baseline.
+        classes: the class numbers that have figures of their own.
+        shown: what the classes are called; empty where nobody says.
+        means: how boxes were had: the decoder, or the script; "" for classifiers.
+        labels: which form the labels have; "" for agreement.
+        facts: counts that help to read the figures.
+        notes: what was left out or looks wrong, one sentence each.
+    """
+
+    metric: Metric
+    model: str
+    baseline: str
+    samples: int
+    figures: dict[str, tuple[Figure, ...]]
+    baseline_figures: dict[str, tuple[Figure, ...]]
+    losses: dict[str, tuple[Figure, ...]]
+    classes: tuple[int, ...] = ()
+    shown: tuple[str, ...] = ()
+    means: str = ""
+    labels: str = ""
+    facts: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def value(self, metric: str) -> float:
+        """A metric of the model over all images and classes."""
+        return self.figures[metric][0].value
+
+    def loss(self, metric: str) -> Figure:
+        """What a metric loses against the baseline, with its interval."""
+        return self.losses[metric][0]
+
+    def class_name(self, number: int) -> str:
+        """What a class is called: its name, or its number where nobody names it."""
+        return self.shown[number] if number < len(self.shown) else str(number)
+
+    def headline(self) -> str:
+        """Each metric over all images, and what it loses where there is a baseline."""
+        told = [f"{name} {self.value(name):.4f}" + self._loss(name) for name in self.figures]
+        return f"{self.model}: {', '.join(told)}, {counted(self.samples, 'sample')}"
+
+    def _loss(self, metric: str) -> str:
+        return f" (loss {self.loss(metric).value:.4f})" if self.losses else ""
+
+    def summary(self) -> list[str]:
+        """What `qdqtool evaluate` prints."""
+        lines = [f"{self.model}: {counted(self.samples, 'sample')}{_counts(self)}"]
+        if self.baseline:
+            lines.append(f"baseline: {self.baseline}")
+        if self.means:
+            lines.append(f"boxes by {self.means}")
+        rows = [(name, 0) for name in self.figures]
+        lines += ["", *_figures(self, "metric", rows, [name for name, _ in rows])]
+        if self.classes:
+            lines += ["", *_classes(self)]
+        return [*lines, "", f"95 % intervals: bootstrap over the samples{', paired' if self.losses else ''}; {_HOW}"]
+
+    def rows(self) -> Cells:
+        """One row for each metric: the figure and its interval, or the loss and its interval."""
+        table = self.losses or self.figures
+        head = ("metric", "loss" if self.losses else "value", "95 % interval")
+        return [head, *((name, f"{one[0].value:.4f}", _span(one[0])) for name, one in table.items())]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `qdqtool evaluate --json` prints; a figure is its value and the ends of its interval."""
+        return {
+            "schema": 1,
+            "metric": self.metric,
+            "model": self.model,
+            "baseline": self.baseline or None,
+            "samples": self.samples,
+            "figures": _overall(self.figures),
+            "baseline_figures": _overall(self.baseline_figures),
+            "losses": _overall(self.losses),
+            "classes": [self._class(k) for k in range(len(self.classes))],
+            "decoder": self.means or None,
+            "labels": self.labels or None,
+            "facts": self.facts,
+            "notes": list(self.notes),
+            "executor": "onnxruntime, ORT_ENABLE_BASIC, session.disable_quant_qdq=1; not TensorRT",
+        }
+
+    def _class(self, index: int) -> dict[str, Any]:
+        number = self.classes[index]
+        tables = {"figures": self.figures, "baseline_figures": self.baseline_figures, "losses": self.losses}
+        own = {key: {name: _numbers(one[1 + index]) for name, one in table.items()} for key, table in tables.items()}
+        return {"class": number, "name": self.class_name(number), **own}
+
+
+def _overall(table: Mapping[str, Sequence[Figure]]) -> dict[str, Any]:
+    return {name: _numbers(figures[0]) for name, figures in table.items()}
+
+
+def _numbers(figure: Figure) -> dict[str, float | None]:
+    """A figure for JSON, which has no NaN."""
+    numbers = {"value": figure.value, "low": figure.interval.low, "high": figure.interval.high}
+    return {key: None if math.isnan(number) else number for key, number in numbers.items()}
+
+
+def _counts(result: Evaluation) -> str:
+    words = [f"labels {result.labels}"] if result.labels else []
+    words += [f"{number} {name}" for name, number in result.facts.items()]
+    return "".join(f", {word}" for word in words)
+
+
+def _figures(result: Evaluation, head: str, rows: list[tuple[str, int]], called: list[str]) -> list[str]:
+    """One line per (metric, column): figure and interval; with a baseline both figures, and the loss's interval."""
+    width = max(map(len, [head, *called]))
+    if not result.losses:
+        lines = [f"{head:<{width}}  {'value':>7}  95 % interval"]
+        for name, (metric, k) in zip(called, rows, strict=True):
+            one = result.figures[metric][k]
+            lines.append(f"{name:<{width}}  {one.value:7.4f}  {_span(one)}")
+        return lines
+    lines = [f"{head:<{width}}  {'FP32':>7}  {'model':>7}  {'loss':>7}  95 % interval of the loss"]
+    for name, (metric, k) in zip(called, rows, strict=True):
+        before, after, loss = (table[metric][k] for table in (result.baseline_figures, result.figures, result.losses))
+        lines.append(f"{name:<{width}}  {before.value:7.4f}  {after.value:7.4f}  {loss.value:7.4f}  {_span(loss)}")
+    return lines
+
+
+def _span(figure: Figure) -> str:
+    if figure.interval.low != figure.interval.low:
+        return "-"
+    return f"{figure.interval.low:.4f} to {figure.interval.high:.4f}"
+
+
+def _classes(result: Evaluation) -> list[str]:
+    """The classes by the first metric, worst first: the largest loss, else the lowest figure."""
+    metric = next(iter(result.figures))
+    columns = range(1, 1 + len(result.classes))
+    if result.losses:
+        worst = sorted(columns, key=lambda k: -result.losses[metric][k].value)
+    else:
+        worst = sorted(columns, key=lambda k: result.figures[metric][k].value)
+    shown = worst[:_SHOWN]
+    called = [result.class_name(result.classes[k - 1]) for k in shown]
+    lines = _figures(result, f"{metric} of class", [(metric, k) for k in shown], called)
+    left = len(worst) - len(shown)
+    return [*lines, f"and {left} more that did no worse (--json)"] if left else lines

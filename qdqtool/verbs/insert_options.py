@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `insert` is told, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Literal
+
+from qdqtool.display import Displayed, counted, model_name, written
+from qdqtool.graph.io import ModelT
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.target_points import rounds_everywhere
+from qdqtool.mixed_precision.keep_float import Keeping, OutputLoss
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.options import TextOption
+from qdqtool.passes.insert import Inserted
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.mixed_precision.float_search import SearchResult
+
+_SHOWN = 6  # heads that are named
+
+
+@dataclass(frozen=True)
+class InsertOptions:
+    """How Q/DQ are inserted.
+
+    Attributes:
+        plan: target, version, heads, rules.
+        calibration: method and provider, or a method's name, where data is given. Without a method: `auto`; `mse` for
+            weights that `condition` edited (`default_method`).
+        feed: how data is read.
+        fold_bn: fold BatchNormalization into the weights first, where exact.
+        requantize: take out the pairs that are there and begin anew.
+        input_range: smallest and largest value of the network's input, for estimation without data.
+        keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
+            is "auto" where pairs are placed in a plain model for the GPU by data, else 0; also 0 where `condition`
+            has corrected biases already, which would be off in float.
+        max_output_loss: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it
+            there are kept in float. Goes with no `keep_float` of its own. The model is written where it is missed, too:
+            see `InsertResult.misses`.
+        condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
+        whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
+            alone, in about half the time, and `peel --target dla` then wants data.
+        advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
+        allow_empty: whether a model in which nothing can be quantized is written all the same, without Q/DQ.
+    """
+
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
+    feed: DataOptions | None = None
+    fold_bn: bool = False
+    requantize: bool = False
+    input_range: tuple[float, float] | None = None
+    keep_float: int | Literal["auto"] | None = None
+    max_output_loss: float | None = None
+    condition: str = ""
+    advise: bool = False
+    whole_table: bool = True
+    allow_empty: bool = False
+
+    def keeping(self, *, by_default: bool) -> Keeping:
+        """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
+        if self.keep_float is None:
+            allowed = by_default and self.max_output_loss is None and not rounds_everywhere(self.plan)
+            return Keeping("auto" if allowed else 0, self.max_output_loss)
+        return Keeping(self.keep_float, self.max_output_loss)
+
+
+@dataclass(frozen=True, repr=False)
+class InsertResult(Displayed, Generic[ModelT]):
+    """A Q/DQ model, of the kind that was given (a path for a path), and how it came about.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph.
+        plan: what was decided.
+        inserted: what was added, what was there.
+        table: the scales that were calibrated, given or estimated.
+        notes: sentences on what was lifted, folded or guessed.
+        output_loss: of the model as it is written, against the float model as it was given; None without data.
+        search: what was tried in float for accuracy; None where nothing was to be.
+        max_output_loss: what the loss at the outputs was to be at most.
+        conditioned: whether `condition` edited the weights, now or before.
+        warnings: sentences on operators that TensorRT's parser does not import.
+    """
+
+    model: ModelT
+    plan: Plan
+    inserted: Inserted
+    table: ScaleTable
+    notes: tuple[str, ...]
+    output_loss: OutputLoss | None = None
+    search: SearchResult | None = None
+    max_output_loss: float | None = None
+    conditioned: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """What was quantized, what stays in float, the loss at the outputs where it was measured."""
+        loss = self.output_loss.value if self.output_loss is not None else None
+        phrases = [self.plan.headline()] + ([f"loss at the outputs {loss:.4g}"] if loss is not None else [])
+        return f"{model_name(self.model)}: {'; '.join(phrases)}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool insert` prints, without what to do next."""
+        lines = self.plan.counts()
+        floats = [f"{h.name} ({h.label})" for h in self.plan.heads if h.key in self.plan.float_nodes]
+        if floats:
+            more = f" and {len(floats) - _SHOWN} more" if floats[_SHOWN:] else ""
+            lines.append(f"float heads: {', '.join(floats[:_SHOWN])}{more}")
+        if self.inserted.kept:
+            lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that stood there")
+        if self.output_loss is not None:
+            lines.append(self.output_loss.told())
+        return lines + written(self.model)
+
+    def told_loss(self) -> str:
+        """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
+        if self.output_loss is None or self.output_loss.value is None:
+            return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
+        phrases = ["loses much in INT8"] if self.output_loss.large else []
+        phrases.append(self.output_loss.told())
+        return "; ".join([*phrases, *(self.search.told() if self.search is not None else ())])
+
+    @property
+    def misses(self) -> bool:
+        """Whether the loss at the outputs is larger than was asked for, or was not measured though it was asked for."""
+        if self.max_output_loss is None:
+            return False
+        loss = self.output_loss.value if self.output_loss is not None else None
+        return loss is None or loss > self.max_output_loss
+
+    @property
+    def estimated(self) -> int:
+        """How many points have a scale that no data was seen for."""
+        fresh = sum(scale.origin == "estimated" for scale in self.inserted.scales.values())
+        return fresh + len(self.inserted.estimated)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `peel` is told, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Literal
+
+from qdqtool.cache.text import Cache
+from qdqtool.display import Displayed, counted, model_name, named, written
+from qdqtool.graph.io import ModelSource, ModelT
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.passes.bake import Baked
+from qdqtool.passes.peel import OnConflict
+from qdqtool.passes.quant_params import OnAsymmetric
+from qdqtool.scales import ScaleTable
+from qdqtool.trtversion import TrtVersion, parse
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
+
+Fill = Literal["ptq", "propagate", "none"]
+
+
+@dataclass(frozen=True)
+class PeelOptions:
+    """How Q/DQ are taken out.
+
+    Attributes:
+        trt_version: whose cache is written: a TrtVersion, or text such as "8502" or "jp5.1".
+        target: "gpu": the points and what holds the same values; "dla": every float tensor.
+        on_conflict: what to do where one tensor has several scales.
+        on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
+            With `force_ptq` it is "widen": the scales are dropped.
+        bake_weights: write weights so that TensorRT quantizes them to the integers they had; see `bake_weights`.
+        allow_estimated: write scales that no data was seen for.
+        source: the model that Q/DQ were inserted into, to be given back as it was.
+        fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
+            table in the metadata, then from data; "propagate" also inside fused groups; "none" lets some stay without.
+        ties: for "dla", whether tensors of one range take the largest scale among them.
+        force_ptq: for "dla", drop the Q/DQ's scales and calibrate every tensor of the clean model.
+        data: what `fill` and `force_ptq` calibrate on.
+        calibration: method and provider for that, or a method's name; with the method "" it is that of the table,
+            `entropy` to force.
+        feed: how data is read; `emit` takes batch and preprocessing from it.
+        emit: files that tell a builder which layers stay in float: "trtexec", "polygraphy-script", "deepstream",
+            "triton", "json". Layers without a name get one in the clean model, unless `source` is given.
+        emit_dir: the folder for these; None for the cache's.
+    """
+
+    trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
+    target: str = "gpu"
+    on_conflict: OnConflict = "error"
+    on_asymmetric: OnAsymmetric = "error"
+    bake_weights: bool = False
+    allow_estimated: bool = False
+    source: ModelSource | None = None
+    fill: Fill = "ptq"
+    ties: bool = True
+    force_ptq: bool = False
+    data: Data | DataLoader | None = None
+    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
+    feed: DataOptions | None = None
+    emit: tuple[str, ...] = ()
+    emit_dir: str | Path | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class PeelResult(Displayed, Generic[ModelT]):
+    """The clean model, of the kind that was given, its cache, and where each scale comes from.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph.
+        cache: what TensorRT reads.
+        table: the same scales with their origin; for "dla" also what has none, and why.
+        float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
+        ties: for "dla", tensor -> the one whose scale it took.
+        origins: how many scales come from where, ties not counted.
+        notes: warnings, a sentence each.
+        emitted: kind -> the file written, or its text where the cache goes to no file.
+        weights: how TensorRT quantizes the weights that had a pair.
+        target: whose cache it is.
+        path: the file of the cache, as it was named; None where it is in memory.
+    """
+
+    model: ModelT
+    cache: Cache
+    table: ScaleTable
+    float_outputs: tuple[str, ...]
+    ties: dict[str, str]
+    origins: dict[str, int]
+    notes: tuple[str, ...]
+    emitted: dict[str, Path | str] = field(default_factory=dict)
+    weights: Baked = field(default_factory=Baked)
+    target: str = "gpu"
+    path: str | Path | None = None
+
+    def headline(self) -> str:
+        """The model, the header of the cache and its scales, what has none."""
+        lacking = f", {len(self.table.unscaled)} tensors without" if self.table.unscaled else ""
+        return f"{model_name(self.model)}: {self.cache.header}, {counted(len(self.table), 'scale')}{lacking}"
+
+    def summary(self) -> list[str]:
+        """What `qdqtool peel` prints, without what to do next."""
+        place = "" if self.path is None else f"wrote {self.path}: "
+        scales, equal = counted(len(self.table), "scale"), self.origins.get("equal", 0)
+        lines = written(self.model)
+        lines.append(f"{place}{self.cache.header}, {scales}, {equal} of them from neighbors of the same values")
+        if self.target == "dla":
+            origins = ", ".join(f"{number} {origin}" for origin, number in sorted(self.origins.items()))
+            lines.append(f"by origin: {origins}; {len(self.ties)} tied to a larger one")
+        lines += self.table.lacking()
+        if self.float_outputs:
+            lines.append(f"outputs of INT8 groups that stay float: {named(self.float_outputs)}")
+        return lines + [f"wrote {path}" for path in self.emitted.values() if isinstance(path, Path)]

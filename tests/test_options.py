@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that take text in place of a value: converted when they are made, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qdqtool
+from qdqtool import PeelOptions, PlanOptions, PtqOptions, QdqError, TrtVersion
+
+V8502 = TrtVersion(8, 5, 2)
+
+
+def test_a_version_is_its_numbers() -> None:
+    assert str(V8502) == "8.5.2" and f"{TrtVersion(10, 3, 0)}" == "10.3.0"
+
+
+@pytest.mark.parametrize("text", ["8502", "8.5.2", "jp5.1"])
+@pytest.mark.parametrize("kind", [PlanOptions, PeelOptions, PtqOptions, qdqtool.LintOptions, qdqtool.SimulateOptions])
+def test_options_take_the_text_of_a_version(kind: Any, text: str) -> None:
+    assert kind(trt_version=text) == kind(trt_version=V8502)
+    assert kind(trt_version=text).trt_version == V8502
+
+
+def test_options_stay_values() -> None:
+    options = PeelOptions("8502", target="dla")
+    assert hash(PlanOptions(trt_version="8502")) == hash(PlanOptions(trt_version=V8502))
+    assert replace(options, trt_version="jp4.6").trt_version == TrtVersion(8, 0, 1)
+    assert replace(options, target="gpu") == PeelOptions(V8502)
+    assert "trt_version=TrtVersion(major=8, minor=5, patch=2)" in repr(options)
+    assert fields(PlanOptions)[1].default is None and PlanOptions().trt_version is None
+    with pytest.raises(FrozenInstanceError):
+        options.trt_version = V8502  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [PeelOptions, PtqOptions])
+def test_a_version_that_is_needed_has_no_default(kind: Any) -> None:
+    with pytest.raises(TypeError, match="trt_version"):
+        kind()
+    with pytest.raises(QdqError, match="trt_version: None is a NoneType"):
+        kind(None)
+
+
+def test_what_is_no_version_is_refused_at_once() -> None:
+    with pytest.raises(QdqError, match=r"^tensorrt: is not a TensorRT version; give a version such as 8502"):
+        PlanOptions(trt_version="tensorrt")
+    with pytest.raises(QdqError, match=r"^trt_version: 8502 is a int; give a TrtVersion or its text$"):
+        PeelOptions(8502)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        qdqtool.InsertOptions(calibration="percentile=99.9"),
+        qdqtool.SensitivityOptions(calibration="percentile=99.9"),
+        PeelOptions("8502", calibration="percentile=99.9"),
+        PtqOptions("8502", calibration="percentile=99.9"),
+    ],
+)
+def test_options_take_the_name_of_a_method(options: Any) -> None:
+    assert options.calibration == qdqtool.CalibrationOptions("percentile=99.9")
+
+
+def test_functions_take_the_text_of_a_version() -> None:
+    cache = qdqtool.Cache.of("7103", {"x": np.float32(1)})
+    assert cache.header == "TRT-7103-EntropyCalibration2"
+    assert qdqtool.retarget(cache, "jp5.1") == qdqtool.retarget(cache, V8502)
