@@ -112,15 +112,15 @@ def _summary(args: argparse.Namespace, result: PtqResult) -> list[str]:
     from qdqtool.cli.next_steps import after_cache
     from qdqtool.trtversion import parse
 
-    facts = result.table.facts
+    run = result.table.provenance
     tied = "" if result.backend == "tensorrt" else f", {len(result.ties)} of them tied"
     scales = f"{counted(len(result.cache.entries), 'scale')}{tied}"
     lines = [
         f"wrote {result.path}: {result.cache.header}, {scales}",
-        f"method {facts['method']}, {counted(facts['samples'], 'sample')}",
+        f"method {run.method}, {counted(run.samples, 'sample')}",
     ]
     if result.backend == "tensorrt":
-        lines.append(f"calibrated by TensorRT {facts['tensorrt']}, its cache byte for byte; the engine was thrown away")
+        lines.append(f"calibrated by TensorRT {run.tensorrt}, its cache byte for byte; the engine was thrown away")
     predicted = result.predicted()
     if predicted:
         lines.append(

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
 def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
     facts = {
         "schema": 1,
-        "method": result.table.facts["method"],
-        "samples": result.table.facts["samples"],
+        "method": result.table.provenance.method,
+        "samples": result.table.provenance.samples,
         "loss": result.survey.loss,
         "operators": [
             {
@@ -82,8 +82,8 @@ def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
             {"group": one.label, "nodes": list(one.nodes), "without": one.after, "share": one.share}
             for one in result.survey.groups[:top]
         ]
-    if "candidates" in result.table.facts:
-        facts["candidates"] = result.table.facts["candidates"]
+    if result.table.provenance.candidates is not None:
+        facts["candidates"] = result.table.provenance.candidates
     return facts
 
 
@@ -95,7 +95,7 @@ def _lines(result: SensitivityResult, top: int) -> list[str]:
         lines.append(f"and {len(found) - top} more")
     lines += _groups(result, top)
     told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {result.survey.loss:.4g}"
-    return [*lines, f"{told} (0 none, 1 all; method {result.table.facts['method']}, calibration images)"]
+    return [*lines, f"{told} (0 none, 1 all; method {result.table.provenance.method}, calibration images)"]
 
 
 def _row(one: OperatorLoss) -> str:
@@ -113,7 +113,7 @@ def _groups(result: SensitivityResult, top: int) -> list[str]:
 
 def _candidates(result: SensitivityResult) -> list[str]:
     lines = []
-    for name, tried in result.table.facts.get("candidates", {}).items():
+    for name, tried in (result.table.provenance.candidates or {}).items():
         lines.append(f"{name}: {result.table[name].method}")
         lines += [f"  {method:<20} amax {amax:<12.6g} loss {loss:.4g}" for method, (amax, loss) in tried.items()]
     return lines

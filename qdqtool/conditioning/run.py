@@ -264,8 +264,8 @@ class _Run:
         if not points:
             return
         table = self._scales(subject, points)
-        self.method = str(table.facts.get("method", "given"))
-        cuts = table.facts.get("cuts", ())  # `auto` gave some readers a scale of their own
+        self.method = table.provenance.method or "given"
+        cuts = table.decisions.requantize_points  # `auto` gave some readers a scale of their own
         kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
         if cuts or kept or table.all_zero:
             subject = look(self.lifted, self.folder, self.settings.plan, cuts, kept, table.all_zero)

@@ -64,7 +64,7 @@ def sensitivity(
     from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.mixed_precision.policies import Quantized, survey
     from qdqtool.observers.options import default_method, with_method
-    from qdqtool.selection.auto import CUTS, source_of
+    from qdqtool.selection.auto import source_of
 
     options = options or SensitivityOptions()
     opened = open_model(model)
@@ -80,5 +80,5 @@ def sensitivity(
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
     source = source_of(proto, opened.folder, feed, {}, how)
-    quantized = Quantized(source, options.plan, tuple(table.facts.get(CUTS, ())), table.scales, table.all_zero)
+    quantized = Quantized(source, options.plan, table.decisions.requantize_points, table.scales, table.all_zero)
     return SensitivityResult(survey(quantized, ends=options.ends), table)
