@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
     from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
     from qdqtool.verbs.infer import InferOptions, InferResult, infer
-    from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+    from qdqtool.verbs.insert import InsertResult, insert, plan
+    from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.lint import LintOptions, LintResult, lint
     from qdqtool.verbs.lint_layers import LayersResult, lint_layers
     from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
@@ -64,7 +65,7 @@ _HOMES = {
     "GraftResult": "verbs.graft",
     "InferOptions": "verbs.infer",
     "InferResult": "verbs.infer",
-    "InsertOptions": "verbs.insert",
+    "InsertOptions": "verbs.insert_options",
     "InsertResult": "verbs.insert",
     "LayersResult": "verbs.lint_layers",
     "LintOptions": "verbs.lint",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.scales import ScaleTable
     from qdqtool.verbs.graft import GraftOptions
-    from qdqtool.verbs.insert import InsertOptions
+    from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.peel import PeelOptions
     from qdqtool.verbs.ptq import PtqOptions
 

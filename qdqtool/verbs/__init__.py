@@ -8,7 +8,8 @@ from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differ
 from qdqtool.verbs.evaluate import EvaluateOptions, Evaluation, evaluate
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
 from qdqtool.verbs.infer import InferOptions, InferResult, infer
-from qdqtool.verbs.insert import InsertOptions, InsertResult, insert, plan
+from qdqtool.verbs.insert import InsertResult, insert, plan
+from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.lint import LintOptions, LintResult, lint
 from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq

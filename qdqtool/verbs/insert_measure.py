@@ -20,7 +20,7 @@ from qdqtool.scales import ScaleTable
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
     from qdqtool.mixed_precision.float_search import SearchResult
-    from qdqtool.verbs.insert import InsertOptions
+    from qdqtool.verbs.insert_options import InsertOptions
 
 
 @dataclass(frozen=True)

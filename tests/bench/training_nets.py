@@ -90,7 +90,7 @@ def make_case(net: Net, corpus: Path, folder: Path) -> None:
     from qdqtool.training.losses.teacher import Teacher, float_twin
     from qdqtool.training.shapes import make_forward, run_once
     from qdqtool.training.training_graph import make_form
-    from qdqtool.verbs.insert import InsertOptions
+    from qdqtool.verbs.insert_options import InsertOptions
 
     plain = open_model(corpus / "models" / f"{net.name}.onnx")
     value = inputs_of(plain.proto.graph)[0]

@@ -20,7 +20,8 @@ from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.insert import InsertOptions, insert, plan
+from qdqtool.verbs.insert import insert, plan
+from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.peel import PeelOptions, PeelResult, peel
 from tests.graphs import model_of, table_of
 
