@@ -142,12 +142,12 @@ class LintContext:
         return found if isinstance(found, dict) else {}
 
     @property
-    def kept(self) -> frozenset[str]:
+    def float_layers(self) -> frozenset[str]:
         """First outputs of the operators that accuracy keeps in float."""
         return frozenset(self.decisions.float_layers or ())
 
     @property
-    def cuts(self) -> frozenset[str]:
+    def requantize_points(self) -> frozenset[str]:
         """Tensors that have a scale of their own on purpose though their values come from points."""
         return frozenset(self.decisions.requantize_points)
 
@@ -260,7 +260,7 @@ class LintContext:
     @cached_property
     def planned(self) -> frozenset[str]:
         """First outputs of the weighted operators that the plan quantizes and nobody keeps in float."""
-        return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.kept
+        return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.float_layers
 
 
 def sources(node: Node) -> list[str]:

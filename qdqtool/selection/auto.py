@@ -68,7 +68,7 @@ def auto_table(
         candidates=_candidates(choice) if options.candidates else None,
         predicted=_predicted_again(before.predicted, scales, histograms) if before.predicted is not None else None,
     )
-    return ScaleTable(scales, table.unscaled, replace(table.decisions, requantize_points=choice.cuts), run)
+    return ScaleTable(scales, table.unscaled, replace(table.decisions, requantize_points=choice.requantize_points), run)
 
 
 def source_of(

@@ -37,8 +37,7 @@ def decide(proto: onnx.ModelProto, view: GraphView, options: PlanOptions | None,
         if table is not None:
             decisions = decisions.then(table.decisions)
             all_zero = (all_zero - table.scales.keys()) | table.all_zero
-    here = decisions.within(view.producers)
-    decided = make_plan(view, options, kept=here.float_layers, cuts=here.requantize_points, all_zero=all_zero)
+    decided = make_plan(view, options, decisions=decisions.within(view.producers), all_zero=all_zero)
     if options is None or not rounds_everywhere(options):
         return decided
     return points_everywhere(proto, view, decided, options, tables)

@@ -80,5 +80,5 @@ def sensitivity(
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
     source = source_of(proto, opened.folder, feed, {}, how)
-    quantized = Quantized(source, options.plan, table.decisions.requantize_points, table.scales, table.all_zero)
+    quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
     return SensitivityResult(survey(quantized, ends=options.ends), table)
