@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.bounded import SCALES, parse_json
+from qdqtool.decisions import Decisions, Provenance, decode_facts, encode_facts
 from qdqtool.display import Cells, Displayed, counted, named, short_table
 from qdqtool.errors import QdqError
 
@@ -111,43 +112,6 @@ class Scale(Displayed):
             raise QdqError(name, f"not an entry of a scale table ({error})", "see docs/calibrate.md") from None
 
 
-def checked_facts(facts: object) -> dict[str, Any]:
-    """Facts of a run as a file has them, where those that other verbs read are of the kind that they read.
-
-    Raises:
-        ValueError: no object, or a fact of another kind.
-    """
-    if not isinstance(facts, dict):
-        raise ValueError("facts must be an object")  # noqa: TRY004 - callers know one kind of error
-    for name, (is_fine, kind) in _FACTS.items():
-        if name in facts and not is_fine(facts[name]):
-            raise ValueError(f"fact {name} must be {kind}")
-    return facts
-
-
-def _is_words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_reasons(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
-
-
-def _is_data(value: object) -> bool:
-    return isinstance(value, dict) and _is_words(value.get("left_out", []))
-
-
-# Facts that verbs read back, and what they have to be.
-_FACTS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "cuts": (_is_words, "a list of words"),
-    "behind": (_is_words, "a list of words"),
-    "kept": (_is_reasons, "an object of words"),
-    "method": (lambda value: isinstance(value, str), "a word"),
-    "samples": (lambda value: type(value) is int, "an integer"),
-    "data": (_is_data, "an object whose left_out is a list of words"),
-}
-
-
 def _bits(word: str) -> int:
     """A float32 pattern: NumPy 1 would wrap what does not fit."""
     number = int(word, 16)
@@ -162,11 +126,19 @@ def _usable(bits: Float32) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class ScaleTable(Displayed):
-    """Tensor name -> Scale, the tensors that have none and why, and facts of the run that made it."""
+    """Tensor name -> Scale, and what else a calibration found.
+
+    Attributes:
+        scales: tensor -> scale, in graph order.
+        unscaled: tensor that has none -> the reason.
+        decisions: what the data decided about where pairs stand.
+        provenance: the run that made the table.
+    """
 
     scales: dict[str, Scale] = field(default_factory=dict)
     unscaled: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    decisions: Decisions = field(default_factory=Decisions)
+    provenance: Provenance = field(default_factory=Provenance)
 
     def __contains__(self, name: object) -> bool:
         return name in self.scales
@@ -186,8 +158,9 @@ class ScaleTable(Displayed):
 
     def headline(self) -> str:
         """How many scales there are, by which method and how many samples, how many tensors have none."""
-        facts = [f"method {self.facts['method']}"] if "method" in self.facts else []
-        facts += [counted(self.facts["samples"], "sample")] if "samples" in self.facts else []
+        run = self.provenance
+        facts = [f"method {run.method}"] if run.method else []
+        facts += [counted(run.samples, "sample")] if run.samples else []
         facts += [f"{len(self.unscaled)} tensors without"] if self.unscaled else []
         return ", ".join([counted(len(self), "scale"), *facts])
 
@@ -211,13 +184,17 @@ class ScaleTable(Displayed):
         """The tensors that have no scale since they held nothing but zeros, such as the output of a dead Relu."""
         return frozenset(name for name, reason in self.unscaled.items() if reason == ALL_ZERO)
 
+    def facts_json(self) -> dict[str, Any]:
+        """Decisions and provenance as the key `facts` of scales.json holds them."""
+        return encode_facts(self.decisions, self.provenance)
+
     def to_json(self, *, indent: int | None = 1) -> str:
         """The text of scales.json: same table, same bytes."""
         document: dict[str, Any] = {"schema": SCHEMA, "tensors": {n: s.to_json() for n, s in self.scales.items()}}
         if self.unscaled:
             document["unscaled"] = self.unscaled
-        if self.facts:
-            document["facts"] = self.facts
+        if facts := self.facts_json():
+            document["facts"] = facts
         separators = (",", ": ") if indent else (",", ":")
         return json.dumps(document, indent=indent, separators=separators, ensure_ascii=False) + ("\n" if indent else "")
 
@@ -238,8 +215,8 @@ class ScaleTable(Displayed):
                 where, "tensors, unscaled and facts must be objects", "give the file that calibrate -o wrote"
             )
         try:
-            facts = checked_facts(facts)
+            decisions, provenance = decode_facts(facts)
         except ValueError as error:
             raise QdqError(where, str(error), "repair the scale table, or calibrate again") from None
         scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
-        return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, facts)
+        return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, decisions, provenance)

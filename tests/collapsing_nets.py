@@ -8,6 +8,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
+from qdqtool.decisions import Decisions
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision.sensitivity_runner import Quantized
 from qdqtool.selection.choose import ChoiceSource
@@ -91,4 +92,4 @@ def quantized(model: onnx.ModelProto, *, points_only: bool = False) -> Quantized
     points = frozenset(p.tensor for p in make_plan(GraphView(model.graph), options).activations)
     how = CalibrationOptions("max", progress=False)
     table = calibrate_scales(model, None, data, how, points if points_only else None, points, options)
-    return Quantized(ChoiceSource(model, None, data, {}), options, (), table.scales)
+    return Quantized(ChoiceSource(model, None, data, {}), options, Decisions(), table.scales)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.scales import Scale, ScaleTable
 
@@ -63,7 +64,7 @@ def test_same_bits_looks_at_bits_and_axis_alone() -> None:
 
 
 def test_the_form_of_the_file() -> None:
-    table = ScaleTable({"a": Scale.of(0.5, method="mse")}, {"b": "all zero"}, {"samples": 4})
+    table = ScaleTable({"a": Scale.of(0.5, method="mse")}, {"b": "all zero"}, provenance=Provenance(samples=4))
     assert json.loads(table.to_json()) == {
         "schema": 1,
         "tensors": {"a": {"scale": "3f000000", "value": 0.5, "origin": "ptq", "method": "mse"}},
@@ -121,29 +122,7 @@ def test_a_malformed_entry_is_refused_by_the_tensors_name(entry: str) -> None:
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("facts", "name"),
-    [
-        ('{"cuts": 3}', "cuts"),
-        ('{"cuts": "abc"}', "cuts"),
-        ('{"cuts": [3]}', "cuts"),
-        ('{"behind": {}}', "behind"),
-        ('{"kept": ["a"]}', "kept"),
-        ('{"kept": {"a": 3}}', "kept"),
-        ('{"method": []}', "method"),
-        ('{"samples": "many"}', "samples"),
-        ('{"samples": true}', "samples"),
-        ('{"data": [1]}', "data"),
-        ('{"data": {"left_out": 3}}', "data"),
-    ],
-)
-def test_a_fact_of_another_kind_is_refused_by_its_name(facts: str, name: str) -> None:
-    with pytest.raises(QdqError, match=f"^s.json: fact {name} must be ") as error:
-        ScaleTable.from_json(f'{{"schema": 1, "tensors": {{}}, "facts": {facts}}}', "s.json")
+def test_a_fact_of_another_kind_is_refused_by_its_name() -> None:
+    with pytest.raises(QdqError, match=r"^s.json: fact cuts must be a list of words; repair the scale table") as error:
+        ScaleTable.from_json('{"schema": 1, "tensors": {}, "facts": {"cuts": 3}}', "s.json")
     assert error.value.exit_code == 2
-
-
-def test_facts_of_the_right_kinds_and_unknown_ones_pass() -> None:
-    facts = {"cuts": ["a"], "behind": [], "kept": {"a": "why"}, "method": "mse", "samples": 3, "other": [1, {}]}
-    table = ScaleTable(facts={**facts, "data": {"left_out": ["x"], "preprocess": None}})
-    assert ScaleTable.from_json(table.to_json()).facts == table.facts

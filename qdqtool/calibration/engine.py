@@ -48,7 +48,7 @@ def calibrate(
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     options = replace(with_method(options, default_method(opened.proto, once=feed.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, feed, options)
-    return replace(table, facts={**table.facts, "model_sha256": opened.sha256}) if opened.sha256 else table
+    return replace(table, provenance=replace(table.provenance, model_sha256=opened.sha256 or ""))
 
 
 def calibrate_scales(
@@ -73,8 +73,8 @@ def calibrate_scales(
         placing: where pairs will stand, for `auto`; None for insert's defaults with every head in INT8.
 
     Returns:
-        Scales in graph order with origin "ptq"; `unscaled` names what holds Inf or only zeros or cannot be run; `facts`
-        holds method, samples and what the data was, nothing that differs between two equal runs.
+        Scales in graph order with origin "ptq"; `unscaled` names what holds Inf or only zeros or cannot be run;
+        `provenance` holds method, samples and what the data was, nothing that differs between two equal runs.
 
     Raises:
         QdqError: no samples; NaN in any tensor; Inf in one of `points`, or no elements; an input among
@@ -102,5 +102,5 @@ def _refuse_zero_inputs(proto: onnx.ModelProto, table: ScaleTable, points: Colle
     """Refuse data that are all zero: a dead activation is the model's own, a dead input is no data."""
     for value in proto.graph.input:
         if value.name in points and value.name in table.all_zero:
-            reason = f"is quantized, but {table.unscaled[value.name]} in {table.facts['samples']} samples of the data"
+            reason = f"is quantized, but {table.unscaled[value.name]} in {table.provenance.samples} samples of the data"
             raise QdqError(value.name, reason, "give other data, or keep its operators in float")

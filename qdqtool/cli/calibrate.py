@@ -142,7 +142,7 @@ def _run_shard(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace, table: ScaleTable, output: Path) -> None:
     if args.json:
         facts: dict[str, Any] = {"file": str(output), "scales": len(table), "unscaled": table.unscaled}
-        print_json({**facts, **table.facts})
+        print_json({**facts, **table.facts_json()})
     else:
         print_lines(_summary(args, table, output), args)
 
@@ -150,7 +150,7 @@ def _report(args: argparse.Namespace, table: ScaleTable, output: Path) -> None:
 def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[str]:
     from qdqtool.cli.next_steps import after_calibrate
 
-    samples, method = table.facts["samples"], table.facts["method"]
+    samples, method = table.provenance.samples, table.provenance.method
     lines = [f"{output}: {len(table)} tensors with a scale, method {method}, {samples} samples"]
     if table.unscaled:
         lines.append(f"{len(table.unscaled)} without:")

@@ -83,7 +83,7 @@ def feed_options_from(args: argparse.Namespace) -> DataOptions:
 
 def print_notes(table: ScaleTable, args: argparse.Namespace) -> None:
     """Say on stderr what of the data was left out, unless --quiet."""
-    for note in table.facts.get("data", {}).get("left_out", []):
+    for note in table.provenance.left_out:
         warn(f"{args.data}: {note}", args)
 
 

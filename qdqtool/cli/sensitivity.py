@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
 def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
     facts = {
         "schema": 1,
-        "method": result.table.facts["method"],
-        "samples": result.table.facts["samples"],
+        "method": result.table.provenance.method,
+        "samples": result.table.provenance.samples,
         "loss": result.survey.loss,
         "operators": [
             {
@@ -81,6 +81,6 @@ def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
             {"group": one.label, "nodes": list(one.nodes), "without": one.after, "share": one.share}
             for one in result.survey.groups[:top]
         ]
-    if "candidates" in result.table.facts:
-        facts["candidates"] = result.table.facts["candidates"]
+    if result.table.provenance.candidates is not None:
+        facts["candidates"] = result.table.provenance.candidates
     return facts

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 
 from qdqtool.conditioning.point_consumers import PointConsumers, find_ways
+from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
@@ -39,16 +40,15 @@ def look(
     proto: onnx.ModelProto,
     folder: Path | None,
     options: PlanOptions,
-    cuts: Collection[str] = (),
-    kept: Mapping[str, str] | None = None,
+    decisions: Decisions | None = None,
     all_zero: Collection[str] = (),
 ) -> ConditionContext:
-    """Index and plan a model; `cuts`, `kept` and `all_zero` as in `make_plan`.
+    """Index and plan a model; `decisions` and `all_zero` as in `make_plan`.
 
     Raises:
         QdqError: what `make_plan` refuses.
     """
     view = GraphView(proto.graph, folder)
-    plan = make_plan(view, options, cuts=cuts, kept=kept or {}, all_zero=all_zero)
+    plan = make_plan(view, options, decisions=decisions, all_zero=all_zero)
     rules = load_rules(options.target, options.trt_version, options.rules)
     return ConditionContext(proto, folder, view, plan, find_ways(view, rules, plan))

@@ -22,6 +22,7 @@ from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.equalization_sets import divisions_of, find_families, inverse_of, judge
 from qdqtool.conditioning.samples import count_channels
 from qdqtool.data.loader import Batch
+from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.tensors import array_of
@@ -119,7 +120,7 @@ def _subject(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> Con
     int8 = frozenset(peeled.int8_nodes)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     kept = {key: "in float in this model" for key in weighted if key not in int8}
-    subject = look(plain, folder, PlanOptions(float_heads="none"), kept=kept)
+    subject = look(plain, folder, PlanOptions(float_heads="none"), decisions=Decisions(float_layers=kept))
     return replace(subject, plan=_with_axes(subject.plan, peeled))
 
 

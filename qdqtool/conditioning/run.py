@@ -33,6 +33,7 @@ from qdqtool.conditioning.relu6_stats import measure_cuts
 from qdqtool.conditioning.samples import Singles, count_channels
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
 from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
 from qdqtool.graph.normalize import normalize
@@ -265,11 +266,12 @@ class _Run:
         if not points:
             return
         table = self._scales(subject, points)
-        self.method = str(table.facts.get("method", "given"))
-        cuts = table.facts.get("cuts", ())  # `auto` gave some readers a scale of their own
+        self.method = table.provenance.method or "given"
+        requantized = table.decisions.requantize_points  # `auto` gave some readers a scale of their own
         kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
-        if cuts or kept or table.all_zero:
-            subject = look(self.lifted, self.folder, self.settings.plan, cuts, kept, table.all_zero)
+        if requantized or kept or table.all_zero:
+            decisions = Decisions(requantized, kept)
+            subject = look(self.lifted, self.folder, self.settings.plan, decisions, table.all_zero)
             table = self._with_moved_points(subject, table)
         losses = measure_losses(subject, table, self.samples)
         additions, left = find_additions(subject, losses)

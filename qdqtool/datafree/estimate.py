@@ -16,6 +16,7 @@ from qdqtool.datafree import linear
 from qdqtool.datafree.known_tensors import KnownTensors
 from qdqtool.datafree.moments import INF, Array, Moments, constant, gaussian, guess
 from qdqtool.datafree.propagate import batch_norm_statistics, known_fit, propagate
+from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.scales import Scale, ScaleTable
@@ -46,7 +47,7 @@ def estimate_scales(
     Returns:
         A finite positive scale for every name, in the order given. `method` is "bn-statistics" (read off a
         BatchNormalization), "moments" (propagated from such), "bounds" (a bound of the operator), "given" (an input
-        range) or "guess" (nothing in the model says). `facts` counts them.
+        range) or "guess" (nothing in the model says). `provenance.origins` counts them.
 
     Raises:
         QdqError: a weight holds NaN or infinity (named); `input_range` is no range.
@@ -63,7 +64,7 @@ def estimate_scales(
         scales[name] = Scale.of(scale_from_amax(amax, name), origin="estimated", method=method)
     methods = [scale.method for scale in scales.values()]
     counts = {method: methods.count(method) for method in sorted(set(methods))}
-    return ScaleTable(scales, facts={"method": "estimate", "tensors": counts})
+    return ScaleTable(scales, provenance=Provenance("estimate", origins=counts))
 
 
 def _check_range(given: tuple[float, float]) -> None:

@@ -55,8 +55,7 @@ def calibrate_shard(
     opened = open_model(model)
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     state = count_batches(opened.proto, opened.folder, feed, replace(options, where=opened.name), shard=shard)
-    digest = {"model_sha256": opened.sha256} if opened.sha256 else {}
-    return replace(state, facts={**state.facts, **digest})
+    return replace(state, provenance=replace(state.provenance, model_sha256=opened.sha256 or ""))
 
 
 def merge_shards(states: Iterable[State], method: str = "mse", names: Sequence[str] = ()) -> ScaleTable:

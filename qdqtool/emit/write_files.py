@@ -182,9 +182,8 @@ def _seen_from(folder: Path | None, path: Path | None, otherwise: str) -> str:
 def _preprocess(options: PeelOptions, table: ScaleTable) -> Preprocess | None:
     """What is done to images: what the user says, else what the calibrated table remembers."""
     given = options.feed.preprocess if options.feed is not None else None
-    data = table.facts.get("data")
-    if given is None and isinstance(data, dict):
-        given = data.get("preprocess")
+    if given is None:
+        given = table.provenance.preprocess
     return parse_preprocess(given) if isinstance(given, str) else given
 
 

@@ -145,7 +145,7 @@ def unequal_scales(subject: LintContext) -> Iterator[CheckFault]:
 def unequal_classes(subject: LintContext) -> Iterator[tuple[str, str, list[Pair]]]:
     """Place, what meets there, and the pairs that should have one scale and have not."""
     for name, pairs in subject.activation_pairs.items():
-        if name not in subject.cuts and _differ(subject, pairs):
+        if name not in subject.requantize_points and _differ(subject, pairs):
             yield name, f"{len(pairs)} pairs on one tensor", pairs
     for node in subject.view.nodes:
         if id(node) in subject.commuting:
@@ -165,7 +165,7 @@ def _around(subject: LintContext, node: Node, inputs: list[str], *, outputs: boo
     """The pairs that bring INT8 to the inputs of a node, and those on its outputs."""
     found = [pair for name in inputs for pair in subject.carriers(name) or ()]
     for name in node.outputs if outputs else ():
-        if name not in subject.cuts:
+        if name not in subject.requantize_points:
             found += subject.activation_pairs.get(name, [])
     return found
 

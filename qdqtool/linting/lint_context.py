@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx
 
+from qdqtool.decisions import Decisions, decode_facts
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.heads import Head, find_heads
@@ -24,7 +25,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.rulebook import RuleBook, load_rules
-from qdqtool.scales import ALL_ZERO, checked_facts
+from qdqtool.scales import ALL_ZERO
 from qdqtool.trtversion import RELEASES, TrtVersion
 
 if TYPE_CHECKING:
@@ -119,12 +120,12 @@ class LintContext:
     # ------------------------------------------------------------------ what insert left in the metadata
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
-        """The facts beside the table that `insert --data` left in the model; empty where there is none."""
+    def decisions(self) -> Decisions:
+        """The decisions beside the table that `insert --data` left in the model; none where there is no table."""
         try:
-            return checked_facts(self._stored("facts"))
+            return decode_facts(self._stored("facts"))[0]
         except ValueError:
-            return {}
+            return Decisions()
 
     @cached_property
     def all_zero(self) -> frozenset[str]:
@@ -141,14 +142,14 @@ class LintContext:
         return found if isinstance(found, dict) else {}
 
     @property
-    def kept(self) -> frozenset[str]:
+    def float_layers(self) -> frozenset[str]:
         """First outputs of the operators that accuracy keeps in float."""
-        return _names_in(self.facts.get("kept"))
+        return frozenset(self.decisions.float_layers or ())
 
     @property
-    def cuts(self) -> frozenset[str]:
+    def requantize_points(self) -> frozenset[str]:
         """Tensors that have a scale of their own on purpose though their values come from points."""
-        return _names_in(self.facts.get("cuts"))
+        return frozenset(self.decisions.requantize_points)
 
     # ------------------------------------------------------------------ pairs
 
@@ -259,7 +260,7 @@ class LintContext:
     @cached_property
     def planned(self) -> frozenset[str]:
         """First outputs of the weighted operators that the plan quantizes and nobody keeps in float."""
-        return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.kept
+        return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.float_layers
 
 
 def sources(node: Node) -> list[str]:
@@ -270,10 +271,3 @@ def sources(node: Node) -> list[str]:
 def number_of(node: Node, name: str, default: int) -> int:
     """An integer attribute, of files before IR 2 too, which give attributes no type."""
     return next((int(item.i) for item in node.proto.attribute if item.name == name), default)
-
-
-def _names_in(value: object) -> frozenset[str]:
-    """The names in a fact of the metadata; none where another hand wrote something else."""
-    return (
-        frozenset(name for name in value if isinstance(name, str)) if isinstance(value, (list, dict)) else frozenset()
-    )

@@ -81,7 +81,7 @@ def complete_scales(
     known = {name: scales[name] for name in sorted(wanted, key=lambda n: (view.level_of(n), n)) if name in scales}
     tied, taken = tie_scales(view, rules, known) if ties else (known, {})
     left = tuple(name for name in wanted if name not in tied)
-    behind = set(table.facts.get("behind", ()))
+    behind = set(table.provenance.behind)
     exempt = {name: table.unscaled[name] for name in left if name in table.unscaled and name not in behind}
     return Complete(tied, {name: known[name] for name in taken}, taken, left, exempt)
 

@@ -34,7 +34,7 @@ class Placer:
         groups: Iterable[Group],
         floats: set[str],
         kept: Mapping[str, tuple[str, str]] | None = None,
-        cuts: Collection[str] = (),
+        requantize_points: Collection[str] = (),
     ) -> None:
         """Begin with nothing found.
 
@@ -44,10 +44,11 @@ class Placer:
             groups: its fused groups.
             floats: first outputs of the weighted operators that stay in float.
             kept: those of them that are no detection heads -> the rule that keeps them in float, and the reason.
-            cuts: tensors at which a pair stands though what makes them commutes: their readers have their own scale.
+            requantize_points: tensors at which a pair stands though what makes them commutes: their readers have
+                their own scale.
         """
         self.view, self.rules, self.floats = view, rules, floats
-        self.kept, self.cuts = kept or {}, frozenset(cuts)
+        self.kept, self.requantize_points = kept or {}, frozenset(requantize_points)
         self.group_of = {group.output: group for group in groups}
         self.sites: dict[str, dict[Use, None]] = {}
         self.why: dict[str, tuple[str, str]] = {}
@@ -128,7 +129,7 @@ class Placer:
 
     def _through(self, tensor: str, maker: Node | None) -> list[Use]:
         """The inputs of a commuting operator where the pair stands before it; none where it stands at `tensor`."""
-        if maker is None or tensor in self.sites or tensor in self.cuts or self.view.is_constant(tensor):
+        if maker is None or tensor in self.sites or tensor in self.requantize_points or self.view.is_constant(tensor):
             return []
         rule = self._rule("commute", maker)
         if not isinstance(rule, Commute):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
@@ -21,8 +22,7 @@ def make_plan(
     options: PlanOptions | None = None,
     *,
     floats: Collection[str] | None = None,
-    kept: Mapping[str, str] | None = None,
-    cuts: Collection[str] = (),
+    decisions: Decisions | None = None,
     all_zero: Collection[str] = (),
 ) -> Plan:
     """Decide about one graph; nothing is edited.
@@ -33,9 +33,8 @@ def make_plan(
         view: the graph.
         options: what the user decides.
         floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads.
-        kept: first outputs of those that stay in float for accuracy beside them -> the reason.
-        cuts: tensors that get a pair of their own though their values come from points (`match/cuts.py`); names that
-            the graph lacks are passed over.
+        decisions: what stays in float for accuracy beside them, and the requantize points (`requantize_points.py`);
+            of those, names that the graph lacks are passed over.
         all_zero: tensors that hold nothing but zeros and have no scale: no point stands on them, unless they share the
             scale of others.
 
@@ -45,15 +44,15 @@ def make_plan(
     from qdqtool.match.place import Placer
     from qdqtool.match.restrict import leave_all_zero
 
-    options = options or PlanOptions()
+    options, decisions = options or PlanOptions(), decisions or Decisions()
     rules = load_rules(options.target, options.trt_version, options.rules)
     groups = find_groups(view, rules)
     heads = find_heads(view, rules.heads)
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
-    told = {key: ("keep-float", reason) for key, reason in (kept or {}).items()}
+    told = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
     if floats is None:
         told = {**float_groups(view, rules), **told}
-    placer = Placer(view, rules, groups, stay | set(told), told, cuts)
+    placer = Placer(view, rules, groups, stay | set(told), told, decisions.requantize_points)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
     made = Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))

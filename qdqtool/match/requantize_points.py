@@ -14,7 +14,7 @@ from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.rulebook import RuleBook
 
 
-def possible_cuts(view: GraphView, rules: RuleBook) -> list[str]:
+def possible_requantize_points(view: GraphView, rules: RuleBook) -> list[str]:
     """Tensors that Concats alone read and that an operator made which moves values, but joins none; by level and name.
 
     The pair stands before such an operator anyway, so one behind it adds a requantization and takes nothing away.

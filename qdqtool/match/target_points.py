@@ -41,7 +41,7 @@ def points_everywhere(
     unscaled: dict[str, str] = {}
     for table in tables:
         if table is not None:
-            behind = frozenset(table.facts.get("behind", ()))
+            behind = frozenset(table.provenance.behind)
             unscaled.update({name: why for name, why in table.unscaled.items() if name not in behind})
     found = find_float_tensors(proto, view.folder, view, tables)
     unscaled.update(found.unknown)

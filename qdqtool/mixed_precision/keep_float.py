@@ -173,7 +173,7 @@ def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan:
     """
     from qdqtool.mixed_precision import policies
 
-    quantized = policies.Quantized(source, plan, tuple(table.facts.get("cuts", ())), table.scales, table.all_zero)
+    quantized = policies.Quantized(source, plan, table.decisions, table.scales, table.all_zero)
     if keeping.max_output_loss is not None:
         return policies.keep_within_loss(quantized, keeping.max_output_loss)
     if keeping.count == "auto":

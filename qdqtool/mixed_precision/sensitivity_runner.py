@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -37,14 +38,14 @@ class Quantized:
     Attributes:
         source: the plain model and the samples.
         options: where the points are.
-        cuts: tensors that got a pair of their own.
+        decisions: the requantize points; what stays in float is what is searched for.
         scales: of every point.
         all_zero: tensors that held nothing but zeros and have no scale; see `make_plan`.
     """
 
     source: ChoiceSource
     options: PlanOptions
-    cuts: tuple[str, ...]
+    decisions: Decisions
     scales: Mapping[str, Scale]
     all_zero: frozenset[str] = frozenset()
 
@@ -94,7 +95,7 @@ class SensitivityRunner:
         source = quantized.source
         self._proto, self._folder = source.proto, source.folder
         self.view = GraphView(source.proto.graph, source.folder)
-        self.plan = make_plan(self.view, quantized.options, cuts=quantized.cuts, all_zero=quantized.all_zero)
+        self.plan = make_plan(self.view, quantized.options, decisions=quantized.decisions, all_zero=quantized.all_zero)
         self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
         self._float = set(self.plan.float_nodes)
         few = source.samples[:OUTPUT_SAMPLES]
@@ -149,7 +150,7 @@ class SensitivityRunner:
         view = GraphView(proto.graph, self._folder)
         what, scales = self._quantized, self._scales
         options, stay = what.options, self._float | floats
-        plan = make_plan(view, options, floats=stay, cuts=what.cuts, all_zero=what.all_zero)
+        plan = make_plan(view, options, floats=stay, decisions=what.decisions, all_zero=what.all_zero)
         wanted = [point.tensor for point in plan.activations]
         if any(name not in scales for name in wanted):
             rules = load_rules(options.target, options.trt_version, options.rules)

@@ -17,6 +17,7 @@ import onnx
 from qdqtool.amax import kernel
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
+from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import bytes_of, split_passes
@@ -74,7 +75,7 @@ def count_batches(
         observation=ObserverState(survey),
         shard=shard,
         complete=False,
-        facts={"data": feed.description} if isinstance(feed, DataLoader) else {},
+        provenance=Provenance(data=feed.description if isinstance(feed, DataLoader) else None),
     )
     if options.checkpoint is not None:
         state = replace(state, observation=open_checkpoint(options.checkpoint, state, resume=options.resume))

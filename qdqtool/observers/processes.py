@@ -25,6 +25,7 @@ import onnx
 
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_feed
+from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
 from qdqtool.observers.observation_plan import ObservationPlan
@@ -240,7 +241,7 @@ class _Teller:
 
     def keep(self, observation: ObserverState) -> None:
         """Tell all that was counted."""
-        state = State(StateIdentity("", "", ""), self._survey, observation, (0, 1), False, {})
+        state = State(StateIdentity("", "", ""), self._survey, observation, (0, 1), False, Provenance())
         _frame(self._out, _STATE, state_to_bytes(state))
         self._next = time.monotonic() + _SECONDS
 

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.arrays import FAULTS, open_npz
+from qdqtool.decisions import Decisions, Provenance, decode_facts, encode_facts
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.observers.observation_plan import KINDS, AnyHistogram, ObservationPlan
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.pre_batchnorm_range import AffineRange
-from qdqtool.scales import checked_facts
 
 SCHEMA = 1
 _MOST = 64 << 30  # bytes that a state may unpack to: 100,000 tensors of both kinds
@@ -65,7 +65,7 @@ class State:
         observation: what it has counted.
         shard: (number from 0, of how many) where it is one shard of the batches; (0, 1) for all.
         complete: whether the walk over its batches came to its end.
-        facts: what the scale table is to tell of the data.
+        provenance: what the scale table is to tell of the data and the model.
     """
 
     identity: StateIdentity
@@ -73,7 +73,7 @@ class State:
     observation: ObserverState
     shard: tuple[int, int]
     complete: bool
-    facts: Mapping[str, Any]
+    provenance: Provenance
 
 
 def write_state(state: State, path: Path, *, compress: bool) -> None:
@@ -103,7 +103,7 @@ def _save(state: State, file: BinaryIO, compress: bool) -> None:
         "complete": state.complete,
         "samples": state.observation.samples,
         "passed": state.observation.passed,
-        "facts": dict(state.facts),
+        "facts": encode_facts(Decisions(), state.provenance),
     }
     arrays = {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
     arrays["done"] = np.frombuffer(state.observation.done.to_bytes(), np.uint8)
@@ -174,8 +174,8 @@ def _parsed(arrays: Arrays, where: object) -> State:
         number, total = map(_count, meta["shard"])
         if not number < total <= _MOST_SHARDS:
             raise ValueError(f"shard {number} of {total}")
-        facts = checked_facts(meta["facts"])
-        return State(identity, survey, observation, (number, total), bool(meta["complete"]), facts)
+        _, provenance = decode_facts(meta["facts"])
+        return State(identity, survey, observation, (number, total), bool(meta["complete"]), provenance)
     except _MALFORMED as error:
         raise QdqError(where, f"is no calibration state ({_told(error)})", _HINT) from error
 

@@ -10,6 +10,7 @@ from typing import Any
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import Method, choose_amax, parse_method, predicted_sqnr, scale_from_amax
 from qdqtool.amax.trt_entropy import EntropyHistogram
+from qdqtool.decisions import PredictedNoise
 from qdqtool.errors import QdqError
 from qdqtool.observers.observation_plan import AnyHistogram
 from qdqtool.observers.observer_state import histograms_of
@@ -49,25 +50,27 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     for name, after in survey.follows.items():
         if name in scales:
             scales[name] = replace(scales[name], origin="derived", method=f"as {after}")
-    told: dict[str, Any] = {"method": str(method), "samples": observation.samples}
-    if survey.behind:
-        told["behind"] = list(survey.behind)
-    if beside:
-        told["predicted"] = _predicted(parse_method(beside), scales, histograms_of(counted, "mergeable"))
-    return ScaleTable(scales, unscaled, {**told, **state.facts})
+    run = replace(
+        state.provenance,
+        method=str(method),
+        samples=observation.samples,
+        behind=tuple(survey.behind),
+        predicted=_predicted(parse_method(beside), scales, histograms_of(counted, "mergeable")) if beside else None,
+    )
+    return ScaleTable(scales, unscaled, provenance=run)
 
 
-def _predicted(beside: Method, scales: dict[str, Scale], spectra: dict[str, Histogram]) -> dict[str, Any]:
+def _predicted(beside: Method, scales: dict[str, Scale], spectra: dict[str, Histogram]) -> PredictedNoise:
     """Signal to noise, in dB, that rounding to int8 leaves each tensor: [with its scale, with the other method's]."""
     decibel = {
-        name: [
+        name: (
             _finite(predicted_sqnr(spectra[name], float(scale.bits) * 127)),
             _finite(predicted_sqnr(spectra[name], choose_amax(beside, spectra[name]))),
-        ]
+        )
         for name, scale in scales.items()
         if name in spectra
     }
-    return {"beside": str(beside), "decibel": decibel}
+    return PredictedNoise(str(beside), decibel)
 
 
 def _finite(decibel: float) -> float:

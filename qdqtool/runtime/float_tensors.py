@@ -59,7 +59,7 @@ def find_float_tensors(
     observed = set(scaled)
     for table in tables:
         if table is not None:
-            observed |= table.scales.keys() | (table.unscaled.keys() - set(table.facts.get("behind", ())))
+            observed |= table.scales.keys() | (table.unscaled.keys() - set(table.provenance.behind))
     asked = [name for name in left if name not in observed]
     kinds, why = _asked(proto, folder, asked) if asked else ({}, {})
     floats.update(dict.fromkeys(name for name in left if name in observed or kinds.get(name) == FLOAT))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -14,6 +13,7 @@ from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_sqnr, scale_from_amax
 from qdqtool.data.loader import Batch, DataLoader, inputs_of
 from qdqtool.data.subset import pick_samples
+from qdqtool.decisions import PredictedNoise
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -26,8 +26,6 @@ from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
 # Samples that the shadow pass runs. 16 choose no better than 8: the detectors agree with their float models alike,
 # within what other images change.
 SHADOW_SAMPLES = 8
-# Where cut tensors stand in the facts of a table.
-CUTS = "cuts"
 
 
 def auto_table(
@@ -52,8 +50,8 @@ def auto_table(
 
     Returns:
         Points say ``auto:`` and what proposed their clipping value; tensors that hold the values of a point have its
-        scale; the others stay as they were. `facts` gains the tensors to cut at, the number of samples run and, where
-        asked for, what was tried: tensor -> method -> [clipping value, loss].
+        scale; the others stay as they were. `decisions` gains the requantize points, `provenance` the number of samples
+        run and, where asked for, what was tried.
 
     Raises:
         QdqError: the feed gives nothing when it is walked again; what `choose` refuses.
@@ -62,16 +60,15 @@ def auto_table(
     source = source_of(proto, folder, feed, histograms, options)
     choice = choose(source, placing)
     scales = _spread(GraphView(proto.graph, folder), placing, table.scales, _points(choice, table))
-    facts: dict[str, Any] = {**table.facts, "method": "auto", "shadow_samples": len(source.samples)}
-    if choice.cuts:
-        facts[CUTS] = list(choice.cuts)
-    if options.candidates:
-        facts["candidates"] = {
-            name: {one.method: [float(one.amax), loss] for one, loss in tried} for name, tried in choice.tried.items()
-        }
-    if "predicted" in facts:
-        facts["predicted"] = _told_again(facts["predicted"], scales, histograms)
-    return ScaleTable(scales, table.unscaled, facts)
+    before = table.provenance
+    run = replace(
+        before,
+        method="auto",
+        shadow_samples=len(source.samples),
+        candidates=_candidates(choice) if options.candidates else None,
+        predicted=_predicted_again(before.predicted, scales, histograms) if before.predicted is not None else None,
+    )
+    return ScaleTable(scales, table.unscaled, replace(table.decisions, requantize_points=choice.requantize_points), run)
 
 
 def source_of(
@@ -117,12 +114,17 @@ def _spread(
     return spread
 
 
-def _told_again(
-    predicted: Mapping[str, Any], scales: Mapping[str, Scale], histograms: Mapping[str, Histogram]
-) -> dict[str, Any]:
+def _candidates(choice: ScaleChoice) -> dict[str, dict[str, tuple[float, float]]]:
+    """What was tried: tensor -> method -> (amax, loss)."""
+    return {name: {one.method: (float(one.amax), loss) for one, loss in tried} for name, tried in choice.tried.items()}
+
+
+def _predicted_again(
+    predicted: PredictedNoise, scales: Mapping[str, Scale], histograms: Mapping[str, Histogram]
+) -> PredictedNoise:
     """The predicted signal to noise with the scales that were chosen beside that with the other method's."""
     decibel = {
-        name: [round(min(predicted_sqnr(histograms[name], float(scales[name].bits) * 127), 999.0), 2), other]
-        for name, (_, other) in predicted["decibel"].items()
+        name: (round(min(predicted_sqnr(histograms[name], float(scales[name].bits) * 127), 999.0), 2), other)
+        for name, (_, other) in predicted.decibel.items()
     }
-    return {**predicted, "decibel": decibel}
+    return replace(predicted, decibel=decibel)

@@ -20,12 +20,13 @@ from qdqtool.amax.candidates import Candidate, candidates, distinct
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_mse, scale_from_amax
 from qdqtool.data.loader import Batch
+from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import nodes_of
-from qdqtool.match.requantize_points import possible_cuts
+from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict import activation_sites, sites_behind
 from qdqtool.rulebook import load_rules
 from qdqtool.selection.shadow import LayerError, Trial, shadow_pass
@@ -67,13 +68,13 @@ class ScaleChoice:
         taken: tensor -> what proposes its clipping value.
         tried: tensor -> every candidate with the loss of all readers of its scale: what `taken` is the least of.
         losses: first output of a weighted operator -> the part of its signal that is lost with what was chosen.
-        cuts: tensors that got a pair of their own, so that a shared scale could be split.
+        requantize_points: tensors that got a pair of their own, so that a shared scale could be split.
     """
 
     taken: Mapping[str, Candidate]
     tried: Mapping[str, tuple[tuple[Candidate, float], ...]]
     losses: Mapping[str, float]
-    cuts: tuple[str, ...]
+    requantize_points: tuple[str, ...]
 
 
 def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: bool = True) -> ScaleChoice:
@@ -90,7 +91,7 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
     options = options or PlanOptions()
     view = GraphView(source.proto.graph, source.folder)
     rules = load_rules(options.target, options.trt_version, options.rules)
-    cuts = [name for name in possible_cuts(view, rules) if name in source.histograms] if cut else []
+    cuts = [name for name in possible_requantize_points(view, rules) if name in source.histograms] if cut else []
     classes = _PointClasses(view, source, options, cuts)
     movers = frozenset(node.key for node, _ in nodes_of(view, rules, rules.commutes))
     costs = _costs(view, source, classes, movers)
@@ -119,7 +120,7 @@ class _PointClasses:
     def __init__(self, view: GraphView, source: ChoiceSource, options: PlanOptions, cuts: Sequence[str]) -> None:
         self._known = known = source.histograms
         while True:
-            self.plan = make_plan(view, options, cuts=cuts)
+            self.plan = make_plan(view, options, decisions=Decisions(tuple(cuts)))
             alive = (
                 (first, [name for name in names if name in known and known[name].amax > 0])
                 for first, names in self.plan.ties().items()

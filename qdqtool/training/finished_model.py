@@ -111,7 +111,7 @@ def _measured_again(
 
     Tensors with a pair have its scale; those that follow such a tensor (`auto`) keep theirs.
     """
-    method = str(table.facts.get("method", "mse"))
+    method = table.provenance.method or "mse"
     names = [one.name for one in inputs_of(plain.graph)]
     how = CalibrationOptions(method="mse" if method == "auto" else method, progress=False)
     found = calibrate_scales(plain, folder, InputSamples(batches, names), how)
@@ -126,7 +126,7 @@ def _measured_again(
             again += 1
         elif before is not None:
             scales[name] = before
-    return ScaleTable(scales, {**table.unscaled, **found.unscaled}, table.facts), again
+    return replace(table, scales=scales, unscaled={**table.unscaled, **found.unscaled}), again
 
 
 class InputSamples:

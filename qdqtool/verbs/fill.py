@@ -54,12 +54,12 @@ def fill_every_tensor(
     complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
     missing = _missing(view, complete, found)
     if missing and options.fill == "ptq" and options.data is not None and not options.force_ptq:
-        table = _calibrated(clean, missing, table, options, str(table.facts.get("method", "mse")))
+        table = _calibrated(clean, missing, table, options, table.provenance.method or "mse")
         complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.ties)
         missing = _missing(view, complete, found)
     why = {**found.unknown, **{name: table.unscaled[name] for name in missing if name in table.unscaled}}
     if missing and options.fill != "none":
-        raise _without_scale(clean, missing, why, len(tensors), hopeless=missing[0] in table.facts.get("behind", ()))
+        raise _without_scale(clean, missing, why, len(tensors), hopeless=missing[0] in table.provenance.behind)
     return replace(complete, exempt={**why, **on_gpu_alone(view, found.unknown), **complete.exempt})
 
 
@@ -94,4 +94,4 @@ def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: Pe
     how = options.calibration or CalibrationOptions(method="")
     how = replace(how, method=how.method or method, where=clean.name)
     found = calibrate_scales(clean.proto, clean.folder, feed, how, wanted=wanted)
-    return ScaleTable({**table.scales, **found.scales}, {**table.unscaled, **found.unscaled}, found.facts)
+    return replace(found, scales={**table.scales, **found.scales}, unscaled={**table.unscaled, **found.unscaled})

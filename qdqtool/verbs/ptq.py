@@ -67,7 +67,7 @@ class PtqResult(Displayed):
 
     Attributes:
         cache: what TensorRT reads.
-        table: the same scales with origin; tensors without one and why; facts of the run.
+        table: the same scales with origin; tensors without one and why; the run.
         ties: tensor -> the one whose scale it took.
         path: the file written, if one was.
         backend: "embedded" or "tensorrt".
@@ -89,15 +89,13 @@ class PtqResult(Displayed):
 
     def summary(self) -> list[str]:
         """What `qdqtool ptq` prints, without what to do next."""
-        facts, tensorrt = self.table.facts, self.backend == "tensorrt"
+        run, tensorrt = self.table.provenance, self.backend == "tensorrt"
         place = "" if self.path is None else f"wrote {self.path}: "
         tied = "" if tensorrt else f", {len(self.ties)} of them tied"
         lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{tied}"]
-        lines.append(f"method {facts['method']}, {counted(facts['samples'], 'sample')}")
+        lines.append(f"method {run.method}, {counted(run.samples, 'sample')}")
         if tensorrt:
-            lines.append(
-                f"calibrated by TensorRT {facts['tensorrt']}, its cache byte for byte; the engine was thrown away"
-            )
+            lines.append(f"calibrated by TensorRT {run.tensorrt}, its cache byte for byte; the engine was thrown away")
         if predicted := self.predicted():
             lines.append(
                 f"predicted signal to noise of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
@@ -107,18 +105,19 @@ class PtqResult(Displayed):
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
-        facts = self.table.facts.get("predicted")
-        if not facts or not facts["decibel"]:
+        run = self.table.provenance
+        if run.predicted is None or not run.predicted.decibel:
             return None
-        chosen, other = zip(*facts["decibel"].values(), strict=True)
-        worse = sorted(facts["decibel"], key=lambda name: facts["decibel"][name][0] - facts["decibel"][name][1])
+        decibel = run.predicted.decibel
+        chosen, other = zip(*decibel.values(), strict=True)
+        worse = sorted(decibel, key=lambda name: decibel[name][0] - decibel[name][1])
         return {
-            "method": self.table.facts["method"],
-            "beside": facts["beside"],
+            "method": run.method,
+            "beside": run.predicted.beside,
             "chosen_db": statistics.median(chosen),
             "beside_db": statistics.median(other),
             "largest_loss": worse[0],
-            "largest_loss_db": facts["decibel"][worse[0]],
+            "largest_loss_db": list(decibel[worse[0]]),
         }
 
 
@@ -218,7 +217,7 @@ def run_job(job: PtqJob, feed: DataLoader) -> Made:
     rules = load_rules(options.target, options.trt_version)
     scales, taken = tie_scales(job.view, rules, table.scales) if options.ties else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
-    return Made(made, ScaleTable(scales, table.unscaled, table.facts), taken, _before(table, taken))
+    return Made(made, replace(table, scales=scales), taken, _before(table, taken))
 
 
 def _backend(options: PtqOptions, method: str) -> Backend:
@@ -265,15 +264,15 @@ def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
 
 def _facts(job: PtqJob, made: Made) -> dict[str, Any]:
     """What stands beside the cache."""
-    options, facts = job.options, made.table.facts
+    options, run = job.options, made.table.provenance
     asked: dict[str, Any] = {"target": options.target, "trt_version": options.trt_version.text, "ties": options.ties}
     if made.written:
-        asked.update(backend=facts["backend"], tensorrt=facts["tensorrt"], cuda=options.cuda)
+        asked.update(backend=run.backend, tensorrt=run.tensorrt, cuda=options.cuda)
     return {
         "verb": "ptq",
         "header": made.cache.header,
         "model": {"sha256": job.opened.sha256},
-        "data": facts.get("data"),
-        "options": {**asked, "method": facts["method"], "samples": facts["samples"]},
+        "data": run.data,
+        "options": {**asked, "method": run.method, "samples": run.samples},
         "tensors": tensor_facts(made.table.scales, made.before),
     }

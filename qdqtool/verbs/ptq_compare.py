@@ -142,8 +142,8 @@ def compare_backends(model: ModelSource, data: Data | DataLoader, options: PtqOp
     ours = open_job(model, replace(options, backend="embedded"))
     feed = open_data(theirs, data)
     made = run_job(theirs, feed)
-    facts = made.table.facts
-    return compared(run_job(ours, feed).cache, made.cache, facts["tensorrt"], facts["method"], facts["samples"])
+    run = made.table.provenance
+    return compared(run_job(ours, feed).cache, made.cache, run.tensorrt, run.method, run.samples)
 
 
 def compared(embedded: Cache, tensorrt: Cache, version: str, method: str, samples: int) -> BackendComparison:

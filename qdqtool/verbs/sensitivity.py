@@ -62,7 +62,7 @@ class SensitivityResult(Displayed):
             lines.append(f"and {len(found) - top} more")
         lines += _groups(self, top)
         told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.survey.loss:.4g}"
-        how = f"(0 none, 1 all; method {self.table.facts['method']}, calibration images)"
+        how = f"(0 none, 1 all; method {self.table.provenance.method}, calibration images)"
         return [*lines, f"{told} {how}", *_candidates(self)]
 
     def rows(self) -> Cells:
@@ -91,7 +91,7 @@ def _groups(result: SensitivityResult, top: int) -> list[str]:
 
 def _candidates(result: SensitivityResult) -> list[str]:
     lines = []
-    for name, tried in result.table.facts.get("candidates", {}).items():
+    for name, tried in (result.table.provenance.candidates or {}).items():
         lines.append(f"{name}: {result.table[name].method}")
         lines += [f"  {method:<20} amax {amax:<12.6g} loss {loss:.4g}" for method, (amax, loss) in tried.items()]
     return lines
@@ -114,7 +114,7 @@ def sensitivity(
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.mixed_precision.policies import Quantized, survey
-    from qdqtool.selection.auto import CUTS, source_of
+    from qdqtool.selection.auto import source_of
 
     options = options or SensitivityOptions()
     opened = open_model(model)
@@ -130,5 +130,5 @@ def sensitivity(
     points = frozenset(point.tensor for point in plan.activations)
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
     source = source_of(proto, opened.folder, feed, {}, how)
-    quantized = Quantized(source, options.plan, tuple(table.facts.get(CUTS, ())), table.scales, table.all_zero)
+    quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
     return SensitivityResult(survey(quantized, ends=options.ends), table)

@@ -58,7 +58,7 @@ def test_max_is_the_largest_magnitude_over_127() -> None:
 def test_each_scale_says_where_it_is_from() -> None:
     table = table_of(samples(5), "percentile=99.9")
     assert {(s.origin, s.method, s.samples) for s in table.scales.values()} == {("ptq", "percentile=99.9", 5)}
-    assert table.facts == {"method": "percentile=99.9", "samples": 5, "data": {"kind": "python", "batch": 1}}
+    assert table.facts_json() == {"method": "percentile=99.9", "samples": 5, "data": {"kind": "python", "batch": 1}}
 
 
 @pytest.mark.parametrize("method", STABLE)
@@ -156,8 +156,8 @@ def test_path_adds_the_model_s_digest_and_no_place(tmp_path: Path) -> None:
     path.write_bytes(NET.SerializeToString())
     np.savez(tmp_path / "d.npz", x=samples(3))
     table = calibrate(path, tmp_path / "d.npz")
-    assert table.facts["model_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert table.facts["data"] == {"kind": "npz", "name": "d.npz", "batch": 1}
+    assert table.provenance.model_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert table.provenance.data == {"kind": "npz", "name": "d.npz", "batch": 1}
     assert str(tmp_path) not in table.to_json()
 
 
@@ -168,7 +168,7 @@ def test_wanted_tensors_only() -> None:
 
 def test_plain_iterable_will_do() -> None:
     table = calibrate_scales(NET, None, [{"x": samples(3)}, {"x": samples(2)}])
-    assert table.facts == {"method": "mse", "samples": 5}
+    assert table.facts_json() == {"method": "mse", "samples": 5}
     with pytest.raises(QdqError, match="no samples"):
         calibrate_scales(NET, None, [])
 

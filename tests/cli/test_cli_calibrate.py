@@ -81,7 +81,7 @@ def test_images_with_a_preset(folder: Path) -> None:
     table = ScaleTable.from_json((folder / "s.json").read_text())
     grey = np.float32(114) * np.float32(1 / 255)  # the padding is the brightest
     assert table["x"].bits.tobytes() == (grey / np.float32(127)).tobytes()
-    assert table.facts["data"]["preprocess"].startswith("size=8x8,layout=nchw,color=rgb,")
+    assert table.provenance.data["preprocess"].startswith("size=8x8,layout=nchw,color=rgb,")
 
 
 def test_left_over_samples_are_told_on_stderr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_method_limit_and_batch_arrive(capsys: Capsys, tmp_path: Path) -> None:
     said = run(capsys, "insert", model, *words)
     assert (said.code, said.err) == (0, "")
     table = verbs.stored_table(onnx.load(tmp_path / "m.qdq.onnx"))
-    assert table is not None and (table.facts["samples"], table.facts["method"]) == (4, "percentile=99.9")
+    assert table is not None and (table.provenance.samples, table.provenance.method) == (4, "percentile=99.9")
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(capsys: Capsys, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_calibrate_scales_what_was_seen(detector: tuple[Path, Path, Path], tmp_p
     model, data, _ = detector
     command("calibrate", model, "--data", data, "--limit", 8, "--method", "max", "-o", tmp_path / "s.json")
     table = ScaleTable.from_json((tmp_path / "s.json").read_text(encoding="utf-8"))
-    assert table.facts["samples"] == 8 and len(table) > 20
+    assert table.provenance.samples == 8 and len(table) > 20
     with np.load(data) as stored:
         largest = np.abs(stored["images"][:8]).max()
     assert table["images"].bits == np.float32(largest / np.float32(127))

@@ -333,7 +333,7 @@ def test_input_without_statistics_is_a_guess_and_so_is_what_follows() -> None:
     table = estimate("A = Relu(X) S = Sigmoid(X) OUT = Mul(A, A)", "float n = {0}")
     assert amax(table, "X") == pytest.approx(3)
     assert [table[name].method for name in ("X", "A", "OUT")] == ["guess"] * 3
-    assert table.facts["tensors"]["guess"] >= 3
+    assert table.provenance.origins["guess"] >= 3
 
 
 def test_given_range_is_kept_and_ends_guessing() -> None:
@@ -341,7 +341,7 @@ def test_given_range_is_kept_and_ends_guessing() -> None:
     assert amax(table, "X") == amax(table, "A") == pytest.approx(255)
     assert amax(table, "OUT") == pytest.approx(510)
     assert table["X"].method == "given"
-    assert "guess" not in table.facts["tensors"]
+    assert "guess" not in table.provenance.origins
 
 
 @pytest.mark.parametrize("given", [(1, 1), (2, 1), (0, float("inf")), (float("nan"), 1)])

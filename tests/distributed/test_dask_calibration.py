@@ -97,7 +97,7 @@ def test_the_bytes_of_a_serial_run(files: tuple[Path, Path], here: DaskOptions, 
 def test_options_reach_the_shards(files: tuple[Path, Path], here: DaskOptions) -> None:
     options, feed = replace(QUIET, workers=2, max_memory=1 << 24), DataOptions(batch=2, limit=7)
     table = calibrate_on_dask(*files, here, options, feed)
-    assert table.facts["samples"] == 7
+    assert table.provenance.samples == 7
     assert table.to_json() == calibrate(*files, QUIET, feed).to_json()
 
 

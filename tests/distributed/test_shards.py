@@ -92,7 +92,7 @@ def test_max_needs_shards_of_its_own(files: tuple[Path, Path]) -> None:
     with pytest.raises(QdqError, match="--method max: tells each tensor's largest value, and these shards were not"):
         merge_shards(shards(files, 2), "max")
     by_max = shards(files, 2, method="max")
-    assert merge_shards(by_max, "mse").facts["method"] == "mse"
+    assert merge_shards(by_max, "mse").provenance.method == "mse"
 
 
 def test_each_shard_once(files: tuple[Path, Path]) -> None:

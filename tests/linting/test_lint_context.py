@@ -55,10 +55,10 @@ def test_metadata_of_others_is_no_fault(text: str) -> None:
     model = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
     set_metadata(model, "scales", text)
     subject = LintContext(model)
-    assert subject.kept == subject.cuts == frozenset()
+    assert subject.float_layers == subject.requantize_points == frozenset()
     set_metadata(model, "scales", json.dumps({"facts": {"kept": {"c": "why"}, "cuts": ["a"]}}))
     subject = LintContext(model)
-    assert (subject.kept, subject.cuts) == ({"c"}, {"a"})
+    assert (subject.float_layers, subject.requantize_points) == ({"c"}, {"a"})
 
 
 def test_after_an_edit_only_the_rules_are_kept() -> None:

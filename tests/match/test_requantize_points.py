@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions, explain
 from qdqtool.match.planner import make_plan
-from qdqtool.match.requantize_points import possible_cuts
+from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.rulebook import load_rules
 from tests.graphs import model_of, points_of, readers_of, view_of
 
@@ -20,7 +21,7 @@ SHUFFLE = """g (float[N,4,8,8] x) => (float[N,8,8,8] y)
 
 
 def cuts_of(text: str) -> list[str]:
-    return possible_cuts(view_of(text), load_rules("gpu"))
+    return possible_requantize_points(view_of(text), load_rules("gpu"))
 
 
 def plan_with(text: str, **more: object) -> Plan:
@@ -59,18 +60,18 @@ def test_without_a_cut_both_blocks_share_one_scale() -> None:
 
 
 def test_a_cut_tensor_has_a_pair_and_a_scale_shared_with_what_it_is_joined_with() -> None:
-    plan = plan_with(SHUFFLE, cuts=["p"])
+    plan = plan_with(SHUFFLE, decisions=Decisions(("p",)))
     assert plan.ties()["a"] == ["a", "b"] and sorted(plan.ties()["p"]) == ["d", "p"]
     assert readers_of(plan, "p") == {("e", 0)} and readers_of(plan, "a") == {("c", 0)}
 
 
 def test_a_cut_that_the_graph_lacks_changes_nothing() -> None:
-    assert plan_with(SHUFFLE, cuts=["nowhere"]).points == plan_with(SHUFFLE).points
+    assert plan_with(SHUFFLE, decisions=Decisions(("nowhere",))).points == plan_with(SHUFFLE).points
     assert points_of(SHUFFLE) == {"x", "a", "b", "d"}
 
 
 def test_a_kept_operator_is_float_and_says_why() -> None:
-    plan = plan_with(SHUFFLE, kept={"d": "it costs too much"})
+    plan = plan_with(SHUFFLE, decisions=Decisions(float_layers={"d": "it costs too much"}))
     assert "d" in plan.float_nodes and not any(read.node == "d" for p in plan.weights for read in p.reads)
     refusal = next(one for one in plan.refusals if one.site == "d")
     assert (refusal.rule, refusal.reason) == ("keep-float", "it costs too much")
@@ -79,6 +80,6 @@ def test_a_kept_operator_is_float_and_says_why() -> None:
 
 def test_a_kept_operator_comes_on_top_of_float_heads() -> None:
     view = GraphView(model_of(SHUFFLE).graph)
-    plan = make_plan(view, PlanOptions(float_heads="all"), kept={"d": "why"})
+    plan = make_plan(view, PlanOptions(float_heads="all"), decisions=Decisions(float_layers={"d": "why"}))
     assert set(plan.float_nodes) == {"d", "y"}
     assert {one.rule for one in plan.refusals} == {"float-head", "keep-float"}

@@ -9,6 +9,7 @@ import pytest
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.data.loader import Batch
+from qdqtool.decisions import Decisions
 from qdqtool.match.plan import PlanOptions
 from qdqtool.mixed_precision import policies
 from qdqtool.mixed_precision.policies import (
@@ -47,7 +48,7 @@ def quantized(model: onnx.ModelProto, heads: str = "none") -> Quantized:
     data: list[Batch] = [{"x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(3)]
     table = calibrate_scales(model, None, data, CalibrationOptions("max", progress=False))
     options = PlanOptions(float_heads=heads)  # type: ignore[arg-type]
-    return Quantized(ChoiceSource(model, None, data, {}), options, (), table.scales)
+    return Quantized(ChoiceSource(model, None, data, {}), options, Decisions(), table.scales)
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_the_table_of_both_kinds_is_the_same_too() -> None:
         for w in (1, 2)
     ]
     assert tables[0].to_json() == tables[1].to_json()
-    assert set(tables[0].facts["predicted"]["decibel"]) == set(FLOATS)
+    assert set(tables[0].provenance.predicted.decibel) == set(FLOATS)
 
 
 def needed(limit: int = 1) -> int:

@@ -43,18 +43,18 @@ def test_calibrate_asks_for_it() -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
     model = model_of(SMALL_NET)
     data = data_for(model)
-    assert calibrate(model, data, QUIET).facts["method"] == "auto"
-    assert calibrate(model, iter(data), QUIET).facts["method"] == "mse"
-    assert calibrate(model, iter(data), CalibrationOptions("max", progress=False)).facts["method"] == "max"
+    assert calibrate(model, data, QUIET).provenance.method == "auto"
+    assert calibrate(model, iter(data), QUIET).provenance.method == "mse"
+    assert calibrate(model, iter(data), CalibrationOptions("max", progress=False)).provenance.method == "max"
     set_metadata(model, CONDITIONED, "{}")
-    assert calibrate(model, data, QUIET).facts["method"] == "mse"
+    assert calibrate(model, data, QUIET).provenance.method == "mse"
 
 
 def test_shards_are_merged_by_mse() -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
     model = model_of(SMALL_NET)
     states = [calibrate_shard(model, data_for(model), (number, 2), QUIET) for number in range(2)]
-    assert merge_shards(states).facts["method"] == "mse"
+    assert merge_shards(states).provenance.method == "mse"
 
 
 def test_the_command_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from qdqtool.data.loader import Task
+from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.observer_state import ObserverState
@@ -32,7 +33,7 @@ def state_of(*, ranges: bool = True, kinds: tuple[str, ...] = ("mergeable",)) ->
     r = np.random.default_rng(0)
     arrays = [r.normal(size=(2, channels, 4)).astype(np.float32) for channels in (2, 3, 2, 3)]
     observation.counter(NAMES).add(Task(5, 10, 2, dict), arrays)
-    return State(StateIdentity("m", "d", "cpu"), survey, observation, (0, 1), True, {"n": 1})
+    return State(StateIdentity("m", "d", "cpu"), survey, observation, (0, 1), True, Provenance(other={"n": 1}))
 
 
 def parts_of(state: State) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def test_a_state_comes_back(tmp_path: Path, ranges: bool, compress: bool) -> Non
     write_state(state, tmp_path / "s", compress=compress)
     back = read_state(tmp_path / "s")
     assert state_to_bytes(back) == state_to_bytes(state) == state_to_bytes(state_from_bytes(state_to_bytes(state)))
-    assert back.identity == state.identity and back.facts == {"n": 1}
+    assert back.identity == state.identity and back.provenance.other == {"n": 1}
     assert 5 in back.observation.done and back.observation.samples == 2
     for kind, found in state.observation.histograms.items():
         for name, one in found.items():

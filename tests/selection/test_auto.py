@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def one_by_one(images: np.ndarray) -> list[Batch]:
 
 
 def without_data(table: ScaleTable) -> str:
-    return ScaleTable(table.scales, table.unscaled, {**table.facts, "data": None}).to_json()
+    return replace(table, provenance=replace(table.provenance, data=None)).to_json()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_reversed_images_and_another_batch_give_the_same_bytes(
 
 def test_points_say_what_proposed_them_and_others_have_mse(table: ScaleTable) -> None:
     methods = {name: table[name].method for name in table}
-    assert table.facts["method"] == "auto" and table.facts["shadow_samples"] == SHADOW_SAMPLES
+    assert table.provenance.method == "auto" and table.provenance.shadow_samples == SHADOW_SAMPLES
     assert methods["images"].startswith("auto:") and "auto:mse" in methods.values()
     assert "mse" in methods.values()  # what nothing quantized reads
     assert all(scale.samples == 18 for scale in table.scales.values())
@@ -80,9 +81,10 @@ def test_the_table_covers_what_mse_covers(detector: onnx.ModelProto, images: np.
 
 
 def test_candidates_are_told_on_request_only(detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable) -> None:
-    assert "candidates" not in table.facts
+    assert table.provenance.candidates is None
     told = calibrate(detector, one_by_one(images), CalibrationOptions("auto", progress=False, candidates=True))
-    tried = told.facts["candidates"]["images"]
+    assert told.provenance.candidates is not None
+    tried = told.provenance.candidates["images"]
     taken = told["images"].method.removeprefix("auto:")
     assert tried[taken][1] == min(loss for _, loss in tried.values())
     assert np.float32(tried[taken][0]) / np.float32(127) == told["images"].bits
@@ -93,7 +95,8 @@ def test_candidates_are_told_on_request_only(detector: onnx.ModelProto, images: 
 def test_a_prediction_beside_is_for_the_scales_that_were_chosen(detector: onnx.ModelProto, images: np.ndarray) -> None:
     options = CalibrationOptions("auto", progress=False, beside="mse")
     told = calibrate(detector, one_by_one(images), options)
-    decibel = told.facts["predicted"]["decibel"]
+    assert told.provenance.predicted is not None
+    decibel = told.provenance.predicted.decibel
     assert all(chosen <= other + 0.02 for chosen, other in decibel.values())  # mse is the best by that measure
     assert any(chosen < other - 0.02 for chosen, other in decibel.values())
 
@@ -101,7 +104,7 @@ def test_a_prediction_beside_is_for_the_scales_that_were_chosen(detector: onnx.M
 def test_float_heads_change_who_is_asked(detector: onnx.ModelProto, images: np.ndarray) -> None:
     placing = PlanOptions(float_heads="all")
     table = calibrate_scales(detector, None, one_by_one(images[:8]), AUTO, placing=placing)
-    assert table.facts["method"] == "auto" and len(table) > 30
+    assert table.provenance.method == "auto" and len(table) > 30
 
 
 def test_data_that_can_be_walked_once_is_refused(detector: onnx.ModelProto, images: np.ndarray) -> None:

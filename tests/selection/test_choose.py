@@ -12,6 +12,7 @@ import pytest
 from qdqtool.amax.candidates import Candidate
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import Batch
+from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
@@ -99,7 +100,7 @@ def test_tied_tensors_take_one_clipping_value_chosen_for_all() -> None:
               { a = Conv(x, v) b = Conv(x, u) c = Concat<axis=1>(a, b) y = Conv(c, w) }"""
     choice = choose(source_of(model_of(text), data_of(wide())), ALL)
     assert choice.taken["a"] == choice.taken["b"] and choice.tried["a"] == choice.tried["b"]
-    assert choice.cuts == ()
+    assert choice.requantize_points == ()
 
 
 def unlike() -> ScaleChoice:
@@ -108,22 +109,22 @@ def unlike() -> ScaleChoice:
 
 def test_a_tie_between_unlike_tensors_is_cut_and_one_between_alike_ones_is_not() -> None:
     """Where d is 200 times p, one scale would leave q, read by the block's own convolution, a fraction of a level."""
-    assert unlike().cuts == ("p",)
-    assert choose(source_of(shuffle_model(1.0), data_of(wide())), ALL).cuts == ()
+    assert unlike().requantize_points == ("p",)
+    assert choose(source_of(shuffle_model(1.0), data_of(wide())), ALL).requantize_points == ()
 
 
 def test_a_cut_gives_each_side_its_own_scale_and_fits_the_plan() -> None:
     choice = unlike()
     assert choice.taken["p"] == choice.taken["d"] and choice.taken["a"] == choice.taken["b"]
     assert choice.taken["d"].amax > 20 * choice.taken["a"].amax
-    plan = make_plan(GraphView(shuffle_model().graph), ALL, cuts=choice.cuts)
+    plan = make_plan(GraphView(shuffle_model().graph), ALL, decisions=Decisions(choice.requantize_points))
     assert {point.tensor for point in plan.activations} <= choice.taken.keys()
 
 
 def test_cuts_may_be_forbidden_and_their_threshold_is_a_share() -> None:
     source = source_of(shuffle_model(200.0), data_of(wide()))
     forbidden = choose(source, ALL, cut=False)
-    assert forbidden.cuts == () and "p" not in forbidden.taken
+    assert forbidden.requantize_points == () and "p" not in forbidden.taken
     assert sum(unlike().losses.values()) < (1 - CUT_GAIN) * sum(forbidden.losses.values())
 
 

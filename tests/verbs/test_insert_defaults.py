@@ -38,7 +38,7 @@ def placed(options: InsertOptions = PLAIN, model: onnx.ModelProto | None = None,
     done = insert(model or spread(SILU), options=options, **(data or {"data": [{"x": samples()}]}))  # type: ignore[arg-type]
     table = stored_table(done.model)
     kept = sum(refusal.rule == "keep-float" for refusal in done.plan.refusals)
-    return "" if table is None else str(table.facts["method"]), kept
+    return "" if table is None else str(table.provenance.method), kept
 
 
 @pytest.mark.usefixtures("eager")

@@ -203,7 +203,7 @@ def test_data_adds_to_a_table_with_gaps() -> None:
     table = stored_table(model)
     assert table is not None
     gaps = {name: scale for name, scale in table.scales.items() if name not in ("c", "e")}
-    store_table(model, ScaleTable(gaps, table.unscaled, table.facts))
+    store_table(model, replace(table, scales=gaps))
     with pytest.raises(QdqError, match=f"2 of {len(FLOATS)} tensors have no scale: c, e"):
         dla(model)
     louder = [{"x": 5 * batch["x"]} for batch in feed()]

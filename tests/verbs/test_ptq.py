@@ -224,7 +224,8 @@ def test_the_loss_of_mse_is_predicted_beside_and_is_never_larger() -> None:
 
 def test_the_prediction_is_near_what_rounding_leaves() -> None:
     feed, result = smooth()
-    decibel = result.table.facts["predicted"]["decibel"]
+    assert result.table.provenance.predicted is not None
+    decibel = result.table.provenance.predicted.decibel
     assert list(decibel) == FLOATS
     for name, arrays in observed(model_of(NET), feed).items():
         x, scale = np.concatenate([a.reshape(-1) for a in arrays]).astype(np.float64), float(result.table[name].bits)

@@ -50,7 +50,7 @@ def test_every_int8_operator_is_ranked(detector: onnx.ModelProto, data: list[Bat
     options = SensitivityOptions(plan=ALL, calibration=CalibrationOptions("mse", progress=False), ends=False)
     result = sensitivity(detector, data, options)
     assert len(result.survey.findings) == 14 and 0.0 < result.survey.loss < 0.5
-    assert result.table.facts["method"] == "mse"
+    assert result.table.provenance.method == "mse"
     heads = sensitivity(detector, data, SensitivityOptions(plan=PlanOptions(float_heads="regression"), ends=False))
     assert len(heads.survey.findings) == 13
 
@@ -100,7 +100,7 @@ def test_inserting_again_keeps_what_was_kept(kept: InsertResult) -> None:
 
 def test_its_table_places_the_same_pairs_on_the_plain_model(kept: InsertResult, detector: onnx.ModelProto) -> None:
     table = stored_table(kept.model)
-    assert table is not None and len(table.facts["kept"]) == 1
+    assert table is not None and len(table.decisions.float_layers or ()) == 1
     again = insert(detector, scales=table, options=InsertOptions(plan=ALL))
     assert [p.tensor for p in again.inserted.added] == [p.tensor for p in kept.inserted.added]
 
@@ -161,7 +161,7 @@ def shuffle() -> tuple[onnx.ModelProto, InsertResult]:
 def test_a_cut_stands_in_the_graph_with_two_scales(shuffle: tuple[onnx.ModelProto, InsertResult]) -> None:
     _, result = shuffle
     scales = result.inserted.scales
-    assert result.table.facts["cuts"] == ["p"] and "p" in GraphView(result.model.graph).pairs
+    assert result.table.decisions.requantize_points == ("p",) and "p" in GraphView(result.model.graph).pairs
     assert scales["p"].same_bits(scales["d"]) and scales["a"].same_bits(scales["b"])
     assert not scales["p"].same_bits(scales["a"])
 

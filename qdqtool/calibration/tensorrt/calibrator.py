@@ -8,7 +8,7 @@ shown to TensorRT, which would trust it whole. The traps and their answers: fact
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from qdqtool.calibration.tensorrt.log_capture import Said, quiet_polygraphy
 from qdqtool.calibration.tensorrt.written_cache import table_of, verified
 from qdqtool.data.loader import DataLoader
 from qdqtool.data.model_inputs import inputs_of
+from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import is_external
 from qdqtool.graph.view import GraphView
@@ -84,12 +85,9 @@ class TensorrtBackend:
             written = self._build(request, installed, network, watched, said)
         cache = verified(written, request, installed)
         table = table_of(cache, request, watched.samples)
-        facts: dict[str, Any] = {"method": request.method, "samples": watched.samples}
-        facts.update(backend=self.name, tensorrt=installed.text)
-        if isinstance(batches, DataLoader):
-            facts["data"] = batches.description
-        table.facts.update(facts)
-        return Calibrated(table, cache, written)
+        data = batches.description if isinstance(batches, DataLoader) else None
+        run = Provenance(request.method, watched.samples, backend=self.name, tensorrt=installed.text, data=data)
+        return Calibrated(replace(table, provenance=run), cache, written)
 
     def _shapes(self, request: Request) -> dict[str, tuple[int, ...]]:
         return require_fixed(fix_inputs(inputs_of(request.proto.graph), self.shapes or {}))

@@ -151,7 +151,7 @@ def test_open_shapes_must_be_fixed(fake: Fake) -> None:
     refused("x: is [N, 4], and TensorRT calibrates at one fixed shape", "--shapes x:1x4", text=OPEN, data=small())
     assert fake.calls == []
     found = TensorrtBackend(shapes={"x": (2, 4)}).calibrate(request(OPEN), small())
-    assert found.table.facts["samples"] == 4 and fake.fed[0]["x"].shape == (2, 4)
+    assert found.table.provenance.samples == 4 and fake.fed[0]["x"].shape == (2, 4)
     refused("takes [?, 4], not 2x5".replace("?", "N"), text=OPEN, shapes={"x": (2, 5)})
     profile = fake.config.get_calibration_profile()
     assert profile.get_shape("x") == [(2, 4)] * 3 and fake.config.num_optimization_profiles == 1
@@ -285,7 +285,7 @@ def test_device_pointers_go_through_untouched(fake: Fake) -> None:
         fake.fed.clear()
         found = TensorrtBackend(cuda=cuda).calibrate(request(OPEN.replace("N", "2")), data)
         assert [fed["x"].tolist() for fed in fake.fed] == [array.tolist() for array in arrays]
-        assert found.table.facts["samples"] == 8
+        assert found.table.provenance.samples == 8
 
 
 def test_a_device_array_that_tells_its_shape_is_held_to_it(fake: Fake) -> None:

@@ -63,7 +63,7 @@ def test_versions_from_8_5_to_10_16_go_and_name_their_own_caches(version: str) -
         found = TensorrtBackend().calibrate(Request(model(RELU)), batches(2, (2, 4)))
     major, minor, patch = version.split(".")[:3]
     assert found.cache is not None and found.cache.version == TrtVersion(int(major), int(minor), int(patch))
-    assert found.table.facts["tensorrt"] == version
+    assert found.table.provenance.tensorrt == version
 
 
 def test_another_version_than_the_installed_one_is_refused() -> None:

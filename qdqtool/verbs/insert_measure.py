@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `insert` finds out by running data: conditioning, scales, what stays in float, the loss. It places no pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan
+from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
+from qdqtool.passes.peel import is_plain, peel_pairs
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data, DataLoader
+    from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.verbs.insert_options import InsertOptions
+
+
+@dataclass(frozen=True)
+class InsertMeasurement:
+    """What was found out about a model by running data: by conditioning first, then by calibrating.
+
+    Attributes:
+        notes: sentences.
+        search: what was tried in float; None where that was not asked for.
+        reference: the outputs of the float model as it was given.
+    """
+
+    notes: tuple[str, ...] = ()
+    search: SearchResult | None = None
+    reference: LossMeter | None = None
+
+    @property
+    def float_layers(self) -> dict[str, str]:
+        """First outputs of the operators that the search keeps in float -> the reason."""
+        return self.search.reasons if self.search is not None else {}
+
+
+def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:
+    """Edit the weights of an opened model, and keep what its float outputs were before.
+
+    Raises:
+        QdqError: no data, and what `condition_first` refuses.
+    """
+    from qdqtool.conditioning.before_insert import condition_first
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.observers.options import with_method
+
+    if data is None:
+        raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    how = replace(with_method(options.calibration), where=opened.name)
+    keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto, opened.folder))
+    reference = None
+    if is_plain(opened.proto):
+        reference = LossMeter.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, feed, how))
+    notes, search = condition_first(opened, feed, options.condition, options.plan, how, keeping)
+    return InsertMeasurement(tuple(notes), search, reference)
+
+
+def measure_scales(
+    proto: onnx.ModelProto,
+    opened: Opened,
+    decided: Plan,
+    data: Data | DataLoader,
+    options: InsertOptions,
+    first: InsertMeasurement,
+) -> tuple[ScaleTable, InsertMeasurement]:
+    """Scales of every float tensor of the plain model, in its decisions what stays in float; and advice.
+
+    Args:
+        proto: the model that gets the pairs; not changed.
+        opened: where it comes from.
+        decided: the plan before the data are run: points that need a scale.
+        data: what to feed.
+        options: of `insert`.
+        first: what conditioning found out; what it chose stays in float.
+
+    Raises:
+        QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
+    """
+    from qdqtool.calibration.engine import calibrate_scales
+    from qdqtool.conditioning.before_insert import advice_for
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.observers.options import default_method, with_method
+
+    plain = proto
+    if not is_plain(proto):
+        asked = options.keeping(by_default=False)
+        if asked:
+            raise QdqError(opened.name, f"has Q/DQ, which {asked.option} would have to undo", "add --requantize")
+        plain = onnx.ModelProto()
+        plain.CopyFrom(proto)
+        peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(plain.graph), options.feed)
+    options.keeping(by_default=False).check_data(feed)
+    method = "mse" if options.condition else default_method(plain, once=feed.once)
+    how = replace(with_method(options.calibration, method), where=opened.name)
+    points = frozenset(point.tensor for point in decided.activations)
+    wanted = None if options.whole_table else points
+    table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
+    source = samples_of(plain, opened.folder, feed, how)
+    reference = first.reference or LossMeter.of(plain, opened.folder, source)
+    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, feed, decided, first))
+    search = first.search
+    if keeping and source is not None:
+        if search is None and decided.weights:
+            search = choose_kept(keeping, source, table, options.plan)
+        kept = search.reasons if search is not None else {}
+        table = replace(table, decisions=replace(table.decisions, float_layers=kept))
+    wants_advice = options.advise and not options.condition
+    advised = advice_for(plain, opened.folder, feed, options.plan) if wants_advice else []
+    return table, InsertMeasurement(tuple(advised), search, reference)
+
+
+def _may_keep(
+    plain: onnx.ModelProto,
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    feed: DataLoader,
+    decided: Plan,
+    first: InsertMeasurement,
+) -> bool:
+    """Whether operators may stay in float for accuracy though nobody asked."""
+    from qdqtool.conditioning.before_insert import corrected
+
+    if plain is not proto or feed.once or not is_measurable(plain, folder, decided):
+        return False
+    return first.search is not None or not corrected(plain)
