@@ -219,7 +219,7 @@ def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) ->
             lambda: calibrate_on_dask(*files, replace(nowhere, ship=True), QUIET, DataOptions(max_bytes=8000)),
         ),
         ("no scheduler answers within 0.1 s", lambda: calibrate_on_dask(*files, nowhere)),
-        ("is no scheduler file", lambda: calibrate_on_dask(*files, DaskOptions(str(files[0])))),
+        ("is not UTF-8 text", lambda: calibrate_on_dask(*files, DaskOptions(str(files[0])))),
         ("no file of that name is here; give tcp", lambda: calibrate_on_dask(*files, DaskOptions("nowhere"))),
         ("local:0: is no number of workers", lambda: calibrate_on_dask(*files, DaskOptions("local:0"))),
     ]
