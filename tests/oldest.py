@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from qdqtool.requirements import own_requirements
 
-EXTRAS = ("", "cpu")
+EXTRAS = ("", "cpu", "images")
 
 
 def pins() -> list[str]:
-    """`name==bound.*` for what every installation needs and for onnxruntime."""
+    """`name==bound.*` for what every installation needs, onnxruntime and Pillow."""
     found = []
     for one in own_requirements():
         bounds = [version for sign, version in one.clauses if sign == ">="]
