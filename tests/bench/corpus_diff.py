@@ -55,6 +55,7 @@ def command(checkout: Path, *arguments: str | Path) -> tuple[int, str]:
         capture_output=True,
         text=True,
         env=environment,
+        cwd=checkout,  # -m looks there first
         check=False,
     )
     return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
@@ -150,14 +151,14 @@ def compared(model: Path, before: Path, after: Path, with_data: bool) -> tuple[i
 def main() -> int:
     """Print every difference and the number of outputs compared."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path)
+    parser.add_argument("before", type=lambda text: Path(text).resolve())
+    parser.add_argument("after", type=lambda text: Path(text).resolve())
     parser.add_argument("models", type=Path, help="a folder of .onnx files")
     parser.add_argument("--data", action="store_true", help="with data too: minutes")
     parser.add_argument("--only", default="", help="models whose names hold this")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    models = sorted(path for path in options.models.glob("*.onnx") if options.only in path.name)
+    models = sorted(path for path in options.models.resolve().glob("*.onnx") if options.only in path.name)
     with ThreadPoolExecutor(options.jobs) as pool:
         found = pool.map(lambda model: compared(model, options.before, options.after, options.data), models)
         count, faulty = 0, 0
