@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes that move values say about axes, whether as attributes (older opsets) or as inputs. Nothing is computed."""
+"""What nodes that move values say about axes, as attributes (older opsets) or as inputs. Nothing is computed."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def reshaped(
 
     Args:
         values: describes the tensor.
-        before, after: the tensor's shapes; a free axis counts as one place.
+        before: the tensor's shape; a free axis counts as one place.
+        after: its shape behind the operator.
         most: the most elements that the result may have.
         exact: refuse free axes that may not be the same ones before and after.
     """
@@ -84,9 +85,7 @@ def concatenated(
     return np.concatenate(wide, axis)
 
 
-def taken(
-    values: npt.NDArray[_Scalar], axis: int, index: Array | slice, most: int
-) -> npt.NDArray[_Scalar] | None:
+def taken(values: npt.NDArray[_Scalar], axis: int, index: Array | slice, most: int) -> npt.NDArray[_Scalar] | None:
     """Some places of one axis: a slice, or indices, whose axes take the place of that axis.
 
     An array that is alike along the axis of a slice is given back itself.
