@@ -167,14 +167,13 @@ class _SumNames:
 
 def _add(copy: ShadowCopy, twin: _Twin) -> _SumNames:
     node = twin.node
-    inputs = {1 - twin.weight_at: copy.quantized(node.inputs[1 - twin.weight_at], twin.scale[()])}
+    inputs = {1 - twin.weight_at: copy.quantized(node.inputs[1 - twin.weight_at], np.float32(twin.scale))}
     if twin.weight is not None:
         inputs[twin.weight_at] = copy.weight(node.inputs[twin.weight_at], twin.weight)
     exact = node.outputs[0]
     error = copy.append("Sub", [exact, copy.twin(node, inputs)])
     square, signal = (copy.append("Mul", [name, name]) for name in (error, exact))
-    sums = [_sum(copy, name, twin) for name in (error, square, signal)]
-    return _SumNames(*sums, copy.size(exact))
+    return _SumNames(_sum(copy, error, twin), _sum(copy, square, twin), _sum(copy, signal, twin), copy.size(exact))
 
 
 def _sum(copy: ShadowCopy, name: str, twin: _Twin) -> str:

@@ -136,4 +136,5 @@ class ChannelAtoms:
 
     def pinned(self, atoms: Int64) -> npt.NDArray[np.bool_]:
         """Which of some atoms must stay as they are."""
-        return self.find(atoms) == PINNED
+        found: npt.NDArray[np.bool_] = self.find(atoms) == PINNED
+        return found
