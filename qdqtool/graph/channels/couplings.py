@@ -207,7 +207,7 @@ def _pad(atoms: ChannelAtoms, node: Node) -> Found:
     """Places that are filled in have the atom NONE; axes on which all is alike stay so."""
     array, pads = atoms.of(node.inputs[0]), integers(node, 1, "pads", atoms.values)
     before, after = atoms.shape(node.inputs[0]), atoms.shape(node.outputs[0])
-    if before is not None and after is not None and _kept(array, before, after):
+    if array.size == 1 or (before is not None and after is not None and _kept(array, before, after)):
         return [array]
     axes = integers(node, 3, "axes", atoms.values)
     if pads is None or axes is None or str(attribute(node, "mode", "constant")) != "constant":
