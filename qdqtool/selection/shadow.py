@@ -20,6 +20,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.runtime.activations import OrtActivations
+from qdqtool.simulation.rounding import weight_through_int8
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
 Float64 = npt.NDArray[np.float64]
@@ -104,16 +105,6 @@ def shadow_pass(
     return errors
 
 
-def fake_quantized(weight: npt.NDArray[np.float32], axis: int | None) -> npt.NDArray[np.float32]:
-    """A weight after int8 with abs-max scales, per channel along `axis`: rounds half to even, saturates at +-127."""
-    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
-    amax = np.abs(weight).max(axis=others, keepdims=True, initial=0.0)
-    top = amax.max(initial=0.0)
-    scale = np.where(amax > 0, amax, top if top > 0 else np.float32(1)).astype(np.float32) / np.float32(127)
-    quantized: npt.NDArray[np.float32] = np.rint(weight / scale) * scale
-    return quantized
-
-
 def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:
     """Trials in groups whose weights are small enough to be held twice."""
     part: list[Trial] = []
@@ -196,7 +187,7 @@ def _add(copy: ShadowCopy, view: GraphView, trial: Trial) -> _Names | None:
     inputs = {1 - index: _tried(copy, node, node.inputs[1 - index], trial.scales)}
     if trial.int8:
         inputs[index] = copy.weight(
-            node.inputs[index], fake_quantized(weight.astype(np.float32, copy=False), trial.axis)
+            node.inputs[index], weight_through_int8(weight.astype(np.float32, copy=False), trial.axis)
         )
     return _sums(copy, node, copy.twin(node, inputs), len(trial.scales), channels)
 
