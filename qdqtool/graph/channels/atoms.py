@@ -54,6 +54,7 @@ class ChannelAtoms:
         self.values: Values = view.array if values is None else values
         self._arrays: dict[str, Int64] = {}
         self._parents = np.arange(2)
+        self._readers: dict[str, tuple[Int64, Int64]] = {}
 
     @property
     def size(self) -> int:
@@ -129,6 +130,22 @@ class ChannelAtoms:
         while (above := int(self._parents[at])) != at:
             self._parents[at] = at = int(self._parents[above])
         return at
+
+    def share(self, weight: str, read: Int64, made: Int64) -> None:
+        """Operators that have one weight read and make the same channels: what goes from one goes from all.
+
+        Args:
+            weight: the constant's name.
+            read: the atoms of the channels that one of them reads.
+            made: of those that it makes.
+        """
+        others = self._readers.setdefault(weight, (read, made))
+        for own, other in zip((read, made), others, strict=True):
+            if own.shape == other.shape:
+                self.union(own, other)
+            else:
+                self.pin(own)
+                self.pin(other)
 
     def pin(self, atoms: Int64) -> None:
         """Say that channels must stay as they are."""

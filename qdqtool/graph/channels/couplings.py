@@ -268,6 +268,7 @@ def _conv(atoms: ChannelAtoms, node: Node) -> Found:
         return None
     if row.mixed.size:
         atoms.pin(row.mixed)
+    atoms.share(node.inputs[1], row.atoms, made)
     groups = int(str(attribute(node, "group", 1)))
     if groups > 1 and len(row.atoms) % groups == len(made) % groups == 0:
         read, given = row.atoms.reshape(groups, -1), made.reshape(groups, -1)
@@ -290,7 +291,11 @@ def _product(atoms: ChannelAtoms, node: Node) -> Found:
     array = atoms.of(node.inputs[0])
     if row.mixed.size or array.size > array.shape[-1]:
         atoms.pin(array)
-    return None if atoms.mark(node.outputs[0], len(shape) - 1) is None else [atoms.of(node.outputs[0])]
+    made = atoms.mark(node.outputs[0], len(shape) - 1)
+    if made is None:
+        return None
+    atoms.share(node.inputs[1], row.atoms, made)
+    return [atoms.of(node.outputs[0])]
 
 
 def _rules(rule: Coupling, *ops: str) -> dict[str, Coupling]:

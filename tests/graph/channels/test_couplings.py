@@ -160,6 +160,17 @@ def test_operands_of_an_add_are_one_and_so_is_what_they_are_added_to_next() -> N
     assert not any(atoms.pinned(row.atoms).any() for row in rows if row is not None)
 
 
+@pytest.mark.parametrize(("second", "one"), [("w", True), ("v", False)])
+def test_convolutions_with_one_weight_keep_the_same_channels(second: str, one: bool) -> None:
+    body = f"a = Conv(x, w)  b = Conv(x, {second})  c = Conv(a, u)  d = Conv(b, s)  out = Concat<axis=1>(c, d)"
+    view = view_of(f"g (float[1,4,8,8] x) => (float[A,B,C,D] out) <{WEIGHTS}> {{ {body} }}")
+    atoms = ChannelAtoms(view, shapes_of(view))
+    couple_graph(atoms)
+    rows = [atoms.row(name, 1) for name in "ab"]
+    assert all(row is not None and not atoms.pinned(row.atoms).any() for row in rows)
+    assert (len({tuple(row.atoms.tolist()) for row in rows if row is not None}) == 1) == one
+
+
 def test_an_add_to_the_input_of_the_graph_pins() -> None:
     assert (
         classes("a = Conv(x, w)  b = Conv(a, u)  c = Add(b, x)  out = Conv(c, w)", "b", "float[A,B,C,D] out")
