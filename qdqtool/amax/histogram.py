@@ -249,11 +249,6 @@ class Histogram:
         return self.positive_infs + self.negative_infs
 
     @property
-    def has_nan(self) -> bool:
-        """Whether a NaN has been added."""
-        return self.nans > 0
-
-    @property
     def has_inf(self) -> bool:
         """Whether an infinity has been added."""
         return self.infs > 0

@@ -121,11 +121,6 @@ class EntropyHistogram:
         return not (self.counts.any() or self.zeros or self.nans or self.infs)
 
     @property
-    def has_nan(self) -> bool:
-        """Whether a NaN has been added."""
-        return self.nans > 0
-
-    @property
     def has_inf(self) -> bool:
         """Whether an infinity has been added."""
         return self.infs > 0

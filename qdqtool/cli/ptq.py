@@ -12,6 +12,7 @@ from qdqtool.cli.show import print_json, print_lines, warn
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs.ptq import PtqOptions, PtqResult
+    from qdqtool.verbs.ptq_compare import BackendComparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +59,11 @@ def run(args: argparse.Namespace) -> int:
     parse_method(args.method)
     options = _options(args)
     if args.compare_backends:
-        from qdqtool.cli.ptq_compare import show
         from qdqtool.verbs.ptq_compare import compare_backends
 
         if args.cache:
             raise QdqError("--compare-backends", "writes no cache", "leave --cache out, or run each back end by itself")
-        show(compare_backends(args.model, args.data, options), args)
+        _show_comparison(compare_backends(args.model, args.data, options), args)
         return 0
     result = ptq(args.model, args.data, options, cache=args.cache)
     print_notes(result.table, args)
@@ -75,6 +75,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_lines(_summary(args, result, options.trt_version), args)
     return 0
+
+
+def _show_comparison(comparison: BackendComparison, args: argparse.Namespace) -> None:
+    """Print what the two back ends say differently: it was asked for, so --quiet does not hide it."""
+    if args.json:
+        print_json({"schema": 1, "model": str(args.model), **comparison.to_json()})
+    else:
+        print_lines(comparison.summary(every=args.verbose), args, asked=True)
 
 
 def _options(args: argparse.Namespace) -> PtqOptions:

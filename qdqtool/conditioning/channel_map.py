@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """From each quantized tensor to the weights that read it: which input channel of which operator holds which channel.
 
-The way is not read off the operators but measured: the operators between are run on channel numbers instead of values.
+Shapes, and sizes that a graph computes, come from one run; where channels go is read off the operators between
+(`graph/channels/couplings.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +16,16 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.conditioning.point_consumers import PointConsumers
-from qdqtool.graph.order import needed
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms, ChannelRow
+from qdqtool.graph.channels.couplings import couple
+from qdqtool.graph.view import GraphView, Use
 from qdqtool.passes.condition.layout import input_axis, readable
-from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.executor import Executor, out_of_reach
 
 Int64 = npt.NDArray[np.int64]
 Array = npt.NDArray[np.generic]
 
-PAD, UNIT = 0, 1  # labels: a zero that was filled in, a value that is not divided
+UNIT = PINNED  # the label of a value that is not divided; NONE is that of a zero that was filled in
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,18 @@ def find_routes(
     """
     left = {name: reason for name, way in every.items() if (reason := _why_not(view, way))}
     ways = {name: way for name, way in every.items() if name not in left}
-    shapes = _shapes(proto, folder, list(ways), batch)
-    spans = _spans(view, ways, shapes, left)
+    seen = _run_ways(view, proto, folder, ways, batch)
+    marked = _spans(view, ways, {name: value.shape for name, value in seen.items()}, left)
+    spans = dict(marked)
     while spans:
-        labeled = _run_labels(view, proto, folder, {name: ways[name] for name in spans}, spans, shapes, batch)
-        mixed = _mixed(view, labeled, spans, left)
-        if not mixed:
+        atoms = _follow(view, ways, marked, spans, seen)
+        rows = {use.node.key: _row(atoms, use) for name in spans for use in ways[name].ends}
+        lost = _lost(view, atoms, ways, rows, spans, left)
+        if not lost:
             size = max(span.first + span.channels for span in spans.values())
-            return Routes(spans, {key: ConsumerChannels(key, labels[0]) for key, labels in labeled.items()}, size, left)
-        spans = {name: span for name, span in spans.items() if name not in mixed}
+            found = {key: ConsumerChannels(key, row.atoms) for key, row in rows.items() if row is not None}
+            return Routes(spans, found, size, left)
+        spans = {name: span for name, span in spans.items() if name not in lost}
     return Routes({}, {}, 2, left)
 
 
@@ -110,12 +115,23 @@ def _why_not(view: GraphView, way: PointConsumers) -> str:
     return "" if odd is None else f"{odd.op} {odd.name} has a weight whose channels cannot be told"
 
 
-def _shapes(
-    proto: onnx.ModelProto, folder: Path | None, names: list[str], batch: Mapping[str, Array]
-) -> dict[str, tuple[int, ...]]:
-    if not names:
+def _run_ways(
+    view: GraphView,
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    ways: Mapping[str, PointConsumers],
+    batch: Mapping[str, Array],
+) -> dict[str, Array]:
+    """Every tensor on the ways of one batch, and what is computed of the sizes and indices of their operators."""
+    moves = [node for way in ways.values() for node in way.moves]
+    read = [name for node in moves for name in node.inputs if name and not view.is_constant(name)]
+    made = [name for node in moves for name in node.outputs if name]
+    ends = [use.node.inputs[use.index] for way in ways.values() for use in way.ends]
+    wanted = dict.fromkeys(map(view.root, (*ways, *read, *made, *ends)))
+    if not wanted:
         return {}
-    return {name: value.shape for name, value in OrtActivations(proto, folder, names).run(batch)}
+    lacking = out_of_reach(proto, folder)
+    return Executor(proto, folder, [name for name in wanted if name not in lacking]).run(batch)
 
 
 def _spans(
@@ -141,116 +157,53 @@ def _channel_axis(shape: tuple[int, ...], way: PointConsumers) -> int:
     return 1 if pictures else len(shape) - 1
 
 
-def _run_labels(
+def _follow(
     view: GraphView,
-    proto: onnx.ModelProto,
-    folder: Path | None,
     ways: Mapping[str, PointConsumers],
+    marked: Mapping[str, ChannelRange],
     spans: Mapping[str, ChannelRange],
-    shapes: Mapping[str, tuple[int, ...]],
-    batch: Mapping[str, Array],
-) -> dict[str, list[Int64]]:
-    """First output of a reader -> the labels of its input: [one per channel, or 0], [all labels met where mixed]."""
-    graph, wanted = _label_graph(view, proto, ways, spans)
-    feeds = dict(batch)
-    for name, span in spans.items():
-        shape = [1] * span.rank
-        shape[span.axis] = span.channels
-        numbers = np.arange(span.first, span.first + span.channels, dtype=np.float32).reshape(shape)
-        feeds[_label(name)] = np.ascontiguousarray(np.broadcast_to(numbers, shapes[name]))
-    known = {value.name for value in graph.graph.input}
-    feeds = {name: value for name, value in feeds.items() if name in known}
-    found = dict(OrtActivations(graph, folder, sorted(set(wanted.values()))).run(feeds))
-    ends = {use.node.key: use for way in ways.values() for use in way.ends}
-    return {key: _per_channel(found[wanted[key]], ends[key].node) for key in wanted}
+    seen: Mapping[str, Array],
+) -> ChannelAtoms:
+    """The atoms of the tensors on the ways; channels are numbered as in `marked`, and those left alone are PINNED."""
+
+    def value(name: str) -> Array | None:
+        return view.array(name) if view.is_constant(name) else seen.get(view.root(name))
+
+    atoms = ChannelAtoms(view, {name: array.shape for name, array in seen.items()}, value)
+    for name, span in marked.items():
+        atoms.mark(name, span.axis)
+        if name not in spans:
+            atoms.set(name, np.full((1,) * span.rank, PINNED))
+    moves = {id(node): node for name in spans for node in ways[name].moves}
+    couple(atoms, sorted(moves.values(), key=lambda node: (node.level, node.index)))
+    return atoms
 
 
-def _label(name: str) -> str:
-    return f"{name}\0label"
+def _row(atoms: ChannelAtoms, use: Use) -> ChannelRow | None:
+    """The atom of each input channel of what a weighted operator reads."""
+    name = use.node.inputs[use.index]
+    shape = atoms.shape(name)
+    return None if shape is None else atoms.row(name, input_axis(use.node, len(shape)))
 
 
-def _label_graph(
-    view: GraphView, proto: onnx.ModelProto, ways: Mapping[str, PointConsumers], spans: Mapping[str, ChannelRange]
-) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """A model of the moving operators alone, fed with labels; and the tensor in it that each reader would read."""
-    moves = {id(node): node for way in ways.values() for node in way.moves}
-    order = sorted(moves.values(), key=lambda node: (node.level, node.index))
-    carried = set(spans)
-    for node in order:
-        carried.update(filter(None, node.outputs))
-    nodes: list[onnx.NodeProto] = []
-    needed: list[str] = []
-    for node in order:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node.proto)
-        for index, name in enumerate(node.inputs):
-            root = view.root(name)
-            if name and (index == 0 or node.op == "Concat"):
-                if root in carried:
-                    copy.input[index] = _label(root)
-                else:
-                    nodes.extend(_units(name))
-                    copy.input[index] = f"{name}\0unit"
-                    needed.append(name)
-            elif name:
-                needed.append(name)
-        for index, name in enumerate(node.outputs):
-            copy.output[index] = _label(name) if name else ""
-        nodes.append(copy)
-    model = _model_of(view, proto, nodes, needed, spans)
-    ends = {use.node.key: use for way in ways.values() for use in way.ends}
-    return model, {key: _label(view.root(use.node.inputs[use.index])) for key, use in ends.items()}
-
-
-def _units(name: str) -> Iterator[onnx.NodeProto]:
-    """A tensor of the label UNIT in the shape of another one (which holds no NaN or Inf where it is calibrated)."""
-    yield onnx.helper.make_node("Sub", [name, name], [f"{name}\0zero"])
-    yield onnx.helper.make_node("Exp", [f"{name}\0zero"], [f"{name}\0unit"])
-
-
-def _model_of(
+def _lost(
     view: GraphView,
-    proto: onnx.ModelProto,
-    nodes: Iterable[onnx.NodeProto],
-    tensors: Iterable[str],
+    atoms: ChannelAtoms,
+    ways: Mapping[str, PointConsumers],
+    rows: Mapping[str, ChannelRow | None],
     spans: Mapping[str, ChannelRange],
-) -> onnx.ModelProto:
-    """The label operators with what computes their other inputs: shapes, sizes, indices."""
-    model = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
-    model.graph.name = "labels"
-    above, names = needed(view.every, tensors)
-    model.graph.node.extend(node.proto for node in above)
-    unique = {tuple(node.output): node for node in nodes}
-    model.graph.node.extend(unique.values())
-    model.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in names)
-    model.graph.input.extend(value for value in proto.graph.input if value.name in names)
-    for name, span in spans.items():
-        kind = onnx.TensorProto.FLOAT
-        model.graph.input.append(onnx.helper.make_tensor_value_info(_label(name), kind, [None] * span.rank))
-    return model
-
-
-def _per_channel(found: npt.NDArray[np.float32], node: Node) -> list[Int64]:
-    """One label per channel of what an operator reads (0 where it holds nothing but padding); all of them if mixed."""
-    axis = input_axis(node, found.ndim)
-    rows = np.moveaxis(found, axis, 0).reshape(found.shape[axis], -1)
-    high = rows.max(axis=1)
-    low = np.where(rows > PAD, rows, np.float32(np.inf)).min(axis=1)
-    labels = [high.astype(np.int64)]
-    if ((low != high) & (high > PAD)).any() or (high != np.rint(high)).any():
-        labels.append(np.unique(rows).astype(np.int64))
-    return labels
-
-
-def _mixed(
-    view: GraphView, labeled: Mapping[str, list[Int64]], spans: Mapping[str, ChannelRange], left: dict[str, str]
+    left: dict[str, str],
 ) -> set[str]:
-    """Tensors whose channels come together in one input channel of a reader, or are lost on the way."""
-    mixed: set[str] = set()
-    for key, found in labeled.items():
-        if len(found) > 1:
-            for name, span in spans.items():
-                if ((found[1] >= span.first) & (found[1] < span.first + span.channels)).any():
-                    left[name] = f"its channels are mixed before {view.producers[key].name}"
-                    mixed.add(name)
-    return mixed
+    """Tensors whose channels come together in one input channel of a reader, or cannot be followed to it."""
+    lost: set[str] = set()
+    for name, span in spans.items():
+        own = np.arange(span.first, span.first + span.channels)
+        mixed = [key for key, row in rows.items() if row is not None and np.isin(own, row.mixed).any()]
+        if mixed:
+            left[name] = f"its channels are mixed before {view.producers[mixed[-1]].name}"
+        elif atoms.pinned(own).any() or any(rows[use.node.key] is None for use in ways[name].ends):
+            left[name] = "an operator that moves its channels cannot be followed"
+        else:
+            continue
+        lost.add(name)
+    return lost

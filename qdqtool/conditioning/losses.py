@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
-from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict import share_scales
@@ -25,10 +23,10 @@ from qdqtool.measures import ExactSum
 from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
 from qdqtool.runtime.activations import OrtActivations
 from qdqtool.scales import Float32, ScaleTable
+from qdqtool.simulation.shadow_copy import ShadowCopy
 
 Float64 = npt.NDArray[np.float64]
 Batch = Mapping[str, npt.NDArray[Any]]
-_ERROR = "\0error"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +67,12 @@ def measure_losses(subject: ConditionContext, table: ScaleTable, feed: Iterable[
     twins = _twins(subject, table)
     if not twins:
         return []
-    shadow = _Shadow(subject.proto)
-    names = [shadow.add(twin) for twin in twins]
-    every = [name for four in names for name in four]
-    activations = OrtActivations(shadow.model, subject.folder, every)
+    copy = ShadowCopy(subject.proto)
+    names = [_add(copy, twin) for twin in twins]
+    errors = {four.error for four in names}
+    activations = OrtActivations(copy.model, subject.folder, [name for four in names for name in vars(four).values()])
     sums: dict[str, ExactSum] = {}
+    spreads: dict[str, ExactSum] = {}
     runs = 0
     for sample in feed:
         runs += 1
@@ -81,16 +80,16 @@ def measure_losses(subject: ConditionContext, table: ScaleTable, feed: Iterable[
             if not np.isfinite(value).all():
                 raise QdqError(twins[0].node.name, "an activation holds NaN or Inf", "leave that sample out")
             sums.setdefault(name, ExactSum(value.size)).add(value.reshape(-1))
-            if name.endswith(_ERROR):
-                sums.setdefault(name + "2", ExactSum(value.size)).add(np.square(value.reshape(-1)))
+            if name in errors:
+                spreads.setdefault(name, ExactSum(value.size)).add(np.square(value.reshape(-1)))
     return [
-        _loss(twin, [sums[name].total() for name in (*four, four[0] + "2")], runs)
+        _loss(twin, [sums[name].total() for name in vars(four).values()], spreads[four.error].total(), runs)
         for twin, four in zip(twins, names, strict=True)
     ]
 
 
-def _loss(twin: _Twin, totals: list[Float64], runs: int) -> Loss:
-    error, square, signal, size, spread = totals
+def _loss(twin: _Twin, totals: list[Float64], spread: Float64, runs: int) -> Loss:
+    error, square, signal, size = totals
     places = max(float(size[0]) / twin.channels, 1.0)
     mean = error / places
     if runs < 2:
@@ -156,56 +155,29 @@ def rounded_weight(node: Node, weight: npt.NDArray[np.generic], axis: int | None
     return np.ascontiguousarray(from_cube(node, made, weight.shape), np.float32)
 
 
-class _Shadow:
-    """A copy of a model that grows a twin of each operator, and nodes that add up how the two differ."""
+@dataclass(frozen=True)
+class _SumNames:
+    """What one twin gives out: sums per channel of the error, its square and the signal's, and the number of values."""
 
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(proto)
-        self.model.ir_version = max(proto.ir_version, 7)
-        self._rounded: dict[tuple[str, bytes], str] = {}
-        self._builder = GraphBuilder(self.model)
-        self._count = 0
+    error: str
+    square: str
+    signal: str
+    size: str
 
-    def add(self, twin: _Twin) -> list[str]:
-        """The names of four sums: error, its square, the signal's square (per channel) and the number of values."""
-        self._count += 1
-        name = f"twin{self._count}\0"
-        copy = self.model.graph.node.add()
-        copy.CopyFrom(twin.node.proto)
-        copy.name = ""
-        copy.input[1 - twin.weight_at] = self._activation(twin.node.inputs[1 - twin.weight_at], twin.scale, name)
-        if twin.weight is not None:
-            copy.input[twin.weight_at] = self._builder.initializer(name + "weight", twin.weight)
-        del copy.output[:]
-        copy.output.append(name + "made")
-        exact = twin.node.outputs[0]
-        off = self._builder.append("Sub", [exact, name + "made"], name + "off")
-        values = {
-            "error": off,
-            "square": self._builder.append("Mul", [off, off], name + "off2"),
-            "signal": self._builder.append("Mul", [exact, exact], name + "exact2"),
-        }
-        for kind, value in values.items():
-            self._sum(value, twin, name + kind)
-        self._builder.append("Size", [exact], name + "size")
-        cast = self._builder.append("Cast", [name + "size"], name + "places", to=onnx.TensorProto.FLOAT)
-        return [*(name + kind for kind in values), cast]
 
-    def _activation(self, source: str, scale: Float32, name: str) -> str:
-        key = source, scale.tobytes()
-        if key not in self._rounded:
-            step = self._builder.initializer(name + "scale", np.asarray(scale))
-            zero = self._builder.initializer(name + "zero", np.zeros((), np.int8))
-            levels = self._builder.append("QuantizeLinear", [source, step, zero], name + "levels")
-            self._rounded[key] = self._builder.append("DequantizeLinear", [levels, step, zero], name + "rounded")
-        return self._rounded[key]
+def _add(copy: ShadowCopy, twin: _Twin) -> _SumNames:
+    node = twin.node
+    inputs = {1 - twin.weight_at: copy.quantized(node.inputs[1 - twin.weight_at], np.float32(twin.scale))}
+    if twin.weight is not None:
+        inputs[twin.weight_at] = copy.weight(node.inputs[twin.weight_at], twin.weight)
+    exact = node.outputs[0]
+    error = copy.append("Sub", [exact, copy.twin(node, inputs)])
+    square, signal = (copy.append("Mul", [name, name]) for name in (error, exact))
+    return _SumNames(_sum(copy, error, twin), _sum(copy, square, twin), _sum(copy, signal, twin), copy.size(exact))
 
-    def _sum(self, value: str, twin: _Twin, output: str) -> None:
-        """Everything but the channels added up; they are the second axis of a convolution, else the last."""
-        axes = [0, *range(2, twin.rank)]
-        if not twin.rank:
-            shape = self._builder.initializer(output + "shape", np.array([-1, twin.channels]))
-            value, axes = self._builder.append("Reshape", [value, shape], output + "rows"), [0]
-        reduced = self._builder.initializer(output + "axes", np.array(axes))
-        self._builder.append("ReduceSum", [value, reduced], output, keepdims=0)
+
+def _sum(copy: ShadowCopy, name: str, twin: _Twin) -> str:
+    """Everything but the channels added up; they are the second axis of a convolution, else the last."""
+    if twin.rank:
+        return copy.with_axes("ReduceSum", name, [0, *range(2, twin.rank)], keepdims=0)
+    return copy.with_axes("ReduceSum", copy.reshaped(name, (-1, twin.channels)), [0], keepdims=0)

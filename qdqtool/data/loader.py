@@ -69,7 +69,7 @@ class DataLoader:
         samples: how many samples there are, None where only walking tells.
         batches: how many batches, None likewise.
         notes: what is left out, and why, one sentence each.
-        origin: what another process can open the same data by; None for data that only this one has.
+        origin: what the same data can be opened by again; None for data that are given as arrays or a callable.
         options: how it is read.
         once: whether it can be walked a single time.
     """

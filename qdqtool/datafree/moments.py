@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.graph.channels import relayout
+
 Array = npt.NDArray[np.float64]
 Function = Callable[..., Array]
 
@@ -177,18 +179,20 @@ def collapsed(a: Moments, axes: tuple[int, ...] | None = None) -> Moments:
     return replace(a, mean=mean, var=var, source="", samples=None)
 
 
-def rearranged(a: Moments, change: Callable[[Array], npt.NDArray[np.generic]]) -> Moments:
-    """The same values in another place; one range for all, so it stays."""
-    return replace(a, mean=_held(change(a.mean)), var=_held(change(a.var)), source="", samples=None)
+def rearranged(a: Moments, change: Callable[[Array], npt.NDArray[np.generic] | None]) -> Moments:
+    """The same values in another place; one range for all, so it stays.
+
+    `change` moves an array as the tensor's values are moved; None where it cannot: then described alike everywhere.
+    """
+    mean, var = change(a.mean), change(a.var)
+    if mean is None or var is None:
+        return collapsed(a)
+    return replace(a, mean=_held(mean), var=_held(var), source="", samples=None)
 
 
 def padded(a: Moments, rank: int) -> Moments:
     """With axes of size 1 in front up to a rank."""
-    missing = rank - a.mean.ndim
-    if missing <= 0:
-        return a
-    shape = (1,) * missing + a.mean.shape
-    return rearranged(a, lambda values: values.reshape(shape))
+    return a if rank <= a.mean.ndim else rearranged(a, lambda values: relayout.padded(values, rank))
 
 
 def _held(value: object) -> Array:

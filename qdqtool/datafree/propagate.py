@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule of moments belongs to which operator. The rules are in elementwise.py, linear.py and relayout.py."""
+"""Which rule of moments belongs to which operator. Arithmetic is in elementwise.py and linear.py.
+
+How moments move with the values is in `graph/channels/relayout.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdqtool.datafree import elementwise, linear, relayout
+from qdqtool.datafree import elementwise, linear
 from qdqtool.datafree.known_tensors import KnownTensors, integer
 from qdqtool.datafree.moments import (
     INF,
@@ -21,8 +24,12 @@ from qdqtool.datafree.moments import (
     guess,
     mixture,
     padded,
+    rearranged,
     within,
 )
+from qdqtool.graph.channels import relayout
+from qdqtool.graph.channels.arguments import permutation, slices_of
+from qdqtool.graph.shapes import Shape
 from qdqtool.graph.view import Node, attribute
 
 Found = Moments | list[Moments] | None
@@ -213,29 +220,59 @@ def _global_pool(known: KnownTensors, node: Node) -> Found:
 
 def _reshape(known: KnownTensors, node: Node) -> Found:
     before, after = known.shape(node.inputs[0]), known.shape(node.outputs[0])
-    return relayout.reshape(known.of(node, 0), before, after)
+    return rearranged(known.of(node, 0), lambda values: relayout.reshaped(values, before, after, MOST))
 
 
 def _transpose(known: KnownTensors, node: Node) -> Found:
-    return relayout.transpose(known.of(node, 0), _ints(attribute(node, "perm")))
+    x = known.of(node, 0)
+    order = permutation(node, x.mean.ndim) or []
+    return rearranged(x, lambda values: relayout.transposed(values, order)) if x.mean.ndim else x
 
 
 def _concat(known: KnownTensors, node: Node) -> Found:
+    """Tensors behind one another; a mixture where sizes along the axis are not known or too many."""
     parts = [known.of(node, index) for index in range(len(node.inputs))]
-    return relayout.concat(parts, integer(node, "axis", 1), [known.shape(name) for name in node.inputs])
+    shapes = [known.shape(name) for name in node.inputs]
+    rank = max([len(shape) for shape in shapes if shape is not None] + [part.mean.ndim for part in parts])
+    axis = integer(node, "axis", 1)
+    axis = axis + rank if axis < 0 else axis
+    if not 0 <= axis < rank:
+        return mixture([collapsed(part) for part in parts])
+    parts = [padded(part, rank) for part in parts]
+    sizes = [_size(part, shape, axis) for part, shape in zip(parts, shapes, strict=True)]
+    varied = any(part.mean.size > 1 or part.mean.flat[0] != parts[0].mean.flat[0] for part in parts)
+    means, variances = (
+        relayout.concatenated(arrays, axis, sizes, MOST) if varied else None
+        for arrays in ([part.mean for part in parts], [part.var for part in parts])
+    )
+    if means is None or variances is None:
+        return mixture([collapsed(part) for part in parts])
+    return within(parts, Moments(means, variances, 0.0, 0.0))
+
+
+def _size(part: Moments, shape: Shape | None, axis: int) -> int | None:
+    if part.mean.shape[axis] > 1:
+        return int(part.mean.shape[axis])
+    return shape[axis] if shape is not None and axis < len(shape) else None
+
+
+def _taken(x: Moments, axis: int, rank: int | None, index: relayout.Array | slice) -> Moments:
+    """Some places of one axis; the moments themselves where that changes nothing."""
+    if x.mean.size == 1 and isinstance(index, slice):
+        return x
+    x = padded(x, rank or x.mean.ndim)
+    if relayout.taken(x.mean, axis, index, MOST) is x.mean:
+        return x
+    return rearranged(x, lambda values: relayout.taken(values, axis, index, MOST))
 
 
 def _slice(known: KnownTensors, node: Node) -> Found:
     x, rank = known.of(node, 0), known.rank(node.inputs[0])
-    lists = [_ints(attribute(node, key)) for key in ("starts", "ends", "axes")]
-    if lists[0] is None:
-        lists = [_ints(known.constant_input(node, index)) for index in (1, 2, 3)]
-    starts, ends, axes = lists
-    if starts is None or ends is None:
+    rows = slices_of(node, known.numbers)
+    if rows is None:
         return collapsed(x)
-    steps = _ints(known.constant_input(node, 4)) or [1] * len(starts)
-    for start, end, axis, step in zip(starts, ends, axes or range(len(starts)), steps, strict=False):
-        x = relayout.along(x, axis, rank, slice(start, None if step < 0 and end < -(2**30) else end, step or 1))
+    for axis, start, end, step in rows:
+        x = _taken(x, axis, rank, slice(start, None if step < 0 and end < -(2**30) else end, step or 1))
     return x
 
 
@@ -244,7 +281,16 @@ def _split(known: KnownTensors, node: Node) -> Found:
     shapes = [known.shape(name) for name in node.outputs]
     sizes = [shape[axis] if shape and -len(shape) <= axis < len(shape) else None for shape in shapes]
     x = padded(known.of(node, 0), rank or 0)
-    return relayout.split(x, axis, sizes)
+    axis = axis + x.mean.ndim if axis < 0 else axis
+    if not 0 <= axis < x.mean.ndim or x.mean.shape[axis] == 1:
+        return [x] * len(sizes)
+    total = x.mean.shape[axis]
+    if any(not size for size in sizes) or sum(size or 0 for size in sizes) != total:
+        if total % len(sizes):
+            return [collapsed(x, (axis,))] * len(sizes)
+        sizes = [total // len(sizes)] * len(sizes)
+    ends = np.cumsum([size or 0 for size in sizes])
+    return [_taken(x, axis, None, slice(int(e) - (s or 0), int(e))) for e, s in zip(ends, sizes, strict=True)]
 
 
 def _gather(known: KnownTensors, node: Node) -> Found:
@@ -253,7 +299,7 @@ def _gather(known: KnownTensors, node: Node) -> Found:
     x = known.of(node, 0)
     if index is None:
         return within([x], collapsed(x))
-    return relayout.along(x, axis, known.rank(node.inputs[0]), np.asarray(index))
+    return _taken(x, axis, known.rank(node.inputs[0]), np.asarray(index))
 
 
 def _pad(known: KnownTensors, node: Node) -> Found:

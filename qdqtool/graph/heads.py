@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from qdqtool.graph.channels import Channels, Part
+from qdqtool.graph.channels.parts import Part, PartFollower
+from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.view import GraphView, Node, Use, captured_names, may_have_bodies, node_bodies
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.rulebook import HeadRules
@@ -176,7 +177,8 @@ class _HeadWalk:
 
     def __init__(self, view: GraphView, rules: HeadRules) -> None:
         self.view, self.rules = view, rules
-        self.channels = Channels(view)
+        self.sizes = TensorSizes(view)
+        self.parts = PartFollower(self.sizes)
         self.capturing = [(node, captured_names(node)) for node in view.every if may_have_bodies(node)]
         self.outputs: dict[str, str] = {}
         for name in view.outputs:
@@ -212,7 +214,7 @@ class _HeadWalk:
         node, op = use.node, _plain(use.node.op)
         if node.op in _SIZES:
             return []
-        steps = self.channels.follow(use, way.part)
+        steps = self.parts.follow(use, way.part)
         if not steps and node.outputs:
             return []
         tail.ops[node.op] = None
@@ -299,8 +301,8 @@ def _four_per_query(walk: _HeadWalk, node: Node, tail: _Tail) -> bool:
     return (
         node.op == "MatMul"
         and "Sigmoid" in tail.ops
-        and walk.channels.rank(node.key) != 2
-        and walk.channels.made_by_weight(node) == 4
+        and walk.sizes.rank(node.key) != 2
+        and walk.sizes.made_by_weight(node) == 4
     )
 
 

@@ -171,32 +171,6 @@ def _stored_dtype(kind: int) -> np.dtype[Any]:
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).newbyteorder("<")
 
 
-def blocks_along(
-    tensor: TensorProto, folder: Path | None, axis: int, max_bytes: int = BLOCK_BYTES
-) -> Iterator[tuple[slice, np.ndarray[Any, Any]]]:
-    """Walk through a weight along one axis in pieces of at most `max_bytes` (a single index may be larger).
-
-    Args:
-        tensor: a weight with at least one axis.
-        folder: the folder of the model file.
-        axis: the axis to cut; negative counts from the end.
-        max_bytes: size of a piece.
-
-    Yields:
-        The range of indices along `axis` and a read-only view of those values, in order.
-
-    Raises:
-        QdqError: the axis does not exist, or the data cannot be read.
-    """
-    values = array_of(tensor, folder)
-    at = _axis_of(tensor, axis)
-    each = max(1, values.nbytes // max(1, values.shape[at]))
-    step = max(1, max_bytes // each)
-    for begin in range(0, values.shape[at], step):
-        part = slice(begin, min(begin + step, values.shape[at]))
-        yield part, values[(slice(None),) * at + (part,)]
-
-
 def channel_amax(tensor: TensorProto, folder: Path | None, axis: int | None) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Largest magnitude of each channel of a weight, read in blocks.
 

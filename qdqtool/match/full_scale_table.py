@@ -40,14 +40,6 @@ class Complete:
     left: tuple[str, ...]
     exempt: dict[str, str]
 
-    def by_origin(self) -> dict[str, int]:
-        """How many tensors have their scale from where, ties not counted."""
-        counts: dict[str, int] = {}
-        for name, scale in self.scales.items():
-            origin = self.own.get(name, scale).origin
-            counts[origin] = counts.get(origin, 0) + 1
-        return counts
-
 
 def complete_scales(
     view: GraphView,

@@ -107,13 +107,13 @@ class SensitivityRunner:
     def local(self) -> list[OperatorLoss]:
         """Every INT8 operator, those that lose most first."""
         source = self._quantized.source
-        felt = shadow_pass(source.proto, source.folder, source.samples, self._trials(), source.provider, source.where)
+        errors = shadow_pass(source.proto, source.folder, source.samples, self._trials(), source.provider, source.where)
         work = self._work(self.operators)
         total = sum(one.macs for one in work.values()) or 1
         findings = []
         for key in self.operators:
-            node, one = self.view.producers[key], felt.get(key)
-            lost = float(one.error[0] / one.signal) if one is not None and one.heard else 0.0
+            node, one = self.view.producers[key], errors.get(key)
+            lost = float(one.error[0] / one.signal) if one is not None and one.is_valid else 0.0
             findings.append(OperatorLoss(key, node.name, node.op, lost, work[key], work[key].macs / total))
         return sorted(findings, key=lambda one: (-one.local, self.view.level_of(one.node), one.node))
 

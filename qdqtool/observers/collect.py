@@ -14,7 +14,6 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.amax import kernel
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
@@ -25,7 +24,6 @@ from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.observe import Run, observe
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
-from qdqtool.observers.processes import SharedWork, observe_in_processes
 from qdqtool.observers.state_file import State, StateIdentity
 from qdqtool.progress import is_shown
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
@@ -80,7 +78,7 @@ def count_batches(
     if options.checkpoint is not None:
         state = replace(state, observation=open_checkpoint(options.checkpoint, state, resume=options.resume))
     with _bar(feed, state, options) as tick:
-        observation = _walked(_PassContext(proto, folder, feed, options, tick), passes, state)
+        observation = _walked(_PassContext(feed, options, tick), passes, state)
     done = replace(state, complete=True, observation=observation)
     if options.checkpoint is not None:
         _checkpoint(options.checkpoint, done).keep(done.observation)
@@ -141,8 +139,6 @@ def _identity(
 class _PassContext:
     """What every pass over the data needs."""
 
-    proto: onnx.ModelProto
-    folder: Path | None
     feed: Iterable[Batch]
     options: CalibrationOptions
     tick: Callable[[], object]
@@ -157,33 +153,9 @@ def _walked(walk: _PassContext, passes: Sequence[_Pass], state: State) -> Observ
             continue
         if number > observation.passed:
             observation.passed, observation.done = number, BatchSet()
-        if _by_processes(walk, state.survey):
-            work = _work(walk, one.names, state)
-            observation = observe_in_processes(work, observation, options.workers, keeper, walk.tick)
-        else:
-            tasks = pending(walk.feed, state.shard, BatchSet(observation.done.to_bytes()))
-            observe(Run(one.open(), tasks, state.survey, options.workers, keeper, walk.tick), observation)
+        tasks = pending(walk.feed, state.shard, BatchSet(observation.done.to_bytes()))
+        observe(Run(one.open(), tasks, state.survey, options.workers, keeper, walk.tick), observation)
     return observation
-
-
-def _by_processes(walk: _PassContext, survey: ObservationPlan) -> bool:
-    """Whether the work is for several processes: NumPy counts, and it lets one thread count at a time."""
-    if walk.options.workers == 1 or survey.ordered or kernel.in_use() == "c":
-        return False
-    if isinstance(walk.feed, DataLoader) and walk.feed.origin is not None:
-        return True
-    if walk.options.progress is not False:
-        sys.stderr.write("qdqtool: one worker counts: the C kernel is missing, and other processes lack this data\n")
-    return False
-
-
-def _work(walk: _PassContext, names: Sequence[str], state: State) -> SharedWork:
-    if not isinstance(walk.feed, DataLoader):
-        raise TypeError("only a Feed can be opened by other processes")
-    options = walk.options
-    return SharedWork(
-        walk.proto, walk.folder, walk.feed, names, state.survey, state.shard, options.provider, options.where
-    )
 
 
 def _checkpoint(path: Path, state: State) -> Checkpoint:

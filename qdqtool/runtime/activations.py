@@ -14,9 +14,9 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.types import known_types
 from qdqtool.graph.view import QUANTIZE, GraphView
-from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
+from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable import computable_part, runnable_part
-from qdqtool.runtime.session import session_options, skeleton, start_session
+from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -173,11 +173,7 @@ class OrtActivations:
         """
         outputs: Sequence[Float32] = []
         if self._session is not None:
-            try:
-                outputs = self._session.run(self._outputs, dict(batch))
-            except Exception as error:  # onnxruntime's exceptions share no base class but this
-                reason = f"onnxruntime cannot run it ({one_line(error)})"
-                raise QdqError(self._where, reason, "check the data's shapes") from error
+            outputs = run_session(self._session, self._outputs, batch, self._where)
         yield from ((name, batch[name]) for name in self._fed)
         yield from zip(self._outputs, outputs, strict=True)
 

@@ -16,9 +16,9 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
+from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable import runnable_part
-from qdqtool.runtime.session import session_options, skeleton, start_session
+from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
 
 Array = npt.NDArray[Any]
 
@@ -96,11 +96,7 @@ class Executor:
         made: Sequence[Array] = []
         if self._session is not None:
             given = {name: array for name, array in feed.items() if name in self._fed}
-            try:
-                made = self._session.run(self._made, given)
-            except Exception as error:  # onnxruntime's exceptions share no base class but this
-                reason = f"onnxruntime cannot run it ({one_line(error)})"
-                raise QdqError(self._where, reason, "check the data's shapes") from error
+            made = run_session(self._session, self._made, given, self._where)
         found = dict(zip(self._made, made, strict=True))
         found.update(self._fixed)
         return {name: found[name] if name in found else feed[name] for name in self.names}

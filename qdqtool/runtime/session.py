@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,32 @@ def start_session(
     if providers[0] not in session.get_providers():
         raise QdqError("--provider", f"{providers[0]} does not start on this machine", "use --provider cpu")
     return session
+
+
+def run_session(
+    session: Any,
+    outputs: Sequence[str],
+    feed: Mapping[str, Array],
+    where: object,
+    todo: str = "check the data's shapes",
+) -> list[Array]:
+    """The named outputs of a session for one batch.
+
+    Args:
+        session: see `start_session`.
+        outputs: names, in any order.
+        feed: an array for each input, and nothing else.
+        where: what messages call the model.
+        todo: what a user does next where it fails.
+
+    Raises:
+        QdqError: onnxruntime cannot run it (shapes that do not go together, memory).
+    """
+    try:
+        found: list[Array] = session.run(list(outputs), dict(feed))
+    except Exception as error:  # onnxruntime's exceptions share no base class but this
+        raise QdqError(where, f"onnxruntime cannot run it ({one_line(error)})", todo) from error
+    return found
 
 
 def skeleton(

@@ -195,11 +195,11 @@ class _PointClasses:
 def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers: frozenset[str]) -> _Costs:
     """Ask every reader of every class."""
     trials, asked = _trials(view, classes)
-    felt = shadow_pass(source.proto, source.folder, source.samples, trials, source.provider, source.where)
+    errors = shadow_pass(source.proto, source.folder, source.samples, trials, source.provider, source.where)
     total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}
     operators = {}
     for key, first in asked.items():
-        loss = _loss(felt[key]) if key in felt else None
+        loss = _loss(errors[key]) if key in errors else None
         if loss is not None:
             total[first] += loss
             operators[key] = (first, loss)
@@ -212,7 +212,7 @@ def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers
                 node = view.producers[read.node]
                 total[first] += _rounding(source.histograms, point.tensor, node, classes.grid[first])
     for first, cost in total.items():
-        if not cost.any():  # nobody was heard: the tensors themselves
+        if not cost.any():  # no error can be used: the tensors themselves
             for name in classes.members[first]:
                 cost += _rounding(source.histograms, name, None, classes.grid[first])
     return _Costs(total, operators)
@@ -237,11 +237,11 @@ def _trials(view: GraphView, classes: _PointClasses) -> tuple[list[Trial], dict[
     return trials, asked
 
 
-def _loss(felt: LayerError) -> Float64 | None:
+def _loss(errors: LayerError) -> Float64 | None:
     """Error over signal at the operator's output; what is constant per channel counts twice, for it adds up."""
-    if not felt.heard:
+    if not errors.is_valid:
         return None
-    return np.minimum((felt.error + felt.shift) / felt.signal, _LOST)
+    return np.minimum((errors.error + errors.shift) / errors.signal, _LOST)
 
 
 def _rounding(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shadow pass: what each weighted operator feels of each candidate scale of its input, in one run per sample.
+"""The shadow pass: what each weighted operator loses with each candidate scale of its input, in one run per sample.
 
 Beside every operator of the float graph a shadow of it computes with int8 weights on the float input quantized with
 every candidate, the candidates side by side along the first axis. A few sums leave the graph, no tensor does. What the
@@ -11,22 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from qdqtool.data.loader import Batch
-from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.runtime.activations import OrtActivations
+from qdqtool.simulation.rounding import weight_through_int8
+from qdqtool.simulation.shadow_copy import ShadowCopy
 
 Float64 = npt.NDArray[np.float64]
 
-# onnxruntime's own domain: its QuantizeLinear takes every opset of a model, ONNX's only those from 10 on.
-_DOMAIN = "com.microsoft"
 # Shadow weights held at a time; a larger model is run in several parts.
 _PART_BYTES = 256 << 20
 _SPATIAL = ("Conv", "ConvTranspose")
@@ -53,7 +51,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class LayerError:
-    """What an operator felt, summed over all samples.
+    """What an operator loses with each scale, summed over all samples.
 
     Attributes:
         error: float64[scales], sum of (output with int8 - float output)^2.
@@ -66,7 +64,7 @@ class LayerError:
     signal: float
 
     @property
-    def heard(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether there was something to lose, and it could be summed: not where values beyond float32 came out."""
         return self.signal > 0 and bool(np.isfinite([self.signal, *self.error, *self.shift]).all())
 
@@ -92,29 +90,19 @@ def shadow_pass(
         where: what messages call the model.
 
     Returns:
-        First output of the operator -> what it felt; without those that no shadow can be made of.
+        First output of the operator -> what it loses; without those that no shadow can be made of.
 
     Raises:
         QdqError: what `OrtActivations` refuses.
     """
     view = GraphView(proto.graph, folder)
-    felt: dict[str, LayerError] = {}
+    errors: dict[str, LayerError] = {}
     for part in _parts(view, trials):
-        builder = _Builder(proto, view)
-        shadows = {trial.node: names for trial in part if (names := builder.add(trial)) is not None}
+        copy = ShadowCopy(proto)
+        shadows = {trial.node: names for trial in part if (names := _add(copy, view, trial)) is not None}
         if shadows:
-            felt.update(_run(builder.model, folder, samples, shadows, provider, where))
-    return felt
-
-
-def fake_quantized(weight: npt.NDArray[np.float32], axis: int | None) -> npt.NDArray[np.float32]:
-    """A weight after int8 with abs-max scales, per channel along `axis`: rounds half to even, saturates at +-127."""
-    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
-    amax = np.abs(weight).max(axis=others, keepdims=True, initial=0.0)
-    top = amax.max(initial=0.0)
-    scale = np.where(amax > 0, amax, top if top > 0 else np.float32(1)).astype(np.float32) / np.float32(127)
-    quantized: npt.NDArray[np.float32] = np.rint(weight / scale) * scale
-    return quantized
+            errors.update(_run(copy.model, folder, samples, shadows, provider, where))
+    return errors
 
 
 def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:
@@ -174,10 +162,10 @@ def _run(
             }
             for name, value in parts.items():
                 sums[name] = sums[name] + value if name in sums else value
-    return {node: _felt(sums, names) for node, names in shadows.items()}
+    return {node: _error_of(sums, names) for node, names in shadows.items()}
 
 
-def _felt(sums: Mapping[str, Float64], names: _Names) -> LayerError:
+def _error_of(sums: Mapping[str, Float64], names: _Names) -> LayerError:
     channel = sums[names.mean].reshape(-1)
     many = float(sums[names.size]) / channel.size
     signal = float(sums[names.square].sum()) - float((channel**2).sum()) / many
@@ -186,104 +174,45 @@ def _felt(sums: Mapping[str, Float64], names: _Names) -> LayerError:
     return LayerError(sums[names.error].reshape(-1), shift, max(signal, 0.0))
 
 
-class _Builder:
-    """The model with shadows beside its operators; only the shadows' sums are given out."""
+def _add(copy: ShadowCopy, view: GraphView, trial: Trial) -> _Names | None:
+    """The twin of one operator and its sums; None where its weight or its form does not allow one."""
+    node = view.producers[trial.node]
+    index = weight_index(view, node)
+    weight = None if index is None else view.array(node.inputs[index])
+    if index is None or weight is None or weight.dtype != np.float32 or attribute(node, "transA", 0):
+        return None
+    channels = _channels(node, index, weight)
+    if copy.opset < _OLDEST or not channels:
+        return None
+    inputs = {1 - index: _tried(copy, node, node.inputs[1 - index], trial.scales)}
+    if trial.int8:
+        inputs[index] = copy.weight(
+            node.inputs[index], weight_through_int8(weight.astype(np.float32, copy=False), trial.axis)
+        )
+    return _sums(copy, node, copy.twin(node, inputs), len(trial.scales), channels)
 
-    def __init__(self, proto: onnx.ModelProto, view: GraphView) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(proto)
-        if not any(item.domain == _DOMAIN for item in self.model.opset_import):
-            self.model.opset_import.add(domain=_DOMAIN, version=1)
-        self._view = view
-        opsets = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
-        self._opset = max(opsets, default=1)
-        self._builder = GraphBuilder(self.model)
-        self._shared: dict[tuple[object, ...], str] = {}
 
-    def add(self, trial: Trial) -> _Names | None:
-        """The shadow of one operator; None where its weight or its form does not allow one."""
-        node = self._view.producers[trial.node]
-        index = weight_index(self._view, node)
-        weight = None if index is None else self._view.array(node.inputs[index])
-        if index is None or weight is None or weight.dtype != np.float32 or attribute(node, "transA", 0):
-            return None
-        if self._opset < _OLDEST:
-            return None
-        channels = _channels(node, index, weight)
-        if not channels:
-            return None
-        tried = self._tried(node, node.inputs[1 - index], trial.scales)
-        inputs = list(node.inputs)
-        inputs[1 - index] = tried
-        if trial.int8:
-            quantized = fake_quantized(weight.astype(np.float32, copy=False), trial.axis)
-            inputs[index] = self._constant(quantized, node.inputs[index])
-        return self._sums(node, self._clone(node, inputs), len(trial.scales), channels)
+def _tried(copy: ShadowCopy, node: Node, tensor: str, scales: tuple[np.float32, ...]) -> str:
+    """The tensor quantized with every scale, side by side along the first axis; along a new one for MatMul."""
+    rows = [copy.quantized(tensor, scale) for scale in scales]
+    if node.op == "MatMul":
+        rows = [copy.with_axes("Unsqueeze", row, [0]) for row in rows]
+    return copy.append("Concat", rows, axis=0)
 
-    def _tried(self, node: Node, tensor: str, scales: tuple[np.float32, ...]) -> str:
-        """The tensor quantized with every scale, side by side along the first axis; along a new one for MatMul."""
-        key = (tensor, tuple(scale.tobytes() for scale in scales), node.op == "MatMul")
-        if key not in self._shared:
-            zero = self._once("zero", np.zeros((), np.int8))
-            rows = []
-            for scale in scales:
-                step = self._constant(np.asarray(scale), f"{tensor}_step")
-                levels = self._node("QuantizeLinear", [tensor, step, zero], domain=_DOMAIN)
-                rows.append(self._node("DequantizeLinear", [levels, step, zero], domain=_DOMAIN))
-            if node.op == "MatMul":
-                rows = [self._unsqueezed(row) for row in rows]
-            self._shared[key] = self._node("Concat", rows, axis=0)
-        return self._shared[key]
 
-    def _sums(self, node: Node, tried: str, count: int, channels: int) -> _Names:
-        """What leaves the graph: sums over elements per scale, means per channel."""
-        spatial = node.op in _SPATIAL
-        plain = node.outputs[0]
-        rows = self._reshaped(tried, (count, -1))
-        gap = self._node("Sub", [rows, self._reshaped(plain, (1, -1))])
-        means = []
-        for name, many in ((tried, count), (plain, 1)):
-            if spatial:
-                name = self._reduced("ReduceMean", self._reshaped(name, (0, channels, -1)), 2)
-            means.append(self._reduced("ReduceMean", self._reshaped(name, (many, -1, channels)), 1))
-        square = self._reduced("ReduceSumSquare", self._reshaped(plain, (1, -1)), 1)
-        size = self._node("Cast", [self._node("Size", [plain])], to=int(onnx.TensorProto.FLOAT))
-        return _Names(self._reduced("ReduceSumSquare", gap, 1), means[0], square, means[1], size)
-
-    def _clone(self, node: Node, inputs: list[str]) -> str:
-        made = self.model.graph.node.add()
-        made.CopyFrom(node.proto)
-        del made.input[:], made.output[1:]
-        made.input.extend(inputs)
-        made.output[0] = self._builder.unique(f"{node.outputs[0]}_shadow")
-        made.name = made.output[0]
-        return str(made.name)
-
-    def _reduced(self, op: str, name: str, axis: int) -> str:
-        """A reduction along one axis, kept with size 1; its axes are an attribute before opset 18."""
-        if self._opset >= 18:
-            return self._node(op, [name, self._once(f"axis{axis}", np.array([axis], np.int64))], keepdims=1)
-        return self._node(op, [name], axes=[axis], keepdims=1)
-
-    def _unsqueezed(self, name: str) -> str:
-        if self._opset >= 13:
-            return self._node("Unsqueeze", [name, self._once("axis0", np.array([0], np.int64))])
-        return self._node("Unsqueeze", [name], axes=[0])
-
-    def _reshaped(self, name: str, shape: tuple[int, ...]) -> str:
-        return self._node("Reshape", [name, self._once(f"shape{shape}", np.array(shape, np.int64))])
-
-    def _once(self, name: str, value: npt.NDArray[np.generic]) -> str:
-        key = ("once", name)
-        if key not in self._shared:
-            self._shared[key] = self._constant(value, name)
-        return self._shared[key]
-
-    def _constant(self, value: npt.NDArray[np.generic], name: str) -> str:
-        return self._builder.initializer(f"{name}_shadow", value)
-
-    def _node(self, op: str, inputs: list[str], domain: str = "", **attributes: Any) -> str:
-        return self._builder.append(op, inputs, f"{inputs[0]}_{op}_shadow", domain=domain, **attributes)
+def _sums(copy: ShadowCopy, node: Node, tried: str, count: int, channels: int) -> _Names:
+    """What leaves the graph: sums over elements per scale, means per channel."""
+    plain = node.outputs[0]
+    gap = copy.append("Sub", [copy.reshaped(tried, (count, -1)), copy.reshaped(plain, (1, -1))])
+    means = []
+    for name, many in ((tried, count), (plain, 1)):
+        if node.op in _SPATIAL:
+            name = copy.with_axes("ReduceMean", copy.reshaped(name, (0, channels, -1)), [2], keepdims=1)
+        rows = copy.reshaped(name, (many, -1, channels))
+        means.append(copy.with_axes("ReduceMean", rows, [1], keepdims=1))
+    square = copy.with_axes("ReduceSumSquare", copy.reshaped(plain, (1, -1)), [1], keepdims=1)
+    error = copy.with_axes("ReduceSumSquare", gap, [1], keepdims=1)
+    return _Names(error, means[0], square, means[1], copy.size(plain))
 
 
 def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:

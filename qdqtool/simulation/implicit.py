@@ -22,7 +22,7 @@ from qdqtool.match.plan import Plan, PlanOptions, Point, Read
 from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import restrict
 from qdqtool.rulebook import load_rules
-from qdqtool.simulation.rounding import HIGHEST, Rounding, RoundingNodes, through_int8
+from qdqtool.simulation.rounding import Rounding, RoundingNodes, weight_through_int8
 from qdqtool.trtversion import TrtVersion
 
 Float32 = npt.NDArray[np.float32]
@@ -30,8 +30,7 @@ Target = Literal["gpu", "dla"]
 
 # target -> how activations and how weights round: facts of the developer guide's table of rounding modes.
 ROUNDINGS: dict[str, tuple[Rounding, Rounding]] = {"gpu": ("even", "up"), "dla": ("away", "away")}
-_LOWEST_ACTIVATION, _LOWEST_WEIGHT = -128, -127
-_TINY = np.finfo(np.float32).tiny
+_LOWEST_ACTIVATION = -128
 _NO_INPUT, _NO_OUTPUT = "what it reads has no scale", "what it makes has no scale"
 _NO_RULE, _KEPT = "no rule reads it in INT8", "kept in float"
 
@@ -133,13 +132,9 @@ def _rounded_weight(view: GraphView, point: Point, how: Rounding) -> Float32:
     value = view.array(point.tensor)
     if value is None or value.dtype != np.float32:
         raise QdqError(point.tensor, "a weight whose float32 value cannot be read", "fold constants first")
-    weight: Float32 = value.astype(np.float32, copy=False)
-    others = None if point.axis is None else tuple(i for i in range(weight.ndim) if i != point.axis % weight.ndim)
-    amax = np.abs(weight).max(axis=others, keepdims=True, initial=0)
-    if not np.isfinite(amax).all():
+    if not np.isfinite(value).all():
         raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")
-    scale = np.maximum(amax / np.float32(HIGHEST), _TINY)  # a channel of zeros stays zero with any scale
-    return through_int8(weight, scale, how, _LOWEST_WEIGHT)
+    return weight_through_int8(value.astype(np.float32, copy=False), point.axis, how)
 
 
 def _at_points(

@@ -22,6 +22,7 @@ HIGHEST = 127
 _TRACE = (("rule", "simulation"),)
 # 1.5 * 2^23: float32 has no fraction there, so that adding it rounds to even; exact below 2^22.
 _NO_FRACTION = np.float32(12582912)
+_TINY = np.finfo(np.float32).tiny
 
 
 def rounded(values: Float32, how: Rounding) -> Float32:
@@ -51,6 +52,20 @@ def through_int8(values: Float32, scale: Float32, how: Rounding, lowest: int) ->
     levels = np.clip(rounded(values / scale, how), np.float32(lowest), np.float32(HIGHEST))
     result: Float32 = (levels * scale).astype(np.float32, copy=False)
     return result
+
+
+def weight_through_int8(weight: Float32, axis: int | None, how: Rounding = "even") -> Float32:
+    """What is left of a weight after INT8 with levels from -127 to 127 and scales of abs-max / 127.
+
+    Args:
+        weight: float32.
+        axis: the axis with one scale per index; None for one scale.
+        how: which way half-way values go.
+    """
+    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    amax = np.abs(weight).max(axis=others, keepdims=True, initial=0)
+    scale = np.maximum(amax / np.float32(HIGHEST), _TINY)  # a channel of zeros stays zero with any scale
+    return through_int8(weight, scale, how, -HIGHEST)
 
 
 class RoundingNodes:

@@ -17,7 +17,7 @@ import onnx
 from qdqtool.autodiff.backend import Shapes
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
-from qdqtool.graph.channels import Channels
+from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node, attribute
 
@@ -57,8 +57,8 @@ def _ranks(draft: GraphBuilder, view: GraphView, norms: Sequence[Node], shapes: 
     """Number of axes of what each normalizes: from a run, else what operators say, else what shape inference says."""
     if shapes is not None:
         return {norm.key: len(shapes[norm.inputs[0]]) for norm in norms}
-    channels = Channels(view)
-    found = {norm.key: channels.rank(norm.inputs[0]) for norm in norms}
+    sizes = TensorSizes(view)
+    found = {norm.key: sizes.rank(norm.inputs[0]) for norm in norms}
     if not all(found.values()):
         graph = infer_types(draft.proto, opset_of(draft.proto) or 13)
         inferred = {

@@ -18,8 +18,8 @@ from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView
 from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
-from qdqtool.runtime.installed import load_onnxruntime, one_line
-from qdqtool.runtime.session import session_options, skeleton, start_session
+from qdqtool.runtime.installed import load_onnxruntime
+from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
 from qdqtool.training.check import TOLERANCE
 from qdqtool.training.concrete import make_concrete
 from qdqtool.training.losses.reach import reached_parameters
@@ -100,10 +100,8 @@ def _shapes(
         runtime.ExecutionOrder.PRIORITY_BASED
     )  # Shape before what is larger: nothing is kept for it
     session = start_session(runtime, (model, lent, list(asked.values())), options, _CPU, _WHERE)
-    try:
-        found = session.run(None, {one.name: batch[one.name] for one in session.get_inputs()})
-    except Exception as error:  # onnxruntime's exceptions share no base class but this
-        raise QdqError(_WHERE, f"onnxruntime cannot run it ({one_line(error)})", "check the data's shapes") from error
+    feed = {one.name: batch[one.name] for one in session.get_inputs()}
+    found = run_session(session, list(asked.values()), feed, _WHERE)
     return {name: tuple(int(length) for length in shape) for name, shape in zip(asked, found, strict=True)}
 
 

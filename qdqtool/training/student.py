@@ -15,10 +15,9 @@ import onnx
 
 from qdqtool.autodiff.backend import GradientGraph
 from qdqtool.data.loader import Batch
-from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
-from qdqtool.runtime.session import session_options, skeleton, start_session
+from qdqtool.runtime.installed import load_onnxruntime, provider_names
+from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
 from qdqtool.training.task import Computed, Values
 
 Array = npt.NDArray[Any]
@@ -71,14 +70,9 @@ class Session:
         Raises:
             QdqError: onnxruntime cannot run it.
         """
-        try:
-            made: list[Array] = self._session.run(self._names, {k: v for k, v in feed.items() if k in self._fed})
-        except Exception as error:  # onnxruntime's exceptions share no base class but this
-            reason = f"onnxruntime cannot run it ({one_line(error)})"
-            raise QdqError(
-                "the training graph", reason, "is there memory for the batch? --batch 1 takes least"
-            ) from error
-        return made
+        given = {name: array for name, array in feed.items() if name in self._fed}
+        todo = "is there memory for the batch? --batch 1 takes least"
+        return run_session(self._session, self._names, given, "the training graph", todo)
 
 
 class GraphStudent:

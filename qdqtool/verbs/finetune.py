@@ -285,7 +285,7 @@ def _trained(job: _FinetuneJob, prepared: Prepared) -> tuple[Progress, dict[str,
         else partial(_keep, run.checkpoint, identity, {"steps": steps, "accumulate": averaged})
     )
     done = int(saved.facts["progress"]["step"]) if saved else 0
-    judge = prepared.loss if options.task is None else TaskJudge(options.task, job.form, prepared.exported, job.opened)
+    judge = prepared.loss if options.task is None else TaskJudge(options.task, job.form, prepared.exported)
     optimizer = update.make(prepared.parameters.vector.size)
     subject = TrainingProblem(
         prepared.parameters,

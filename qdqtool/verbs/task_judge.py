@@ -44,9 +44,8 @@ class TaskMetric:
 class TaskJudge:
     """1 less the task's first metric, by `evaluate`; the file is judged as it would be written."""
 
-    def __init__(self, task: TaskMetric, form: TrainingGraph, exported: Sequence[str], opened: Opened) -> None:
+    def __init__(self, task: TaskMetric, form: TrainingGraph, exported: Sequence[str]) -> None:
         self._task, self._form, self._exported = task, form, frozenset(exported)
-        self._opened = opened
 
     def __call__(self, values: Values) -> float:
         """See `loop.Subject.judge`."""

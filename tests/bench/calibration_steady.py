@@ -100,7 +100,7 @@ def steady(path: Path, images: int) -> None:
     for label, wanted in (("all", None), ("points", points)):
 
         def run(count: int, folder: Path | None = None, wanted: list[str] | None = wanted) -> object:
-            """By two workers where there is a folder: their data must be such that other processes can open them."""
+            """By two workers where there is a folder, with data that are read from it."""
             options = CalibrationOptions(progress=False, workers=1 if folder is None else 2)
             feed: Iterable[Batch] = (bank[k % 8] for k in range(count))
             if folder is not None:

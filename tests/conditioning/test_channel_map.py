@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from qdqtool.conditioning.channel_map import UNIT, Routes, find_routes
+from qdqtool.conditioning.point_consumers import PointConsumers
+from qdqtool.graph.view import Use
 from tests.conditioning.nets import CONCAT, SILU, samples, spread, subject_of
 from tests.graphs import model_of
 
@@ -50,6 +52,24 @@ def test_features_of_a_flattened_picture_belong_to_its_channels() -> None:
 { c = Conv(x, w)  r = Relu(c)  f = Flatten(r)  y = Gemm(f, fc) }""")
     expected = np.repeat(np.arange(4) + routes.spans["r"].first, 36)
     assert routes.readers["y"].labels.tolist() == expected.tolist()
+
+
+def test_halves_whose_bounds_the_graph_computes_are_followed() -> None:
+    routes = routes_of("""g (float[1,4,6,6] x) => (float[1,2,6,6] y)
+<float[4,4,1,1] w, float[2,2,1,1] w2, int64 one = {1}, int64[1] at = {1}, int64[1] far = {99}, int64 two = {2}, int64[1] front = {0}>
+{ c = Conv(x, w)  r = Relu(c)  s = Shape(r)  n = Gather(s, one)  h = Div(n, two)  m = Unsqueeze(h, front)
+  p = Slice(r, m, far, at)  y = Conv(p, w2) }""")
+    assert (routes.readers["y"].labels - routes.spans["r"].first).tolist() == [2, 3]
+
+
+def test_an_operator_that_cannot_be_followed_leaves_the_tensor_alone() -> None:
+    proto = model_of("""g (float[1,4,6,6] x) => (float[1,2,6,6] y) <float[4,4,1,1] w, float[2,4,1,1] w2, int64 one = {1}>
+{ c = Conv(x, w)  r = Relu(c)  k = CumSum(r, one)  y = Conv(k, w2) }""")
+    view = subject_of(proto).view
+    moves, reader = (view.producers["k"],), Use(view.producers["y"], 0)
+    routes = find_routes(view, proto, None, {"r": PointConsumers(moves, (reader,), (), ())}, {"x": samples(1)})
+    assert routes.left == {"r": "an operator that moves its channels cannot be followed"}
+    assert (dict(routes.spans), dict(routes.readers)) == ({}, {})
 
 
 def test_channels_that_come_together_are_left_alone() -> None:

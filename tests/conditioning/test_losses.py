@@ -49,6 +49,16 @@ def test_convolutions_and_products_behind_a_move_are_measured() -> None:
     assert all(0 < loss.noise() < 0.1 for loss in found)
 
 
+@pytest.mark.parametrize("opset", [9, 11, 12])
+def test_opsets_that_write_axes_as_an_attribute(opset: int) -> None:
+    scales = table(x=0.03, r1=0.01)
+    found, same = (
+        measure_losses(subject_of(proto), scales, Singles(feed_of(proto)))
+        for proto in (spread(RELU, opset), spread(RELU, 17))
+    )
+    assert [loss.mean.tolist() for loss in found] == [loss.mean.tolist() for loss in same]
+
+
 def test_order_and_batch_do_not_matter() -> None:
     proto, rows = spread(RELU), samples(6)
     subject, scales = subject_of(proto), table(x=0.03, r1=0.01)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph import tensors
-from qdqtool.graph.tensors import array_of, blocks_along, bytes_needed, channel_amax, external_range
+from qdqtool.graph.tensors import array_of, bytes_needed, channel_amax, external_range
 
 
 def external(folder: Path, values: np.ndarray, at: int = 0, **entries: object) -> TensorProto:
@@ -165,17 +165,6 @@ def test_a_double_beyond_float32_is_refused() -> None:
 def test_an_axis_that_is_not_there_is_refused(axis: int) -> None:
     with pytest.raises(QdqError, match=rf"no axis {axis}, its shape is \[2, 3\]"):
         channel_amax(numpy_helper.from_array(np.ones((2, 3), np.float32), "w"), None, axis)
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("limit", [1, 48, 100, 1 << 20])
-def test_blocks_cover_the_axis_once_and_keep_to_their_size(axis: int, limit: int, tmp_path: Path) -> None:
-    values = np.arange(60, dtype=np.float32).reshape(5, 12)
-    pieces = list(blocks_along(external(tmp_path, values), tmp_path, axis, limit))
-    np.testing.assert_array_equal(np.concatenate([piece for _, piece in pieces], axis), values)
-    assert [index for part, _ in pieces for index in range(part.start, part.stop)] == list(range(values.shape[axis]))
-    single = values.nbytes // values.shape[axis]
-    assert all(piece.nbytes <= max(limit, single) for _, piece in pieces)
 
 
 def anonymous_bytes() -> int:

@@ -21,6 +21,7 @@ from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
+from qdqtool.amax import kernel
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import Batch, DataOptions, inputs_of, open_feed
 from qdqtool.observers.collect import count_batches
@@ -330,3 +331,12 @@ def test_provider_is_part_of_the_identity(tmp_path: Path) -> None:
     other = replace(state.identity, provider="cuda, onnxruntime 1")
     assert state.identity.differs(other) == "onnxruntime or provider"
     assert state.identity.differs(state.identity) == ""
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_threads_count_the_same_where_no_compiler_was(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_kernel = counted()
+    monkeypatch.setattr(kernel, "choose", lambda: kernel.Kernel(None, "NumPy counts"))
+    assert kernel.in_use() == "numpy"
+    alone = counted()
+    assert bits(counted(workers=workers)) == bits(alone) == bits(by_kernel)

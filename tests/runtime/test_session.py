@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
+from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.session import skeleton
+from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
+from tests.graphs import model_of
 
 
 def test_stated_shapes_are_kept_of_pool_gradients_alone() -> None:
@@ -22,3 +26,19 @@ def test_stated_shapes_are_kept_of_pool_gradients_alone() -> None:
     model.graph.value_info.extend(stated)
     made, _ = skeleton(model, model.graph.node, GraphView(model.graph), None)
     assert list(made.graph.value_info) == stated[1:]
+
+
+def test_a_batch_that_does_not_run_says_what_to_do() -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the model")
+    model = model_of("g (float[A,B] x, float[A,B] y) => (float[A,B] z, float[A,B] n) { z = Add(x, y)  n = Neg(x) }")
+    view = GraphView(model.graph)
+    parts = (*skeleton(model, model.graph.node, view, None), ["z", "n"])
+    options = session_options(runtime, "ORT_DISABLE_ALL")
+    session = start_session(runtime, parts, options, ["CPUExecutionProvider"], "m.onnx")
+    x, y = np.ones((2, 3), np.float32), np.full((2, 3), 2, np.float32)
+    found = run_session(session, ["n", "z"], {"x": x, "y": y}, "m.onnx")
+    assert [array[0, 0] for array in found] == [-1, 3], "in the order asked for"
+    with pytest.raises(QdqError, match=r"m\.onnx: onnxruntime cannot run it .*; check the data's shapes"):
+        run_session(session, ["z"], {"x": x, "y": y[:, :2]}, "m.onnx")
+    with pytest.raises(QdqError, match="; take fewer"):
+        run_session(session, ["z"], {"x": x, "y": y[:, :2]}, "m.onnx", "take fewer")

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
-from qdqtool.selection.shadow import LayerError, Trial, fake_quantized, shadow_pass
+from qdqtool.selection.shadow import LayerError, Trial, shadow_pass
+from qdqtool.simulation.rounding import weight_through_int8
 from tests.graphs import model_of
 
 CONV = """g (float[N,4,6,6] x) => (float[N,5,4,4] y) <float[5,4,3,3] w, float[5] b> { y = Conv(x, w, b) }"""
@@ -40,7 +41,7 @@ def by_hand(model: onnx.ModelProto, data: list[Batch], axis: int | None, channel
     int8 = onnx.ModelProto()
     int8.CopyFrom(model)
     other = next(tensor for tensor in int8.graph.initializer if tensor.name == "w")
-    other.CopyFrom(onnx.numpy_helper.from_array(fake_quantized(onnx.numpy_helper.to_array(weight), axis), "w"))
+    other.CopyFrom(onnx.numpy_helper.from_array(weight_through_int8(onnx.numpy_helper.to_array(weight), axis), "w"))
     plain = np.concatenate([np.moveaxis(run(model, one), channel, 0).reshape(5, -1) for one in data], axis=1)
     error, shift = [], []
     for scale in SCALES:
@@ -155,12 +156,3 @@ def test_weights_outside_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     light = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     assert (shadow_pass(light, tmp_path, data, [Trial("y", SCALES, 0)])["y"].error == want.error).all()
-
-
-def test_fake_quantized_rounds_to_127_levels_per_channel_and_keeps_zero_channels() -> None:
-    weight = np.array([[1.0, -0.5, 0.004], [0.0, 0.0, 0.0], [100.0, 1.0, 0.3]], np.float32)
-    got = fake_quantized(weight, 0)
-    assert got[0, 0] == 1.0 and (got[1] == 0).all() and got[2, 0] == 100.0
-    assert got[2, 2] == 0.0 and got[0, 2] == pytest.approx(0.00787, abs=1e-4)
-    assert fake_quantized(weight, None)[0, 0] == pytest.approx(100 / 127)
-    assert (fake_quantized(np.zeros((2, 2), np.float32), 0) == 0).all()

@@ -14,7 +14,7 @@ import pytest
 
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView
-from qdqtool.simulation.rounding import Rounding, RoundingNodes, rounded, through_int8
+from qdqtool.simulation.rounding import Rounding, RoundingNodes, rounded, through_int8, weight_through_int8
 
 Float32 = npt.NDArray[np.float32]
 WAYS: tuple[Rounding, ...] = ("even", "up", "away")
@@ -111,3 +111,12 @@ def test_up_is_for_weights_only() -> None:
     view: Any = GraphView(onnx.GraphProto())
     with pytest.raises(ValueError, match="weights only"):
         RoundingNodes(Editor(view), "up", -127)
+
+
+def test_a_weight_is_rounded_to_127_levels_per_channel_and_keeps_zero_channels() -> None:
+    weight = np.array([[1.0, -0.5, 0.004], [0.0, 0.0, 0.0], [100.0, 1.0, 0.3]], np.float32)
+    got = weight_through_int8(weight, 0)
+    assert got[0, 0] == 1.0 and (got[1] == 0).all() and got[2, 0] == 100.0
+    assert got[2, 2] == 0.0 and got[0, 2] == pytest.approx(0.00787, abs=1e-4)
+    assert weight_through_int8(weight, None)[0, 0] == pytest.approx(100 / 127)
+    assert (weight_through_int8(np.zeros((2, 2), np.float32), 0) == 0).all()

@@ -28,7 +28,7 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     classes, rows, columns = seen.shapes[cover][1:]
     if seen.shapes[boxes][1:] != (4 * classes, rows, columns):
         return f"{boxes} has not four maps for each of {cover}"
-    if seen.size[0] * rows != seen.size[1] * columns:
+    if not seen.has_aspect_ratio(columns, rows):
         return f"{cover} has another aspect ratio than the input"
     told = f"{cover} and {boxes}, {counted(classes)}, stride {seen.size[0] / columns:g}"
     return RecognizedHead(told, IOU, partial(_candidates, cover=cover, boxes=boxes), classes)

@@ -18,7 +18,6 @@ from qdqtool.evaluation.decode.head import (
     HeadOutputs,
     RecognizedHead,
     Size,
-    are_probabilities,
     corners,
     counted,
     sigmoid,
@@ -80,7 +79,7 @@ def _channels(shape: tuple[int, ...], columns: int, rows: int) -> int:
 def _head(
     seen: HeadOutputs, scores: tuple[str, ...], boxes: tuple[str, ...], classes: int, told: str
 ) -> RecognizedHead:
-    ready = all(name in seen.arrays and are_probabilities(seen.arrays[name]) for name in scores)
+    ready = seen.are_probabilities(scores)
     read = partial(_candidates, scores=scores, boxes=boxes, classes=classes, ready=ready)
     return RecognizedHead(f"{told}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes)
 

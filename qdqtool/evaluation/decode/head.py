@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,14 @@ class HeadOutputs:
     def of_rank(self, rank: int) -> dict[str, tuple[int, ...]]:
         """The outputs with so many dimensions."""
         return {name: shape for name, shape in self.shapes.items() if len(shape) == rank}
+
+    def has_aspect_ratio(self, columns: int, rows: int) -> bool:
+        """Whether a map of so many columns and rows has the aspect ratio of the input."""
+        return self.size[0] * rows == self.size[1] * columns
+
+    def are_probabilities(self, names: Iterable[str]) -> bool:
+        """Whether values of all these outputs are known, and are what a Sigmoid gives; without values False."""
+        return all(name in self.arrays and are_probabilities(self.arrays[name]) for name in names)
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,12 @@ def expected(values: npt.NDArray[Any], bins: int) -> Float32:
     shares = softmax(values.reshape(*values.shape[:-1], 4, bins))
     means: Float32 = np.matmul(shares, np.arange(bins, dtype=np.float32), dtype=np.float32)
     return means
+
+
+def joined(levels: Iterable[Candidates]) -> Candidates:
+    """The boxes and scores of several maps, behind one another."""
+    boxes, scores = zip(*levels, strict=True)
+    return np.concatenate(boxes, 1), np.concatenate(scores, 1)
 
 
 def are_shares(values: npt.NDArray[Any]) -> bool:

@@ -17,9 +17,9 @@ from qdqtool.evaluation.decode.head import (
     HeadOutputs,
     RecognizedHead,
     Size,
-    are_probabilities,
     corners,
     counted,
+    joined,
     sigmoid,
 )
 from qdqtool.evaluation.detections import Array
@@ -76,12 +76,12 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
         return f"{len(maps)} maps want {6 * len(maps)} numbers as anchors=, there are {len(anchors)}"
     if {maps[name][0] for name in order} != {3} or len({maps[name][3] for name in order}) != 1:
         return "maps differ in classes, or have not three anchors"
-    if any(seen.size[0] * maps[name][2] != seen.size[1] * maps[name][1] for name in order):
+    if not all(seen.has_aspect_ratio(maps[name][1], maps[name][2]) for name in order):
         return "maps have another aspect ratio than the input"
     classes = maps[order[0]][3] - 5
     if classes < 1:
         return f"{order[0]} has {classes + 5} numbers an anchor, not 5 + classes"
-    ready = all(name in seen.arrays and are_probabilities(seen.arrays[name]) for name in order)
+    ready = seen.are_probabilities(order)
     sides = np.array(anchors, np.float64).reshape(len(order), 3, 2)
     told = f"{', '.join(order)}, {counted(classes)}, raw maps{' behind a sigmoid' if ready else ''}"
     return RecognizedHead(told, IOU, partial(_read_raw, order=tuple(order), sides=sides, ready=ready), classes)
@@ -95,9 +95,7 @@ def _read_decoded(outputs: Mapping[str, Array], size: Size, *, name: str) -> Can
 def _read_raw(
     outputs: Mapping[str, Array], size: Size, *, order: tuple[str, ...], sides: Float64, ready: bool
 ) -> Candidates:
-    found = [_of_map(outputs[name], size, side, ready=ready) for name, side in zip(order, sides, strict=True)]
-    boxes, scores = zip(*found, strict=True)
-    return np.concatenate(boxes, 1), np.concatenate(scores, 1)
+    return joined(_of_map(outputs[name], size, side, ready=ready) for name, side in zip(order, sides, strict=True))
 
 
 def _of_map(output: Array, size: Size, sides: Float64, *, ready: bool) -> Candidates:

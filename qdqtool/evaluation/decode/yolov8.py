@@ -18,10 +18,10 @@ from qdqtool.evaluation.decode.head import (
     HeadOutputs,
     RecognizedHead,
     Size,
-    are_probabilities,
     corners,
     counted,
     expected,
+    joined,
     sigmoid,
 )
 from qdqtool.evaluation.decode.yolov5 import COCO as V5_COCO
@@ -61,7 +61,7 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
     levels = tuple(_level(maps, by_size[size]) for size in sizes)
     if len(levels) < 2 or not all(levels):
         return f"no maps of {_BOX} + classes channels for two strides or more"
-    if any(seen.size[0] * rows != seen.size[1] * columns for columns, rows in sizes):
+    if not all(seen.has_aspect_ratio(columns, rows) for columns, rows in sizes):
         return "maps have another aspect ratio than the input"
     found = {sum(maps[name][1] for name in names) - _BOX for names in levels}
     classes = min(found)
@@ -69,9 +69,7 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
         return f"maps of {', '.join(str(one + _BOX) for one in sorted(found))} channels are not {_BOX} + classes"
     if len(levels[0]) == 1 and classes + _BOX == V5_COCO and seen.settings.classes is None:
         return f"{V5_COCO} channels are YOLOv5's for 80 classes"
-    ready = all(len(names) == 2 and names[1] in seen.arrays for names in levels) and all(
-        are_probabilities(seen.arrays[names[1]]) for names in levels
-    )
+    ready = all(len(names) == 2 and seen.are_probabilities(names[1:]) for names in levels)
     told = f"{', '.join(name for names in levels for name in names)}, {counted(classes)}, raw maps of {_BINS} bins"
     return RecognizedHead(told, IOU, partial(_read_raw, levels=levels, ready=ready), classes)
 
@@ -90,17 +88,15 @@ def _read_decoded(outputs: Mapping[str, Array], size: Size, *, name: str, classe
 
 
 def _read_raw(outputs: Mapping[str, Array], size: Size, *, levels: Levels, ready: bool) -> Candidates:
-    found = [_of_level([outputs[name] for name in names], size, ready=ready) for names in levels]
-    boxes, scores = zip(*found, strict=True)
-    return np.concatenate(boxes, 1), np.concatenate(scores, 1)
+    return joined(_of_level([outputs[name] for name in names], size, ready=ready) for names in levels)
 
 
 def _of_level(maps: list[Array], size: Size, *, ready: bool) -> Candidates:
     batch, _, rows, columns = maps[0].shape
-    joined = np.concatenate(maps, 1).reshape(batch, -1, rows * columns).swapaxes(1, 2)
-    distances = expected(joined[..., :_BOX], _BINS)
+    values = np.concatenate(maps, 1).reshape(batch, -1, rows * columns).swapaxes(1, 2)
+    distances = expected(values[..., :_BOX], _BINS)
     points = cells(columns, rows) + 0.5
     boxes = np.concatenate((points - distances[..., :2], points + distances[..., 2:]), -1)
-    logits = joined[..., _BOX:]
+    logits = values[..., _BOX:]
     stride = np.array(size * 2, np.float64) / (columns, rows, columns, rows)
     return boxes * stride, logits if ready else sigmoid(logits)

@@ -47,15 +47,6 @@ def output_channels(node: Node, shape: tuple[int, ...]) -> int:
     return shape[0] if node.op == "Gemm" and attribute(node, "transB", 0) else shape[-1]
 
 
-def input_channels(node: Node, shape: tuple[int, ...]) -> int:
-    """How many channels the operator reads."""
-    if node.op == "Conv":
-        return shape[1] * groups_of(node)
-    if node.op == "ConvTranspose":
-        return shape[0]
-    return shape[1] if node.op == "Gemm" and attribute(node, "transB", 0) else shape[0]
-
-
 def as_cube(node: Node, weight: npt.NDArray[np.floating]) -> Float64:
     """The weight as float64 [groups, outputs of a group, inputs of a group, taps].
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from qdqtool.graph.channels import Channels, ChannelStep, Part
+from qdqtool.graph.channels.parts import ChannelStep, Part, PartFollower
+from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.view import GraphView, Use
 from tests.graphs import model_of, node_of, view_of
 
@@ -22,7 +23,7 @@ def steps_of(
     """Where a part of input `index` of the node that makes `key` goes."""
     weights = "float[6,4,1,1] w, float[2,4,1,1] v" + (f", {more}" if more else "")
     view = view_of(f"g (float[{image}] x, int64[1] n) => (float z) <{weights}> {{ {body} }}")
-    return Channels(view).follow(Use(node_of(view, key), index), part)
+    return PartFollower(TensorSizes(view)).follow(Use(node_of(view, key), index), part)
 
 
 # ---------------------------------------------------------------------- one operator
@@ -157,12 +158,6 @@ def test_reshape_to_a_shape_put_together_of_pieces() -> None:
     assert steps_of(whole, "z", ((1, 0, 2),), more=more) == [ChannelStep("z", ())], "a piece of unknown length"
 
 
-def test_what_operators_say_goes_before_a_declared_shape() -> None:
-    text = "g (float[1,4,6,6] x) => (float[N] z) <float[6,4,1,1] w> { a = Conv(x, w) z = Concat<axis=-3>(a, a) }"
-    channels = Channels(view_of(text))
-    assert (channels.rank("z"), channels.size("z", 1)) == (4, 12)
-
-
 def test_an_unknown_operator_spreads_values_anywhere() -> None:
     assert steps_of("a = Conv(x, w) z = trt.Strange(a)", "z", ((1, 0, 2),)) == [ChannelStep("z", ())]
     assert steps_of("a = Conv(x, w) z = Sigmoid(a)", "z", ((1, 0, 2),)) == [ChannelStep("z", ((1, 0, 2),))]
@@ -173,36 +168,6 @@ def test_a_long_chain_of_operators_is_no_trouble() -> None:
         "t0 = Conv(x, w) " + " ".join(f"t{i + 1} = Relu(t{i})" for i in range(3000)) + " z = Concat<axis=1>(t3000, x)"
     )
     assert steps_of(body, "z", (), index=1) in ([ChannelStep("z", ())], [ChannelStep("z", ((1, 6, 10),))])
-
-
-# ---------------------------------------------------------------------- sizes
-
-
-@pytest.mark.parametrize(
-    ("body", "size"),
-    [
-        ("z = Conv(x, w)", 6),
-        ("z = ConvTranspose<group=2>(x, v8)", 4),
-        ("a = Conv(x, w) b = Conv(x, v) z = Concat<axis=1>(a, b)", 8),
-        ("a = Conv(x, w) g = GlobalAveragePool(a) z = Flatten(g)", None),
-        ("f = Flatten(x) z = Gemm<transB=1>(f, m)", 7),
-        ("f = Flatten(x) z = MatMul(f, k)", 5),
-        ("a = Conv(x, w) z = Slice(a, one, three, one)", 2),
-        ("a = Conv(x, w) z, y = Split<axis=1>(a, p)", 2),
-        ("a = Conv(x, w) g = GlobalAveragePool(a) z = Mul(a, g)", 6),
-        ("a = Conv(x, w) z = Add(half, a)", 6),
-        ("b = trt.Strange(x) z = Relu(b)", None),
-        ("t = Transpose<perm=[1,0,2,3]>(back) z = Conv(x, t)", 9),
-        ("t = DequantizeLinear(q8, half, zero8) z = Conv(x, t)", 3),
-    ],
-)
-def test_number_of_channels(body: str, size: int | None) -> None:
-    weights = (
-        "float[6,4,1,1] w, float[2,4,1,1] v, float[4,2,1,1] v8, float[7,144] m, float[144,5] k, float half = {0.5}"
-    )
-    weights += ", float[4,9,1,1] back, int8[3,4,1,1] q8 = {1,2,3,4,5,6,7,8,9,10,11,12}, int8 zero8 = {0}"
-    view = view_of(f"g (float[1,4,6,6] x) => (float y) <{weights}, {CUTS}, int64[2] p = {{2,4}}> {{ {body} }}")
-    assert Channels(view).size("z", 1) == size
 
 
 # ---------------------------------------------------------------------- chains, run on marked values
@@ -243,7 +208,7 @@ def _covered(
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     """Which places of the last tensor the parts of the first reach."""
     covered = np.zeros(shape, bool)
-    channels, stack = Channels(view), [("z0", part)]
+    channels, stack = PartFollower(TensorSizes(view)), [("z0", part)]
     while stack:
         name, part = stack.pop()
         if name == last:

@@ -1,53 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a tensor holds the values of another one, followed through Concat, Slice and kin.
+"""How long the axes of a graph's tensors are, and what nodes say about axes, as far as constants and operators tell.
 
-Where a size or an index is not known the axis is given up: a part is never said to be smaller than it is. Main graph
-only; nothing is run, no weight is read.
+No shape inference is run and no weight is read. A size that is not known is None.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-
-from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Use, attribute
-
-# Axis -> first and last index (exclusive) along it; an axis that is not in it is covered in full.
-Part = tuple[tuple[int, int, int], ...]
+from qdqtool.graph.channels.arguments import integers, permutation, slices_of
+from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, attribute
 
 # Each output value is made of the input values at its own place.
-_IN_PLACE = frozenset(
+IN_PLACE = frozenset(
     {"Abs", "Add", "And", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "Div", "Dropout", "Elu", "Erf",
      "Exp", "Floor", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Max", "Min",
      "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
      "Softmax", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 )  # fmt: skip
-_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
-_SAME_RANK = _POOLS | {"Transpose", "Concat", "Slice", "Split", "Resize", "GatherElements", "MatMul"}
+POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+_SAME_RANK = POOLS | {"Transpose", "Concat", "Slice", "Split", "Resize", "GatherElements", "MatMul"}
 # What makes one entry of a shape that is put together piece by piece.
 _ONE_LENGTH = frozenset({"Gather", "Unsqueeze", "Reshape"})
-_END = 2**31 - 1
+END = 2**31 - 1
 # Sizes are looked for this many operators back; a network may be thousands deep.
 _FAR = 60
 
 
-@dataclass(frozen=True)
-class ChannelStep:
-    """One output that holds values of the part.
-
-    Attributes:
-        tensor: the output's name.
-        part: where in it they lie.
-        cut: whether values of the part were left behind.
-    """
-
-    tensor: str
-    part: Part
-    cut: bool = False
-
-
-class Channels:
+class TensorSizes:
     """Sizes of the tensors of one graph as far as they follow from weights, constants and declared shapes."""
 
     def __init__(self, view: GraphView) -> None:
@@ -60,101 +38,6 @@ class Channels:
             for value in (*view.graph.value_info, *view.graph.input, *view.graph.output)
             if value.type.tensor_type.HasField("shape")
         }
-
-    # ------------------------------------------------------------------ following
-
-    def follow(self, use: Use, part: Part) -> list[ChannelStep]:
-        """The outputs of a node that hold values of a part of the input that is read at `use`."""
-        node, outputs = use.node, [name for name in use.node.outputs if name]
-        if node.op == "Concat":
-            return [ChannelStep(node.outputs[0], self._joined(use, part))]
-        if node.op == "Slice":
-            return self._sliced(node, part) if use.index == 0 else []
-        if node.op == "Split":
-            return self._split(node, part) if use.index == 0 else []
-        if node.op == "Gather":
-            return self._gathered(node, part) if use.index == 0 else []
-        if node.op in _IN_PLACE:
-            return [ChannelStep(name, part) for name in outputs]
-        moved = {"Transpose": self._transposed, "Reshape": self._reshaped, "GatherElements": self._picked}
-        return [ChannelStep(name, moved[node.op](node, part) if node.op in moved else ()) for name in outputs]
-
-    def _joined(self, use: Use, part: Part) -> Part:
-        node = use.node
-        axis = self._axis(node, node.outputs[0])
-        rest = tuple(span for span in part if span[0] != axis)
-        sizes = [None if axis is None else self.size(name, axis) for name in node.inputs]
-        before = sizes[: use.index + 1]
-        if axis is None or any(size is None for size in before):
-            return rest if axis is not None else ()
-        offset = sum(size or 0 for size in before[:-1])
-        first, last = _span(part, axis) or (0, before[-1] or 0)
-        return tuple(sorted((*rest, (axis, first + offset, last + offset))))
-
-    def _sliced(self, node: Node, part: Part) -> list[ChannelStep]:
-        bounds = self._bounds(node)
-        if bounds is None:
-            return [ChannelStep(node.outputs[0], (), cut=True)]
-        cut = False
-        for axis, first, last, step in bounds:
-            kept = _overlap(part, axis, first, last, self.size(node.inputs[0], axis))
-            if kept is None:
-                return []
-            part, lost = kept
-            cut = cut or lost or step != 1
-            if step != 1:
-                part = tuple(span for span in part if span[0] != axis)
-        return [ChannelStep(node.outputs[0], part, cut)]
-
-    def _split(self, node: Node, part: Part) -> list[ChannelStep]:
-        axis, pieces = self._axis(node, node.inputs[0], 0), self._pieces(node)
-        if axis is None or pieces is None:
-            return [ChannelStep(name, (), cut=True) for name in node.outputs if name]
-        steps, first = [], 0
-        for name, size in zip(node.outputs, pieces, strict=True):
-            kept = _overlap(part, axis, first, first + size, sum(pieces))
-            if name and kept is not None:
-                steps.append(ChannelStep(name, kept[0], kept[1]))
-            first += size
-        return steps
-
-    def _gathered(self, node: Node, part: Part) -> list[ChannelStep]:
-        """Chosen indices are known where they are constant; others choose boxes, not channels."""
-        output, axis = node.outputs[0], self._axis(node, node.inputs[0], 0)
-        chosen = self.view.array(node.inputs[1])
-        rank = None if chosen is None else chosen.ndim
-        if axis is None or chosen is None or rank is None:
-            return [ChannelStep(output, ())]
-        span, size = _span(part, axis), self.size(node.inputs[0], axis)
-        indices = chosen.reshape(-1).astype(np.int64)
-        if (indices < 0).any() and size is None:
-            return [ChannelStep(output, (), cut=True)]
-        indices = np.where(indices < 0, indices + (size or 0), indices)
-        if span is not None and not ((indices >= span[0]) & (indices < span[1])).any():
-            return []
-        rest = tuple((a + (rank - 1) * (a > axis), lo, hi) for a, lo, hi in part if a != axis)
-        every = set(range(*span)) if span is not None else set(range(size)) if size is not None else {-1}
-        return [ChannelStep(output, rest if rank <= 1 else (), cut=not every <= set(indices.tolist()))]
-
-    def _transposed(self, node: Node, part: Part) -> Part:
-        order = self._order(node)
-        return () if order is None else tuple(sorted((order.index(axis), lo, hi) for axis, lo, hi in part))
-
-    def _reshaped(self, node: Node, part: Part) -> Part:
-        """An axis stays itself where its size stays and only the batch lies before it, or nothing behind it."""
-        target, rank = self._target(node), self.rank(node.inputs[0])
-        kept = []
-        for axis, lo, hi in part if target else ():
-            size = self.size(node.inputs[0], axis)
-            if axis <= 1 and axis < len(target) and size is not None and target[axis] in (0, size):
-                kept.append((axis, lo, hi))
-            elif rank is not None and axis == rank - 1 and size is not None and target[-1] == size:
-                kept.append((len(target) - 1, lo, hi))
-        return tuple(kept)
-
-    def _picked(self, node: Node, part: Part) -> Part:
-        axis = self._axis(node, node.inputs[0], 0)
-        return () if axis is None else tuple(span for span in part if span[0] != axis)
 
     # ------------------------------------------------------------------ sizes
 
@@ -194,8 +77,8 @@ class Channels:
         if node.op in ("Gemm", "Flatten"):
             return 2
         if node.op == "Reshape":
-            return len(self._target(node)) or None
-        if node.op in _IN_PLACE:
+            return len(self.target(node)) or None
+        if node.op in IN_PLACE:
             ranks = [self.rank(name) for name in node.inputs if name]
             return None if None in ranks else max(rank or 0 for rank in ranks)
         return self.rank(node.inputs[0]) if node.op in _SAME_RANK else None
@@ -209,26 +92,26 @@ class Channels:
         return dims[axis] if size is None and axis < len(dims) and dims[axis] > 0 else size
 
     def _size_behind(self, node: Node, name: str, axis: int) -> int | None:
-        if node.op in _IN_PLACE:
+        if node.op in IN_PLACE:
             return self._broadcast(node, name, axis)
         if node.op == "Concat":
-            if self._axis(node, name) != axis:
+            if self.axis(node, name) != axis:
                 return next((size for n in node.inputs if (size := self.size(n, axis)) is not None), None)
             sizes = [self.size(n, axis) for n in node.inputs]
             return None if None in sizes else sum(size or 0 for size in sizes)
         if node.op == "Transpose":
-            order = self._order(node)
+            order = self.order(node)
             return None if order is None or axis >= len(order) else self.size(node.inputs[0], order[axis])
         if node.op == "Reshape":
-            target = self._target(node)
+            target = self.target(node)
             known = target[axis] if axis < len(target) else None
             return self.size(node.inputs[0], axis) if known == 0 else known if known is not None and known > 0 else None
         if node.op == "Slice":
             return self._slice_size(node, axis)
         if node.op == "Split":
-            if self._axis(node, node.inputs[0], 0) != axis:
+            if self.axis(node, node.inputs[0], 0) != axis:
                 return self.size(node.inputs[0], axis)
-            pieces = self._pieces(node)
+            pieces = self.pieces(node)
             return None if pieces is None else pieces[node.outputs.index(name)]
         return self._channels(node, axis)
 
@@ -249,7 +132,7 @@ class Channels:
             return self.made_by_weight(node)
         if node.op == "MatMul" and self.rank(node.inputs[0]) == axis + 1:
             return self.made_by_weight(node)
-        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in _POOLS else None
+        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in POOLS else None
 
     def _broadcast(self, node: Node, name: str, axis: int) -> int | None:
         rank = self.rank(name)
@@ -261,16 +144,16 @@ class Channels:
         return wide[0] if wide else None if None in sizes or not sizes else 1
 
     def _slice_size(self, node: Node, axis: int) -> int | None:
-        bounds, size = self._bounds(node), self.size(node.inputs[0], axis)
+        bounds, size = self.bounds(node), self.size(node.inputs[0], axis)
         for own, first, last, step in bounds or ():
             if own == axis:
                 last = last if size is None else min(last, size)
-                return None if step != 1 or last >= _END else max(0, last - first)
+                return None if step != 1 or last >= END else max(0, last - first)
         return size if bounds is not None else None
 
     # ------------------------------------------------------------------ what nodes say
 
-    def _axis(self, node: Node, name: str, default: int = 1) -> int | None:
+    def axis(self, node: Node, name: str, default: int = 1) -> int | None:
         """The attribute `axis`, counted from 0."""
         axis = int(str(attribute(node, "axis", default)))
         rank = None if axis >= 0 else self.rank(name)
@@ -279,28 +162,18 @@ class Channels:
         axis += (rank or 0) * (axis < 0)
         return axis if axis >= 0 else None
 
-    def _order(self, node: Node) -> list[int] | None:
-        order = attribute(node, "perm")
-        rank = self.rank(node.inputs[0]) if order is None else None
-        return list(order) if isinstance(order, list | tuple) else None if rank is None else list(range(rank))[::-1]
+    def order(self, node: Node) -> list[int] | None:
+        """The order of axes of a Transpose."""
+        rank = self.rank(node.inputs[0]) if attribute(node, "perm") is None else None
+        return permutation(node, rank)
 
-    def _ints(self, node: Node, index: int, name: str) -> list[int] | None:
-        """A list that newer opsets have as an input and older ones as an attribute; None where it is computed."""
-        if len(node.inputs) > index and node.inputs[index]:
-            value = self.view.array(node.inputs[index])
-            return None if value is None else [int(v) for v in value.reshape(-1)]
-        stored = attribute(node, name, [])
-        return [int(v) for v in stored] if isinstance(stored, list | tuple) else []
-
-    def _bounds(self, node: Node) -> list[tuple[int, int, int, int]] | None:
+    def bounds(self, node: Node) -> list[tuple[int, int, int, int]] | None:
         """(axis, first, last, step) of a Slice, counted from 0 and the last cut to the size; None where not known."""
-        lists = [self._ints(node, i + 1, n) for i, n in enumerate(("starts", "ends", "axes", "steps"))]
-        starts, ends, axes, steps = lists
-        if starts is None or ends is None or axes is None or steps is None:
+        rows = slices_of(node, self.view.array)
+        if rows is None:
             return None
         rank, bounds = self.rank(node.inputs[0]), []
-        rows = zip(starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True)
-        for first, last, axis, step in rows:
+        for axis, first, last, step in rows:
             if step < 1 or (axis < 0 and rank is None):
                 return None
             axis = max(0, axis + (rank or 0) * (axis < 0))
@@ -308,24 +181,24 @@ class Channels:
             if size is None and (first < 0 or last < 0):
                 return None
             first, last = (v + (size or 0) * (v < 0) for v in (first, last))
-            bounds.append((axis, first, min(last, _END if size is None else size), step))
+            bounds.append((axis, first, min(last, END if size is None else size), step))
         return bounds
 
-    def _pieces(self, node: Node) -> list[int] | None:
+    def pieces(self, node: Node) -> list[int] | None:
         """Sizes of the outputs of a Split."""
-        given = self._ints(node, 1, "split")
+        given = integers(node, 1, "split", self.view.array)
         if given:
             return given if len(given) == len(node.outputs) else None
-        axis = self._axis(node, node.inputs[0], 0)
+        axis = self.axis(node, node.inputs[0], 0)
         size = None if axis is None else self.size(node.inputs[0], axis)
         if given is None or size is None:
             return None
         wide = -(-size // len(node.outputs))
         return [min(wide, size - wide * index) for index in range(len(node.outputs))]
 
-    def _target(self, node: Node) -> list[int]:
+    def target(self, node: Node) -> list[int]:
         """The shape that a Reshape asks for, -1 for what is computed; empty where nothing is known."""
-        given = self._ints(node, 1, "shape")
+        given = integers(node, 1, "shape", self.view.array)
         if given is not None:
             return given
         maker = self.view.producer(node.inputs[1])
@@ -353,20 +226,3 @@ class Channels:
             return dims
         order = attribute(node, "perm")
         return [dims[axis] for axis in order] if isinstance(order, list | tuple) else dims[::-1]
-
-
-def _span(part: Part, axis: int) -> tuple[int, int] | None:
-    return next(((lo, hi) for own, lo, hi in part if own == axis), None)
-
-
-def _overlap(part: Part, axis: int, first: int, last: int, size: int | None) -> tuple[Part, bool] | None:
-    """What a cut from first to last leaves of a part, and whether it loses some; None where nothing is left."""
-    span = _span(part, axis)
-    if span is None:
-        return part, first > 0 or last < (_END if size is None else size)
-    lo, hi = max(span[0], first), min(span[1], last)
-    if lo >= hi:
-        return None
-    rest = tuple(own for own in part if own[0] != axis)
-    whole = lo == first and hi == last
-    return rest if whole else tuple(sorted((*rest, (axis, lo - first, hi - first)))), (lo, hi) != span

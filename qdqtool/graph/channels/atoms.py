@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Atoms: a channel of a tensor as (tensor, axis, index), and which atoms are one channel, by union-find.
+
+Each tensor has an int64 array of atoms that is broadcastable to it (an axis of size 1: alike along it), so that a
+channel shuffle or a flattened picture is followed value by value. What an operator contributes is in `couplings.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.graph.channels import relayout
+from qdqtool.graph.channels.arguments import Values
+from qdqtool.graph.shapes import Shape
+from qdqtool.graph.view import GraphView
+
+Int64 = npt.NDArray[np.int64]
+
+# Two atoms that every graph has. NONE: a value that goes with any channel, such as a zero that Pad fills in or the
+# constant of an Add. PINNED: a value that is no channel's own; a channel that is one with it must stay as it is.
+NONE, PINNED = 0, 1
+MOST = 1 << 22  # elements of the array of one tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelRow:
+    """The atoms along one axis of a tensor.
+
+    Attributes:
+        atoms: int64 [size], one for each index; NONE where nothing but NONE is met there.
+        mixed: every atom of the tensor, sorted, where some index holds values of several; else empty.
+    """
+
+    atoms: Int64
+    mixed: Int64
+
+
+class ChannelAtoms:
+    """The atoms of one graph and what is known of its tensors.
+
+    Attributes:
+        view: the graph.
+        shapes: tensor -> shape; None for a free axis.
+        values: the value of a tensor by its name, where it is known: constants, or more after a run.
+    """
+
+    def __init__(self, view: GraphView, shapes: Mapping[str, Shape], values: Values | None = None) -> None:
+        self.view = view
+        self.shapes = shapes
+        self.values: Values = view.array if values is None else values
+        self._arrays: dict[str, Int64] = {}
+        self._parents = np.arange(2)
+        self._readers: dict[str, tuple[Int64, Int64]] = {}
+
+    @property
+    def size(self) -> int:
+        """How many atoms there are, NONE and PINNED among them."""
+        return len(self._parents)
+
+    def shape(self, name: str) -> Shape | None:
+        """The shape of a tensor as far as it is known; of a constant its own."""
+        root = self.view.root(name)
+        return self.view.shape(root) if self.view.is_constant(root) else self.shapes.get(root)
+
+    # ------------------------------------------------------------------ atoms of tensors
+
+    def mark(self, name: str, axis: int) -> Int64 | None:
+        """New atoms for the indices of one axis of a tensor; None where its size is not known."""
+        shape = self.shape(name)
+        size = None if shape is None or axis >= len(shape) else shape[axis]
+        if shape is None or size is None:
+            return None
+        fresh = np.arange(self.size, self.size + size)
+        self._parents = np.concatenate([self._parents, fresh])
+        self.set(name, fresh.reshape([size if place == axis else 1 for place in range(len(shape))]))
+        return fresh
+
+    def set(self, name: str, atoms: Int64) -> None:
+        """Say which atoms a tensor holds: an array that is broadcastable to it."""
+        self._arrays[self.view.root(name)] = atoms
+
+    def has(self, name: str) -> bool:
+        """Whether something was said of a tensor."""
+        return self.view.root(name) in self._arrays
+
+    def of(self, name: str) -> Int64:
+        """The atoms of a tensor as they were set: NONE of a constant, PINNED of what nothing was said of."""
+        found = self._arrays.get(self.view.root(name))
+        if found is not None:
+            return found
+        rank = len(self.shape(name) or ())
+        return np.full((1,) * rank, NONE if not name or self.view.is_constant(self.view.root(name)) else PINNED)
+
+    def row(self, name: str, axis: int) -> ChannelRow | None:
+        """The channels along one axis of a tensor; None where its shape is not known."""
+        shape = self.shape(name)
+        size = None if shape is None or axis >= len(shape) else shape[axis]
+        if shape is None or size is None:
+            return None
+        atoms = self.find(relayout.padded(self.of(name), len(shape)))
+        rows = np.moveaxis(atoms, axis, 0).reshape(atoms.shape[axis], -1)
+        high = rows.max(axis=1, initial=NONE)
+        low = np.where(rows == NONE, high[:, None], rows).min(axis=1, initial=self.size)
+        mixed = np.unique(rows) if (low < high).any() else np.empty(0, np.int64)
+        return ChannelRow(np.broadcast_to(high, size), mixed)
+
+    # ------------------------------------------------------------------ union-find
+
+    def find(self, atoms: Int64) -> Int64:
+        """The least atom of each one's class."""
+        found = self._parents[atoms]
+        while (found != (above := self._parents[found])).any():
+            found = above
+        return found
+
+    def union(self, atoms: Int64, others: Int64) -> None:
+        """Make atoms one channel with others, pair by pair of arrays that broadcast; NONE goes with any."""
+        pairs = np.broadcast_arrays(atoms, others)
+        both = (pairs[0] != NONE) & (pairs[1] != NONE)
+        for one, other in np.unique(np.stack([side[both] for side in pairs], axis=1), axis=0).tolist():
+            least, most = sorted((self._root(one), self._root(other)))
+            self._parents[most] = least
+
+    def _root(self, atom: int) -> int:
+        at = atom
+        while (above := int(self._parents[at])) != at:
+            self._parents[at] = at = int(self._parents[above])
+        return at
+
+    def share(self, weight: str, read: Int64, made: Int64) -> None:
+        """Operators that have one weight read and make the same channels: what goes from one goes from all.
+
+        Args:
+            weight: the constant's name.
+            read: the atoms of the channels that one of them reads.
+            made: of those that it makes.
+        """
+        others = self._readers.setdefault(weight, (read, made))
+        for own, other in zip((read, made), others, strict=True):
+            if own.shape == other.shape:
+                self.union(own, other)
+            else:
+                self.pin(own)
+                self.pin(other)
+
+    def pin(self, atoms: Int64) -> None:
+        """Say that channels must stay as they are."""
+        self.union(atoms, np.full((), PINNED))
+
+    def pinned(self, atoms: Int64) -> npt.NDArray[np.bool_]:
+        """Which of some atoms must stay as they are."""
+        found: npt.NDArray[np.bool_] = self.find(atoms) == PINNED
+        return found
