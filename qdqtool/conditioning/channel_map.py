@@ -17,6 +17,7 @@ import onnx
 from qdqtool.conditioning.point_consumers import PointConsumers
 from qdqtool.graph.order import needed
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.match.flow import value_inputs
 from qdqtool.passes.condition.layout import input_axis, readable
 from qdqtool.runtime.activations import OrtActivations
 
@@ -185,7 +186,7 @@ def _label_graph(
         copy.CopyFrom(node.proto)
         for index, name in enumerate(node.inputs):
             root = view.root(name)
-            if name and (index == 0 or node.op == "Concat"):
+            if index in value_inputs(node):
                 if root in carried:
                     copy.input[index] = _label(root)
                 else:
