@@ -164,18 +164,20 @@ def spell_out(path: Path, sets: Mapping[str, tuple[str, ...]]) -> dict[str, tupl
     return {name: members(name, ()) for name in sets}
 
 
+@functools.cache
 def operator_set(name: str) -> frozenset[str]:
     """The operators of a set in rules/common.toml: what they do with values by ONNX, whatever the target.
+
+    Read once in a process: the files of an installation stay as they are.
 
     Raises:
         KeyError: there is no such set; our own names are fixed.
     """
-    return _common_sets(rules_folder() / "common.toml")[name]
+    return _common_sets()[name]
 
 
 @functools.cache
-def _common_sets(path: Path) -> Mapping[str, frozenset[str]]:
-    """Read once in a process: the files of an installation stay as they are."""
-    sets = read_rules(path)["sets"]
-    spelled = spell_out(path, {name: tuple(ops) for name, ops in sets.items()})
-    return {name: frozenset(ops) for name, ops in spelled.items()}
+def _common_sets() -> Mapping[str, frozenset[str]]:
+    path = rules_folder() / "common.toml"
+    sets = {key: tuple(ops) for key, ops in read_rules(path)["sets"].items()}
+    return {key: frozenset(ops) for key, ops in spell_out(path, sets).items()}
