@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Use, attribute
+from qdqtool.rule_files import operator_set
 
 # Axis -> first and last index (exclusive) along it; an axis that is not in it is covered in full.
 Part = tuple[tuple[int, int, int], ...]
@@ -23,8 +24,7 @@ _IN_PLACE = frozenset(
      "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
      "Softmax", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 )  # fmt: skip
-_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
-_SAME_RANK = _POOLS | {"Transpose", "Concat", "Slice", "Split", "Resize", "GatherElements", "MatMul"}
+_SAME_RANK = frozenset({"Transpose", "Concat", "Slice", "Split", "Resize", "GatherElements", "MatMul"})
 # What makes one entry of a shape that is put together piece by piece.
 _ONE_LENGTH = frozenset({"Gather", "Unsqueeze", "Reshape"})
 _END = 2**31 - 1
@@ -198,7 +198,7 @@ class Channels:
         if node.op in _IN_PLACE:
             ranks = [self.rank(name) for name in node.inputs if name]
             return None if None in ranks else max(rank or 0 for rank in ranks)
-        return self.rank(node.inputs[0]) if node.op in _SAME_RANK else None
+        return self.rank(node.inputs[0]) if node.op in _SAME_RANK or node.op in operator_set("pooling") else None
 
     def _find_size(self, name: str, axis: int) -> int | None:
         dims = self._constant_dims(name)
@@ -249,7 +249,7 @@ class Channels:
             return self.made_by_weight(node)
         if node.op == "MatMul" and self.rank(node.inputs[0]) == axis + 1:
             return self.made_by_weight(node)
-        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in _POOLS else None
+        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in operator_set("pooling") else None
 
     def _broadcast(self, node: Node, name: str, axis: int) -> int | None:
         rank = self.rank(name)
