@@ -7,44 +7,68 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from qdqtool.artifacts import load_table
-    from qdqtool.cache.retarget import retarget
-    from qdqtool.cache.text import Cache, read_cache, write_cache
-    from qdqtool.calibration.engine import CalibrationOptions, calibrate
-    from qdqtool.data.geometry import Geometry
-    from qdqtool.data.loader import DataOptions
-    from qdqtool.diagnosis import Diagnosis
-    from qdqtool.doctor import diagnose
-    from qdqtool.errors import QdqError
-    from qdqtool.evaluation.decode.auto_detect import find_decoder
-    from qdqtool.evaluation.detections import Detections
-    from qdqtool.evaluation.inference import DecodeOptions
-    from qdqtool.evaluation.nms import Selection
-    from qdqtool.linting.finding import Finding
-    from qdqtool.match.plan import Plan, PlanOptions
-    from qdqtool.scales import Scale, ScaleTable
-    from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs.compare import CompareOptions, Comparison, compare
-    from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
-    from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
-    from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
-    from qdqtool.verbs.evaluation_result import Evaluation
-    from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
-    from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
-    from qdqtool.verbs.infer import InferOptions, InferResult, infer
-    from qdqtool.verbs.insert import insert, plan
-    from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-    from qdqtool.verbs.lint import LintOptions, LintResult, lint
-    from qdqtool.verbs.lint_layers import LayersResult, lint_layers
-    from qdqtool.verbs.peel import peel
-    from qdqtool.verbs.peel_options import PeelOptions, PeelResult
-    from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
-    from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends
-    from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
-    from qdqtool.verbs.simulate import Simulated, SimulateOptions, SimulateResult, simulate, simulated_model
+if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is public
+    # isort: off
+    from qdqtool.artifacts import load_table as load_table
+    from qdqtool.cache.retarget import retarget as retarget
+    from qdqtool.cache.text import Cache as Cache, read_cache as read_cache, write_cache as write_cache
+    from qdqtool.calibration.engine import CalibrationOptions as CalibrationOptions, calibrate as calibrate
+    from qdqtool.data.geometry import Geometry as Geometry
+    from qdqtool.data.loader import DataOptions as DataOptions
+    from qdqtool.diagnosis import Diagnosis as Diagnosis
+    from qdqtool.doctor import diagnose as diagnose
+    from qdqtool.errors import QdqError as QdqError
+    from qdqtool.evaluation.decode.auto_detect import find_decoder as find_decoder
+    from qdqtool.evaluation.detections import Detections as Detections
+    from qdqtool.evaluation.inference import DecodeOptions as DecodeOptions
+    from qdqtool.evaluation.nms import Selection as Selection
+    from qdqtool.linting.finding import Finding as Finding
+    from qdqtool.match.plan import Plan as Plan, PlanOptions as PlanOptions
+    from qdqtool.scales import Scale as Scale, ScaleTable as ScaleTable
+    from qdqtool.trtversion import TrtVersion as TrtVersion
+    from qdqtool.verbs.compare import CompareOptions as CompareOptions, Comparison as Comparison, compare as compare
+    from qdqtool.verbs.condition import (
+        ConditionOptions as ConditionOptions,
+        ConditionResult as ConditionResult,
+        condition as condition,
+    )
+    from qdqtool.verbs.differences import (
+        DrawnDifferences as DrawnDifferences,
+        DrawOptions as DrawOptions,
+        draw_differences as draw_differences,
+    )
+    from qdqtool.verbs.evaluate import EvaluateOptions as EvaluateOptions, evaluate as evaluate
+    from qdqtool.verbs.evaluation_result import Evaluation as Evaluation
+    from qdqtool.verbs.finetune import (
+        FinetuneOptions as FinetuneOptions,
+        FinetuneResult as FinetuneResult,
+        finetune as finetune,
+    )
+    from qdqtool.verbs.graft import GraftOptions as GraftOptions, GraftResult as GraftResult, graft as graft
+    from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
+    from qdqtool.verbs.insert import insert as insert, plan as plan
+    from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
+    from qdqtool.verbs.lint import LintOptions as LintOptions, LintResult as LintResult, lint as lint
+    from qdqtool.verbs.lint_layers import LayersResult as LayersResult, lint_layers as lint_layers
+    from qdqtool.verbs.peel import peel as peel
+    from qdqtool.verbs.peel_options import PeelOptions as PeelOptions, PeelResult as PeelResult
+    from qdqtool.verbs.ptq import PtqOptions as PtqOptions, PtqResult as PtqResult, ptq as ptq
+    from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
+    from qdqtool.verbs.sensitivity import (
+        SensitivityOptions as SensitivityOptions,
+        SensitivityResult as SensitivityResult,
+        sensitivity as sensitivity,
+    )
+    from qdqtool.verbs.simulate import (
+        Simulated as Simulated,
+        SimulateOptions as SimulateOptions,
+        SimulateResult as SimulateResult,
+        simulate as simulate,
+        simulated_model as simulated_model,
+    )
+    # isort: on
 
-# name -> the room it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
+# name -> the module it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
 _HOMES = {
     "BackendComparison": "verbs.ptq_compare",
     "Cache": "cache.text",
@@ -116,76 +140,7 @@ _HOMES = {
     "write_cache": "cache.text",
 }
 
-__all__ = [
-    "BackendComparison",
-    "Cache",
-    "CalibrationOptions",
-    "CompareOptions",
-    "Comparison",
-    "ConditionOptions",
-    "ConditionResult",
-    "DataOptions",
-    "DecodeOptions",
-    "Detections",
-    "Diagnosis",
-    "DrawOptions",
-    "DrawnDifferences",
-    "EvaluateOptions",
-    "Evaluation",
-    "Finding",
-    "FinetuneOptions",
-    "FinetuneResult",
-    "Geometry",
-    "GraftOptions",
-    "GraftResult",
-    "InferOptions",
-    "InferResult",
-    "InsertOptions",
-    "InsertResult",
-    "LayersResult",
-    "LintOptions",
-    "LintResult",
-    "PeelOptions",
-    "PeelResult",
-    "Plan",
-    "PlanOptions",
-    "PtqOptions",
-    "PtqResult",
-    "QdqError",
-    "Scale",
-    "ScaleTable",
-    "Selection",
-    "SensitivityOptions",
-    "SensitivityResult",
-    "SimulateOptions",
-    "SimulateResult",
-    "Simulated",
-    "TrtVersion",
-    "calibrate",
-    "compare",
-    "compare_backends",
-    "condition",
-    "diagnose",
-    "draw_differences",
-    "evaluate",
-    "find_decoder",
-    "finetune",
-    "graft",
-    "infer",
-    "insert",
-    "lint",
-    "lint_layers",
-    "load_table",
-    "peel",
-    "plan",
-    "ptq",
-    "read_cache",
-    "retarget",
-    "sensitivity",
-    "simulate",
-    "simulated_model",
-    "write_cache",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

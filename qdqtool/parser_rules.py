@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import QdqError
-from qdqtool.rulebook import common_words, rules_folder
+from qdqtool.rule_files import common_words, rules_folder
 from qdqtool.trtversion import TrtVersion, in_range
 
 if sys.version_info >= (3, 11):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rules/*.toml as frozen values, checked against a schema and filtered by TensorRT version. Not what the rules mean."""
+"""rules/*.toml as frozen values, filtered by TensorRT version. Reading and checking the files is `rule_files.py`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
+from qdqtool.rule_files import choice, common_words, documents_of, operator_set, read_rules, rules_folder, spell_out
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range
 
-SCHEMA = 1
-_TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "float", "layer", "limit"])
 _SHIPPED_ONLY = frozenset({"layer", "limit"})
-_POLICY = {
-    "points": ("groups", "every-tensor"),
-    "float_heads": ("fp32", "fp16"),
-    "no_int8": (),
-    "weight_halves": ("up", "away"),
-}
 _STEP = re.compile(r"^(?P<names>[\w-]+(\|[\w-]+)*)(:(?P<constraint>\w+))?(?P<optional>\?)?$")
 
 
@@ -114,6 +106,11 @@ class HeadRules:
     pools: frozenset[str]
     moves: frozenset[str]
 
+    @property
+    def sizes(self) -> frozenset[str]:
+        """Operators that read a shape and no value: `sizes` of rules/common.toml."""
+        return operator_set("sizes")
+
 
 @dataclass(frozen=True)
 class TargetPolicy:
@@ -168,15 +165,6 @@ class RuleBook:
         raise QdqError(name, "no such rule" + (f", did you mean {near[0]}" if near else ""), "see rules/")
 
 
-def rules_folder() -> Path:
-    """Where rules/*.toml lie: in the installed package, or at the top of the source tree."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "rules", package.parent / "rules"):
-        if (folder / "common.toml").is_file():
-            return folder
-    raise QdqError(package, "the rules are missing from this installation", "install qdqtool again")
-
-
 def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Path | None = None) -> RuleBook:
     """The rules of a target, those only that hold for a TensorRT version.
 
@@ -191,7 +179,7 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
     version = version or max(release.version for release in RELEASES)
     if extra is None:
         return _shipped(rules_folder(), target, version)
-    own = _read(extra)
+    own = read_rules(extra)
     base = own.get("extends", target)
     if base not in ("common", target):
         raise QdqError(extra, f"extends {base!r}, but the target is {target!r}", f'write extends = "{target}"')
@@ -208,71 +196,6 @@ def _shipped(folder: Path, target: str, version: TrtVersion) -> RuleBook:
     return _assemble(target, documents_of(folder / f"{target}.toml"), version)
 
 
-def documents_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """A rules file and, behind it, those that it extends, read and checked."""
-    document = _read(path)
-    chain = [(path, document)]
-    while "extends" in document:
-        path = rules_folder() / f"{document['extends']}.toml"
-        document = _read(path)
-        chain.append((path, document))
-    return chain
-
-
-def _read(path: Path) -> dict[str, Any]:
-    document = read_toml(path, RULES)
-    if document.get("schema") != SCHEMA:
-        raise QdqError(
-            path, f"schema is {document.get('schema')!r}, not {SCHEMA}", f"write schema = {SCHEMA} at its top"
-        )
-    known = {"schema", "extends", "target", "sets", "heads", "policy", *_TABLES}
-    for key in sorted(document.keys() - known):
-        near = difflib.get_close_matches(key, known, 1)
-        raise QdqError(
-            path, f"unknown table {key!r}" + (f", did you mean {near[0]!r}" if near else ""), "see rules/gpu.toml"
-        )
-    for key, value in document.items():
-        _check_kind(path, key, value)
-    return document
-
-
-def _check_kind(path: Path, key: str, value: Any) -> None:
-    """Refuse a table, a rule's `ops` or a word that is of another kind of TOML value than its place asks for."""
-    if key in ("schema", "extends", "target"):
-        return
-    if key == "sets":
-        fits = isinstance(value, dict) and all(map(_is_words, value.values()))
-    elif key == "policy":
-        fits = isinstance(value, dict) and all(
-            item in _POLICY[name] if _POLICY.get(name) else name in _POLICY and _is_words(item)
-            for name, item in value.items()
-        )
-    elif key == "heads":
-        numbered = ("features", "scores")
-        fits = isinstance(value, dict) and all(
-            isinstance(item, dict) and all(type(number) is int for number in item.values())
-            if name in numbered
-            else _is_words(item)
-            for name, item in value.items()
-        )
-    else:
-        fits = isinstance(value, list) and all(isinstance(rule, dict) and _is_rule(rule) for rule in value)
-    if not fits:
-        raise QdqError(path, f"{key!r} holds a value of the wrong kind", "see rules/gpu.toml for the form")
-
-
-def _is_words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
-
-
-def _is_rule(rule: Mapping[str, Any]) -> bool:
-    """Whether lists are lists of words and everything else is text, numbers only where a rule asks for one."""
-    plain = (rule[key] for key in rule.keys() - {"ops", "text", "platforms", "axis", "amax", "least", "most"})
-    return all(isinstance(value, str) for value in plain) and all(
-        _is_words(rule.get(key, [])) for key in ("ops", "text", "platforms")
-    )
-
-
 def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version: TrtVersion) -> RuleBook:
     heads = _heads(rules_folder() / "heads.toml", [d["heads"] for _, d in documents if "heads" in d])
     sets: dict[str, tuple[str, ...]] = {}
@@ -280,6 +203,8 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     for _, document in reversed(documents):
         policy.update(document.get("policy", {}))
         sets.update({str(name): tuple(ops) for name, ops in document.get("sets", {}).items()})
+
+    sets = spell_out(documents[0][0], sets)
 
     def gather(kind: str, make: Any) -> tuple[Any, ...]:
         rules: dict[str, Rule] = {}
@@ -311,48 +236,6 @@ def holds(path: Path, rule: Rule, version: TrtVersion) -> bool:
         raise QdqError(path, f"rule {rule.name!r}: {error.reason}", 'write trt like ">=8.0,<11"') from None
 
 
-def common_words(
-    path: Path, entry: Mapping[str, Any], extra: frozenset[str], optional: frozenset[str] = frozenset()
-) -> dict[str, str]:
-    """What every rule carries, of one that has the keys it must have and no others.
-
-    Args:
-        path: the file, for messages.
-        entry: the rule as TOML has it.
-        extra: keys that a rule of its kind must have beside the common ones.
-        optional: keys that it may have.
-    """
-    name = entry.get("name")
-    if not isinstance(name, str) or not name:
-        raise QdqError(path, "a rule without a name", "name it")
-    allowed = {"name", "trt", "why", "see", "status"} | extra | optional
-    for key in sorted(entry.keys() - allowed):
-        near = difflib.get_close_matches(key, allowed, 1)
-        raise QdqError(
-            path,
-            f"rule {name!r}: unknown key {key!r}" + (f", did you mean {near[0]!r}" if near else ""),
-            "see rules/gpu.toml",
-        )
-    for key in sorted({"why", "see", "status"} | extra):
-        if key not in entry:
-            raise QdqError(path, f"rule {name!r}: no {key!r}", "every rule says what, why and where that is written")
-    if entry["status"] not in ("documented", "measured", "guess"):
-        raise QdqError(path, f"rule {name!r}: status {entry['status']!r}", "write documented, measured or guess")
-    return {
-        "name": name,
-        "trt": str(entry.get("trt", "")),
-        "why": entry["why"],
-        "see": entry["see"],
-        "status": entry["status"],
-    }
-
-
-def _choice(path: Path, entry: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
-    if entry[key] not in allowed:
-        raise QdqError(path, f"rule {entry['name']!r}: {key} is {entry[key]!r}", f"write one of {', '.join(allowed)}")
-    return str(entry[key])
-
-
 def _step(path: Path, rule: str, word: str) -> Step:
     match = _STEP.match(word.strip())
     if match is None:
@@ -372,14 +255,14 @@ def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
 
 def _reader(path: Path, entry: Mapping[str, Any]) -> Reader:
     common = common_words(path, entry, frozenset({"ops", "inputs", "when"}))
-    inputs = _choice(path, entry, "inputs", ("activation", "all"))
-    when = _choice(path, entry, "when", ("always", "quantized-output"))
+    inputs = choice(path, entry, "inputs", ("activation", "all"))
+    when = choice(path, entry, "when", ("always", "quantized-output"))
     return Reader(**common, steps=steps_of(path, entry), inputs=inputs, when=when)
 
 
 def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
     common = common_words(path, entry, frozenset({"ops", "side"}))
-    return Commute(**common, steps=steps_of(path, entry), side=_choice(path, entry, "side", ("before", "after")))
+    return Commute(**common, steps=steps_of(path, entry), side=choice(path, entry, "side", ("before", "after")))
 
 
 def _weight(path: Path, entry: Mapping[str, Any]) -> WeightAxis:
@@ -400,9 +283,7 @@ def _bound(path: Path, entry: Mapping[str, Any]) -> Bound:
 
 def _tie(path: Path, entry: Mapping[str, Any]) -> Tie:
     common = common_words(path, entry, frozenset({"ops", "members"}))
-    return Tie(
-        **common, steps=steps_of(path, entry), members=_choice(path, entry, "members", ("all", "inputs", "none"))
-    )
+    return Tie(**common, steps=steps_of(path, entry), members=choice(path, entry, "members", ("all", "inputs", "none")))
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:
@@ -410,12 +291,14 @@ def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:
 
 
 def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:
-    words: dict[str, Any] = dict(_read(path)["heads"])
+    words: dict[str, Any] = dict(read_rules(path)["heads"])
     for extra in reversed(own):
         words.update(extra)
     lists = ("markers", "bounded", "arithmetic", "pools", "moves")
     for key in sorted(words.keys() - {*lists, "features", "scores"}):
         raise QdqError(path, f"unknown key {key!r} in [heads]", f"known: {', '.join(lists)}, features, scores")
     return HeadRules(
-        features=dict(words["features"]), scores=dict(words["scores"]), **{key: frozenset(words[key]) for key in lists}
+        features=dict(words["features"]),
+        scores=dict(words["scores"]),
+        **{key: frozenset(words[key]) for key in lists},
     )

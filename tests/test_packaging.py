@@ -22,7 +22,8 @@ BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{
 SAY = """
 import qdqtool
 from qdqtool.amax import kernel
-from qdqtool.rulebook import load_rules, rules_folder
+from qdqtool.rule_files import rules_folder
+from qdqtool.rulebook import load_rules
 print(qdqtool.__file__, rules_folder(), kernel.in_use(), len(load_rules("gpu").fusions), sep="\\n")
 """
 

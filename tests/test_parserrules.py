@@ -7,7 +7,7 @@ import onnx.defs
 import pytest
 
 from qdqtool.parser_rules import load_parser_rules, tomllib
-from qdqtool.rulebook import rules_folder
+from qdqtool.rule_files import rules_folder
 from qdqtool.trtversion import TrtVersion, parse
 
 

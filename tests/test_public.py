@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,8 +51,13 @@ def test_a_room_does_not_hide_the_function_of_its_name() -> None:
     assert python(code) == "True True"
 
 
-def test_all_is_sorted_and_every_home_is_in_it() -> None:
-    assert sorted(qdqtool.__all__) == qdqtool.__all__ == sorted(qdqtool._HOMES)
+def test_type_checkers_see_the_names_that_are_there_in_the_modules_where_they_are() -> None:
+    tree = ast.parse(Path(qdqtool.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    lines = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    typed = {one.asname: str(line.module).removeprefix("qdqtool.") for line in lines for one in line.names}
+    assert typed == qdqtool._HOMES and sorted(typed) == qdqtool.__all__  # type: ignore[type-var]
+    assert all(one.name == one.asname for line in lines for one in line.names)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.rulebook import Fusion, Step, load_rules, rules_folder
+from qdqtool.rulebook import Fusion, Step, load_rules
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_6, V10
 
@@ -45,23 +45,6 @@ def test_sets_of_the_parent_are_there_and_name_what_exists() -> None:
 def test_the_scale_of_a_transposed_convolution_is_a_guess() -> None:
     rule = load_rules("gpu").rule("conv-transpose-weight")
     assert rule.status == "guess" and getattr(rule, "axis", 0) is None
-
-
-def test_rules_lie_where_they_are_found() -> None:
-    assert {"common.toml", "gpu.toml", "heads.toml"} <= {path.name for path in rules_folder().iterdir()}
-
-
-def test_rules_that_are_missing_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("qdqtool.rulebook.__file__", str(tmp_path / "qdqtool" / "rulebook.py"))
-    with pytest.raises(QdqError, match="the rules are missing from this installation; install qdqtool again"):
-        rules_folder()
-
-
-def test_rules_lie_in_an_installed_package_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "rules").mkdir()
-    (tmp_path / "rules" / "common.toml").touch()
-    monkeypatch.setattr("qdqtool.rulebook.__file__", str(tmp_path / "rulebook.py"))
-    assert rules_folder() == tmp_path / "rules"
 
 
 # ---------------------------------------------------------------- versions

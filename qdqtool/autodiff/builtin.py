@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -127,13 +126,7 @@ class _Differentiation:
         pair = pair_of(node.domain, node.op_type)
         if pair is None:
             return [node]
-        x, scale, zero = node.input
-        how: dict[str, Any] = {} if pair.axis is None else {"axis": pair.axis}
-        middle = self._tape.fresh(f"{x}/quantized")
-        return [
-            helper.make_node("QuantizeLinear", [x, scale, zero], [middle], **how),
-            helper.make_node("DequantizeLinear", [middle, scale, zero], node.output, **how),
-        ]
+        return pair.nodes(node.input, self._tape.fresh(f"{node.input[0]}/quantized"), node.output[0])
 
     def _pass_back(self, node: onnx.NodeProto) -> None:
         cotangents = tuple(self._total(name) for name in node.output)

@@ -9,6 +9,7 @@ a scale. The back ends carry that out; here are the names and the forward.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +44,17 @@ class PairFunction:
         found = _NAME.fullmatch(op_type)
         return None if found is None else cls(None if found[1] is None else int(found[1]), bool(found[2]))
 
+    def nodes(self, inputs: Sequence[str], between: str, output: str) -> list[onnx.NodeProto]:
+        """The two nodes of a pair on x, scale and zero point, with the integers between them under that name."""
+        how: dict[str, Any] = {} if self.axis is None else {"axis": self.axis}
+        x, scale, zero = inputs
+        return [
+            helper.make_node("QuantizeLinear", [x, scale, zero], [between], **how),
+            helper.make_node("DequantizeLinear", [between, scale, zero], [output], **how),
+        ]
+
     def function(self, opset: int) -> onnx.FunctionProto:
         """The function: QuantizeLinear, then DequantizeLinear, on inputs x, scale, zero_point; output y."""
-        how: dict[str, Any] = {} if self.axis is None else {"axis": self.axis}
-        body = [
-            helper.make_node("QuantizeLinear", ["x", "scale", "zero_point"], ["q"], **how),
-            helper.make_node("DequantizeLinear", ["q", "scale", "zero_point"], ["y"], **how),
-        ]
+        body = self.nodes(["x", "scale", "zero_point"], "q", "y")
         opsets = [helper.make_opsetid("", opset)]
         return helper.make_function(PAIR_DOMAIN, self.op_type, ["x", "scale", "zero_point"], ["y"], body, opsets)

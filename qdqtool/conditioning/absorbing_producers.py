@@ -10,10 +10,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.constants import is_plain_constant
 from qdqtool.passes.condition.layout import readable
 from qdqtool.passes.condition.rescale import constant_side, has_plain_bias
-
-# f(a x) = a f(x) for a > 0, channel by channel. Clip and ReLU6 are not among them: their bounds would move.
-_EQUIVARIANT = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
-_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})  # of the second axis's channels
+from qdqtool.rule_files import operator_set
 
 
 def makers_of(subject: ConditionContext, span: ChannelRange) -> tuple[str, ...]:
@@ -52,7 +49,8 @@ def _hidden(view: GraphView, name: str) -> bool:
 def _passes(view: GraphView, node: Node, span: ChannelRange) -> bool:
     if node.op == "PRelu":
         return view.is_constant(node.inputs[1])  # a slope is the same for x and for a x
-    return node.op in _EQUIVARIANT or (node.op in _POOLS and span.axis == 1)
+    pools = node.op in operator_set("pooling") and span.axis == 1  # windows of the second axis's channels
+    return pools or node.op in operator_set("scaling")
 
 
 def _ends(view: GraphView, node: Node, span: ChannelRange) -> bool:

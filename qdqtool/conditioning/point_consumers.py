@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.flow import Flow, commuting
 from qdqtool.match.plan import Plan, Point
-from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
 
 
@@ -32,32 +33,27 @@ class PointConsumers:
 
 def find_ways(view: GraphView, rules: RuleBook, plan: Plan) -> Mapping[str, PointConsumers]:
     """The way of every point of a plan, in the plan's order; the rules say which operators commute."""
-    commuting = {id(node) for node, _ in nodes_of(view, rules, rules.commutes)}
-    return {point.tensor: _way(view, commuting, point) for point in plan.activations}
+    flow = commuting(view, rules)
+    return {point.tensor: _way(view, flow, point) for point in plan.activations}
 
 
-def _way(view: GraphView, commuting: set[int], point: Point) -> PointConsumers:
-    stack = [Use(view.producers[read.node], read.index) for read in reversed(point.reads)]
+def _way(view: GraphView, flow: Flow, point: Point) -> PointConsumers:
+    sizes = operator_set("sizes")
     moves: dict[int, Node] = {}
     ends: dict[tuple[int, int], Use] = {}
     others: dict[tuple[int, int], Use] = {}
     given_out: dict[str, None] = {}
-    while stack:
-        use = stack.pop()
+    for use, across in flow.down(Use(view.producers[read.node], read.index) for read in point.reads):
         node = use.node
-        if id(node) in commuting and (use.index == 0 or node.op == "Concat"):
-            if id(node) in moves:
-                continue
+        if across:
             moves[id(node)] = node
-            for name in filter(None, node.outputs):
-                if view.is_output(name) or name in view.captured:
-                    given_out[name] = None
-                stack.extend(view.consumers(name))
+            names = filter(None, node.outputs)
+            given_out.update(dict.fromkeys(name for name in names if view.is_output(name) or name in view.captured))
             continue
         index = weight_index(view, node)
         if index is not None and use.index == 1 - index:
             ends[id(node), use.index] = use
-        elif not (node.op in ("Shape", "Size") and use.index == 0):  # they read no values
+        elif not (node.op in sizes and use.index == 0):  # they read no values
             others[id(node), use.index] = use
     order = sorted(moves.values(), key=lambda node: (node.level, node.index))
     return PointConsumers(tuple(order), _ordered(ends), _ordered(others), tuple(given_out))

@@ -19,11 +19,11 @@ from qdqtool.datafree.propagate import batch_norm_statistics, known_fit, propaga
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.rule_files import operator_set
 from qdqtool.scales import Scale, ScaleTable
 
 INPUT_SIGMAS = 3.0  # of an input, whose values end where the sensor's or the picture's do
-_KEEPS_VALUES = frozenset({"Identity", "Dropout", "Cast", "Transpose", "Pad", "Reshape", "Squeeze", "Unsqueeze"})
-_KEEPS_RANGE = _KEEPS_VALUES | {"MaxPool", "Concat", "Flatten", "Slice", "Split", "Gather", "Resize", "Upsample"}
+_PADDED = frozenset({"Cast", "Pad"})  # the values are there, in another type or with some beside them
 _FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16
 
 
@@ -122,7 +122,7 @@ def _settled(known: KnownTensors, node: Node, name: str, found: Moments) -> tupl
         mean, deviation = statistics[2], np.sqrt(statistics[3])
         read = linear.normalized(deviation, mean, known.rank(name) or found.mean.ndim or None, 1)
         read = gaussian(read.mean, read.var, found.lo, found.hi, known=True)
-        if node.op in _KEEPS_RANGE:
+        if node.op in operator_set("unchanged") | operator_set("resampling") | _PADDED:
             read = replace(read, low=found.low, high=found.high)
         return known_fit(known, name, read), "bn-statistics"
     if found.bounded:
@@ -183,7 +183,7 @@ def _solved(known: KnownTensors, name: str) -> tuple[float, float] | None:
 
 def _affine(known: KnownTensors, node: Node) -> tuple[float, float] | None:
     """A and b of a node that computes a x + b with constants; those of several channels count with their mean."""
-    if node.op in _KEEPS_VALUES:
+    if node.op in operator_set("rearranging") | _PADDED:
         return 1.0, 0.0
     if node.op not in ("Add", "Sub", "Mul", "Div") or len(node.inputs) != 2:
         return None

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,9 +14,8 @@ from qdqtool.dla.subgraphs import Saving, Subgraphs, find_subgraphs
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.constraints import constraint_named
-from qdqtool.match.site import MatchSite
-from qdqtool.rulebook import Step
+from qdqtool.match.rule_index import RuleIndex
+from qdqtool.rule_files import operator_set
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
 __all__ = ["DlaAssignment", "DlaReport", "Reason", "Saving", "dla_findings"]
@@ -160,26 +159,17 @@ class _Judge:
 
     def __init__(self, view: GraphView, rules: DlaRules, shapes: Mapping[str, Shape], floats: Collection[str]) -> None:
         self._view, self._rules, self._shapes, self._floats = view, rules, shapes, floats
-        self._layers = self._by_op((rule.name, rule.steps) for rule in rules.layers)
+        self._layers = RuleIndex(rules.layers, rules)
         named = [limit for limit in rules.limits if limit.check not in _GRAPH_CHECKS]
-        self._limits = [(limit, self._by_op([(limit.name, limit.steps)])) for limit in named]
+        self._limits = [(limit, RuleIndex([limit], rules)) for limit in named]
         self._nothing = frozenset(rules.sets["dla-folded"])
         self._known = self._known_sizes()
-
-    def _by_op(self, rules: Iterable[tuple[str, tuple[Step, ...]]]) -> dict[str, list[tuple[str, str]]]:
-        """Operator -> the rules for it, with the constraint of each."""
-        table: dict[str, list[tuple[str, str]]] = {}
-        for name, steps in rules:
-            for step in steps:
-                for op in (op for word in step.names for op in self._rules.sets.get(word, (word,))):
-                    table.setdefault(op, []).append((name, step.constraint))
-        return table
 
     def _known_sizes(self) -> frozenset[str]:
         """Tensors that follow from fixed shapes and constants alone: TensorRT computes them while it builds."""
         known: set[str] = set()
         for node in sorted(self._view.nodes, key=lambda node: node.level):
-            sized = node.op in ("Shape", "Size") and None not in (self._shapes.get(node.inputs[0]) or (None,))
+            sized = node.op in operator_set("sizes") and None not in (self._shapes.get(node.inputs[0]) or (None,))
             inputs = [name for name in node.inputs if name]
             if sized or (inputs and all(name in known or self._view.is_constant(name) for name in inputs)):
                 known.update(node.outputs)
@@ -195,10 +185,10 @@ class _Judge:
     def _reasons(self, node: Node) -> list[Reason]:
         int8 = weight_index(self._view, node) is None or node.key not in self._floats
         place = NodeContext(self._view, node, self._shapes, int8)
-        has_layer = self._fits(node, self._layers)
+        has_layer = self._layers.first(self._view, node) is not None
         found = []
-        for limit, table in self._limits:
-            if (limit.check == "never" or has_layer) and (not limit.steps or self._fits(node, table)):
+        for limit, named in self._limits:
+            if (limit.check == "never" or has_layer) and (not limit.steps or named.first(self._view, node) is not None):
                 wrong = outside(check_named(limit.check)(place), limit.least, limit.most)
                 if wrong is not None:
                     found.append(Reason(limit.name, _sentence(limit, wrong), limit.instead))
@@ -206,10 +196,6 @@ class _Judge:
             return found
         where = f"on {self._rules.platform.capitalize()} with this version"
         return [Reason(NO_LAYER, f"the DLA has no {node.op} {where}", "")]
-
-    def _fits(self, node: Node, table: Mapping[str, list[tuple[str, str]]]) -> bool:
-        site = MatchSite(self._view, node, start=node)
-        return any(not guard or constraint_named(guard)(site) for _, guard in table.get(node.op, ()))
 
 
 def _sentence(limit: Limit, wrong: list[int]) -> str:

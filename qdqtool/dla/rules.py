@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from qdqtool.errors import QdqError
-from qdqtool.rulebook import Rule, Step, common_words, documents_of, holds, rules_folder, steps_of
+from qdqtool.rule_files import common_words, documents_of, rules_folder, spell_out
+from qdqtool.rulebook import Rule, Step, holds, steps_of
 from qdqtool.trtversion import TrtVersion
 
 Platform = Literal["xavier", "orin"]
@@ -83,7 +84,7 @@ def load_dla_rules(version: TrtVersion, platform: Platform) -> DlaRules:
         limits += [_limit(path, entry) for entry in document.get("limit", [])]
     here = tuple(r for r in layers if platform in r.platforms and holds(Path("dla.toml"), r, version))
     kept = tuple(r for r in limits if platform in r.platforms and holds(Path("dla.toml"), r, version))
-    return DlaRules(platform, here, kept, sets)
+    return DlaRules(platform, here, kept, spell_out(Path("dla.toml"), sets))
 
 
 def _layer(path: Path, entry: Mapping[str, Any]) -> Layer:

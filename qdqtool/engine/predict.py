@@ -160,7 +160,7 @@ def _port(storage: Storage, unit: Unit, name: str, *, residual: bool) -> Port:
     """A tensor by what made its values; INT8 where the layer takes the integers themselves."""
     direct = storage.converts(unit) or (storage.computes_int8(unit) and (not residual or storage.gives_int8(unit)))
     pair = storage.view.dequantizer(name)
-    kept = storage.view.moves(unit.start) and storage.gives_int8(unit)
+    kept = storage.view.flow.moves(unit.start) and storage.gives_int8(unit)
     integers = (pair is not None and direct) or (kept and storage.int8(name))
     return Port(_plain(storage.view, name), "int8" if integers else "float")
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qdqtool.engine.units import CONVERTS, Unit
-from qdqtool.engine.view import EngineView, fits, guards_of
+from qdqtool.engine.view import EngineView
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.flow import value_names
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.rulebook import RuleBook
 
 
@@ -31,7 +33,7 @@ class Storage:
     def __init__(self, view: EngineView, rules: RuleBook, units: Iterable[Unit]) -> None:
         self.view = view
         self._unit_of = {id(node): unit for unit in units for node in unit.nodes}
-        self._quantizable = guards_of((rule for rule in rules.readers if rule.when == "quantized-output"), rules)
+        self._quantizable = RuleIndex((rule for rule in rules.readers if rule.when == "quantized-output"), rules)
         self._elementwise = frozenset(rules.sets.get("elementwise", ()))
         self._converting = self._elementwise if CONVERTS in rules.names else frozenset()
         self._known: dict[int, bool] = {}
@@ -80,10 +82,10 @@ class Storage:
         view, node = self.view, unit.start
         made = {view.wanted_scale(name) for name in view.used_outputs(unit.nodes[-1])}
         wanted = made.pop() if len(made) == 1 else None
-        if view.moves(node) and len(unit.nodes) == 1:
+        if view.flow.moves(node) and len(unit.nodes) == 1:
             if view.dequantizer(unit.output) is not None:
                 return True
-            return wanted is not None and any(self.int8(name) for name in view.sources(node))
+            return wanted is not None and any(self.int8(name) for name in value_names(node))
         if wanted is None:
             return False
         if weight_index(view, node) is not None:
@@ -93,7 +95,9 @@ class Storage:
             )
         if self.converts(unit):
             return True
-        able = all(member.op in self._elementwise or fits(view, member, self._quantizable) for member in unit.nodes)
+        able = all(
+            member.op in self._elementwise or self._quantizable.first(view, member) is not None for member in unit.nodes
+        )
         computed = [use.node.inputs[use.index] for use in unit.reads()]
         computed = [name for name in computed if not view.is_constant(name)]
         return able and bool(computed) and all(view.dequantizer(name) is not None for name in computed)
@@ -101,7 +105,7 @@ class Storage:
     def left_over(self) -> list[Left]:
         """The Q and DQ nodes that stay as layers: equal ones on one tensor are one."""
         for node in sorted(self.view.nodes, key=lambda node: node.level, reverse=True):
-            if self.view.moves(node):
+            if self.view.flow.moves(node):
                 self._read_on(node)
         found: dict[tuple[str, str, bytes | None], list[Node]] = {}
         for node in self.view.nodes:
@@ -132,7 +136,7 @@ class Storage:
         unit = self.unit_of(use.node)
         if unit is None:
             return False
-        if self.view.moves(use.node) and len(unit.nodes) == 1:
+        if self.view.flow.moves(use.node) and len(unit.nodes) == 1:
             return self._read_on(use.node)
         index = weight_index(self.view, unit.start)
         if index is not None and use.node is unit.start:

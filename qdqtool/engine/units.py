@@ -10,11 +10,11 @@ from qdqtool.engine.view import EngineView
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use, attribute
 from qdqtool.graph.weighted import is_product, pair_behind, weight_index
 from qdqtool.match.trie import Chain, Trie
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
 
 PARALLEL, CONVERTS = "parallel", "converts"  # rules that hold for a version and are no chains
 MERGED_AT_MOST = 8
-_SHAPES = frozenset({"Shape", "Size", "NonZero"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,11 +94,11 @@ def _unit(chain: Chain | None, node: Node, taken: set[int]) -> Unit:
 
 def shape_nodes(view: EngineView) -> set[int]:
     """Identities of the nodes that compute shapes: what reads nothing but constants and the shapes of tensors."""
-    found: set[int] = set()
+    found, ops = set[int](), operator_set("sizes") | {"NonZero"}
     for node in sorted(view.every, key=_place):
         names = [name for name in node.inputs if name and not view.is_constant(name)]
         made = [id(view.producers[name]) in found if name in view.producers else False for name in names]
-        if node.op in _SHAPES or (made and all(made)):
+        if node.op in ops or (made and all(made)):
             found.add(id(node))
     return found
 

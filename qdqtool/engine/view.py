@@ -6,7 +6,7 @@ Also where INT8 values lie by the Q/DQ nodes alone. Which operators become one l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,8 @@ import onnx
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
-from qdqtool.match.constraints import constraint_named, operators
-from qdqtool.match.site import MatchSite
-from qdqtool.rulebook import Commute, Reader, RuleBook
-
-_MANY = frozenset({"Concat"})  # every input carries values of the output
+from qdqtool.match.flow import commuting, joins, value_names
+from qdqtool.rulebook import RuleBook
 
 
 class EngineView(GraphView):
@@ -27,11 +24,11 @@ class EngineView(GraphView):
     Attributes:
         weight_pairs: output of the DequantizeLinear of a constant -> its pair.
         activation_pairs: the same of the pairs that are operators here; what lies between Q and DQ is left out.
+        flow: the walk across operators that a pair may be moved across.
     """
 
     def __init__(self, graph: onnx.GraphProto, rules: RuleBook, folder: Path | None = None) -> None:
-        self._moving = guards_of(rules.commutes, rules)
-        self._moves: dict[int, bool] = {}
+        self.flow = commuting(self, rules)
         self._wanted: dict[str, bytes | None] = {}
         self._dequantized_by: dict[str, Node | None] = {}
         self.weight_pairs: dict[str, Pair] = {}
@@ -76,7 +73,7 @@ class EngineView(GraphView):
         return (
             bool(movers and behind)
             and scale is not None
-            and all(self.moves(node) and node.op not in _MANY for node in movers)
+            and all(self.flow.moves(node) and not joins(node) for node in movers)
             and not any(self.is_output(node.outputs[0]) for node in movers)
             and all(node.op == QUANTIZE and self.scale_of(node) == scale for node in behind)
         )
@@ -85,16 +82,6 @@ class EngineView(GraphView):
         """The bits of the scale of a QuantizeLinear or DequantizeLinear; None where it is computed."""
         value = self.array(node.inputs[1]) if len(node.inputs) > 1 else None
         return None if value is None else np.ascontiguousarray(value, np.float32).tobytes()
-
-    def moves(self, node: Node) -> bool:
-        """Whether the operator moves or selects values without changing them."""
-        if id(node) not in self._moves:
-            self._moves[id(node)] = fits(self, node, self._moving)
-        return self._moves[id(node)]
-
-    def sources(self, node: Node) -> list[str]:
-        """The inputs of a moving operator whose values it gives on."""
-        return [name for name in node.inputs if name] if node.op in _MANY else node.inputs[:1]
 
     def wanted_scale(self, name: str) -> bytes | None:
         """The one scale by which everything that reads a tensor quantizes it; None where something reads it in float.
@@ -117,7 +104,7 @@ class EngineView(GraphView):
         for use in self.consumers(name):
             if use.node.op == QUANTIZE:
                 scales[self.scale_of(use.node)] = None
-            elif self.moves(use.node) and name in map(self.root, self.sources(use.node)):
+            elif self.flow.crosses(use):
                 scales |= dict.fromkeys(self._wanted.get(made) for made in self.used_outputs(use.node))
             else:
                 return None
@@ -132,7 +119,7 @@ class EngineView(GraphView):
         while name not in self._dequantized_by:
             passed.append(name)
             maker = self.producers.get(self.root(name))
-            if maker is not None and self.moves(maker) and maker.op not in _MANY and not self.is_constant(name):
+            if maker is not None and self.flow.moves(maker) and not joins(maker) and not self.is_constant(name):
                 name = maker.inputs[0]
             else:
                 self._dequantized_by[name] = self._made_by(maker, name)
@@ -145,10 +132,10 @@ class EngineView(GraphView):
             return None
         if maker.op == DEQUANTIZE:
             return maker
-        return self._of_all(maker) if maker.op in _MANY and self.moves(maker) else None
+        return self._of_all(maker) if joins(maker) and self.flow.moves(maker) else None
 
     def _of_all(self, joined: Node) -> Node | None:
-        found = [self.dequantizer(name) for name in self.sources(joined)]
+        found = [self.dequantizer(name) for name in value_names(joined)]
         scales = {None if node is None else self.scale_of(node) for node in found}
         return found[0] if len(scales) == 1 else None
 
@@ -164,23 +151,3 @@ class EngineView(GraphView):
         if index is None or pair_behind(self, node.inputs[index]) is None:
             return False
         return self.dequantizer(node.inputs[1 - index]) is not None
-
-
-Guards = Mapping[str, tuple[str, ...]]
-
-
-def guards_of(kind: Iterable[Reader | Commute], rules: RuleBook) -> Guards:
-    """Operator -> the constraints under which some rule of a kind takes it; "" for none."""
-    found: dict[str, tuple[str, ...]] = {}
-    for rule in kind:
-        for step in rule.steps:
-            for op in operators(step, rules):
-                found[op] = (*found.get(op, ()), step.constraint)
-    return found
-
-
-def fits(view: GraphView, node: Node, guards: Guards) -> bool:
-    """Whether an operator is taken by one of the rules that `guards_of` read."""
-    return any(
-        not name or constraint_named(name)(MatchSite(view, node, start=node)) for name in guards.get(node.op, ())
-    )

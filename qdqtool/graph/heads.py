@@ -24,7 +24,6 @@ Label = Literal["regression", "score", "mixed"]
 _Kind = Literal["raw", "bounded", "decoded"]
 
 # These give sizes, indices or truth values: what they read goes no further as a value.
-_SIZES = frozenset({"Shape", "Size"})
 _CHOICES = frozenset(
     {"ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "NonZero"}
 )
@@ -136,7 +135,7 @@ def _value_inputs(node: Node, rules: HeadRules) -> list[str]:
     What the bodies of control flow read from outside is an input too.
     """
     op = _plain(node.op)
-    if node.op in _SIZES or node.op in _CHOICES:
+    if node.op in rules.sizes or node.op in _CHOICES:
         return []
     if op in rules.markers:
         return [node.inputs[rules.features[op]]] if op in rules.features else []
@@ -167,7 +166,7 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
         seen.add(name)
         if weight_index(view, maker) is not None:
             found.add(id(maker))
-        elif maker.op not in _SIZES:
+        elif maker.op not in rules.sizes:
             stack.extend(map(view.root, _reads(maker)))
     return [node for node in view.nodes if id(node) in found and id(node) not in behind]
 
@@ -212,7 +211,7 @@ class _HeadWalk:
 
     def _step(self, use: Use, way: _Way, tail: _Tail) -> list[_Way]:
         node, op = use.node, _plain(use.node.op)
-        if node.op in _SIZES:
+        if node.op in self.rules.sizes:
             return []
         steps = self.parts.follow(use, way.part)
         if not steps and node.outputs:
@@ -248,12 +247,12 @@ class _HeadWalk:
     @cached_property
     def _computed(self) -> set[str]:
         """Tensors that a weight had a part in: no anchors, strides, grids made of sizes, inputs of the graph."""
-        return self._behind_weights(_SIZES)
+        return self._behind_weights(self.rules.sizes)
 
     @cached_property
     def _unbounded(self) -> set[str]:
         """Those of them that are neither a probability nor a mask, nor made of such alone."""
-        return self._behind_weights(_SIZES | _CHOICES | self.rules.bounded)
+        return self._behind_weights(self.rules.sizes | _CHOICES | self.rules.bounded)
 
     def _behind_weights(self, halts: frozenset[str]) -> set[str]:
         """What is reached from weighted operators without passing an operator of `halts`."""

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import onnx
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto
 
-from qdqtool.graph.types import inferred, lean_tensor
+from qdqtool.graph.types import inferred, lean_constant, lean_tensor
 from qdqtool.graph.view import GraphView
 
 Shape = tuple[int | None, ...]
@@ -31,7 +31,7 @@ def _inferred(graph: GraphProto) -> GraphProto:
     for name in ("input", "output", "value_info"):
         getattr(lean.graph, name).extend(getattr(graph, name))
     lean.graph.initializer.extend(map(lean_tensor, graph.initializer))
-    lean.graph.node.extend(map(_lean_node, graph.node))
+    lean.graph.node.extend(map(lean_constant, graph.node))
     return inferred(lean, values=True)
 
 
@@ -47,9 +47,3 @@ def _modern(graph: GraphProto) -> int:
     reducing = (node for node in graph.node if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum")
     listed = any(len(node.input) > 1 for node in reducing)
     return 18 if listed else 17
-
-
-def _lean_node(node: NodeProto) -> NodeProto:
-    if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
-        return onnx.helper.make_node("Constant", [], list(node.output), value=lean_tensor(node.attribute[0].t))
-    return node

@@ -124,9 +124,17 @@ def lean_tensor(tensor: TensorProto) -> TensorProto:
     return lean
 
 
-def _lean_node(node: NodeProto, opset: int) -> NodeProto:
+def lean_constant(node: NodeProto) -> NodeProto:
+    """A Constant node with a lean tensor; any other node as it is."""
     if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
         return helper.make_node("Constant", [], list(node.output), value=lean_tensor(node.attribute[0].t))
+    return node
+
+
+def _lean_node(node: NodeProto, opset: int) -> NodeProto:
+    constant = lean_constant(node)
+    if constant is not node:
+        return constant
     if opset < 7 and node.op_type in _KEEPS_SHAPE and node.domain in ("", "ai.onnx"):  # they had no inference then
         return helper.make_node("Identity", node.input[:1], node.output[:1])
     lean = NodeProto()

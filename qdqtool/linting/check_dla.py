@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from qdqtool.dla.assignment import DlaAssignment, DlaReport
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
-from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.match.rule_index import RuleIndex
 
 _NAMED = 4  # nodes of one place that a message names
 _WITHOUT_PAIRS = "leave an input of it without Q/DQ, so that it computes in float"
@@ -74,7 +74,7 @@ def two_ranges(subject: LintContext) -> Iterable[CheckFault]:
     report = subject.dla
     on_dla = {one.node for one in report.on_dla} if report is not None else set()
     todo = _WITHOUT_PAIRS if report is not None and report.version.has_typed_dla else _IN_FP16
-    for node, rule in nodes_of(subject.view, subject.rules, subject.rules.ties):
+    for node, rule in RuleIndex(subject.rules.ties, subject.rules).nodes(subject.view):
         if rule.members != "none" or node.key not in on_dla:
             continue
         scales = [subject.range_of(name) for name in node.inputs]

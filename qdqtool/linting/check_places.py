@@ -10,6 +10,7 @@ from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.match.flow import Flow
 from qdqtool.match.groups import Group
 
 _REMOVE = "qdqtool lint --fix takes the pair away"
@@ -111,7 +112,7 @@ def _made_of_sizes(subject: LintContext) -> set[str]:
     made: set[str] = set()
     for node in sorted(view.nodes, key=lambda node: node.level):
         given = [view.root(name) for name in node.inputs if name]
-        moved = id(node) in subject.commuting
+        moved = subject.flow.moves(node)
         if node.op in subject.words.sizes:
             made.update(node.outputs)
         elif (moved and given and given[0] in made) or (node.op in handles and any(name in made for name in given)):
@@ -122,22 +123,15 @@ def _made_of_sizes(subject: LintContext) -> set[str]:
 def _places(subject: LintContext) -> set[tuple[int, int]]:
     """Reads whose value ends up as a place or size: (id of node, index), back across casts from float."""
     view = subject.view
-    found: set[tuple[int, int]] = set()
-    stack = [
-        (node, index)
+    roundings = subject.words.roundings
+    flow = Flow(view, lambda node: node.op in roundings or subject.flow.moves(node))
+    asked = [
+        Use(node, index)
         for node in view.nodes
         for index in subject.words.places.get(node.op, ())
         if index < len(node.inputs) and node.inputs[index]
     ]
-    while stack:
-        node, index = stack.pop()
-        if (id(node), index) in found:
-            continue
-        found.add((id(node), index))
-        maker = view.producer(node.inputs[index])
-        if maker is not None and (maker.op in subject.words.roundings or id(maker) in subject.commuting):
-            stack.append((maker, 0))
-    return found
+    return {(id(use.node), use.index) for use, _ in flow.up(asked)}
 
 
 @check("Q008", "quantized-decode", "error")
@@ -148,7 +142,7 @@ def quantized_decode(subject: LintContext) -> Iterator[CheckFault]:
     182 of 290 faces where the outputs still had 39.7 dB. Where the values are only moved to the output it is a warning.
     """
     for head, use, pair in decode_reads(subject):
-        moved = id(use.node) in subject.commuting or use.node.op in subject.rules.heads.moves
+        moved = subject.flow.moves(use.node) or use.node.op in subject.rules.heads.moves
         text = f"a pair on box values behind {head.name} ({head.label} head), which {use.node.op} {use.node.name} reads"
         yield CheckFault(pair.tensor, text, _REMOVE, fixable=True, severity="warning" if moved else None)
 
@@ -256,7 +250,7 @@ def idle_pairs(subject: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:
     residual = {(id(g.residual.node), g.residual.index) for g in subject.groups if g.residual is not None}
     for name, pairs in subject.activation_pairs.items():
         for pair in pairs:
-            ends = list(subject.onward(subject.through(pair)))
+            ends = list(subject.flow.ends(subject.through(pair)))
             if not any(id(use.node) in takes or (id(use.node), use.index) in residual for use in ends):
                 yield name, pair, ends
 
@@ -285,9 +279,9 @@ def _lacking(subject: LintContext, use: Use) -> Node | None:
     input is made in float; a lone INT8 weight is Q013's.
     """
     refused = {refusal.site for refusal in subject.plan.refusals}
-    direct = id(use.node) not in subject.commuting
+    direct = not subject.flow.moves(use.node)
     weights = {id(node): index for node, index in subject.weighted}
-    for end in [use] if direct else subject.onward([use]):
+    for end in [use] if direct else subject.flow.ends([use]):
         node = end.node
         if subject.carriers(node.inputs[end.index]) is not None:
             continue

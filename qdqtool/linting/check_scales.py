@@ -12,8 +12,9 @@ from qdqtool.graph.edit import TRACE
 from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_rank
 from qdqtool.linting.checks import CheckFault, check
-from qdqtool.linting.lint_context import LintContext, number_of, sources
-from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.linting.lint_context import LintContext, number_of
+from qdqtool.match.flow import value_names
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.insert import ESTIMATED
 
 _TINY = np.finfo(np.float32).tiny
@@ -85,7 +86,7 @@ def axis(subject: LintContext) -> Iterator[CheckFault]:
             scale = subject.scale_of(pair)
             if scale is not None and scale.size > 1:
                 yield CheckFault(name, f"{scale.size} scales on an activation, TensorRT takes one", _CALIBRATE)
-    taken = {id(node): rule.axis for node, rule in nodes_of(subject.view, subject.rules, subject.rules.weights)}  # type: ignore[type-var]
+    taken = {id(node): rule.axis for node, rule in RuleIndex(subject.rules.weights, subject.rules).nodes(subject.view)}
     for node, index in subject.weighted:
         behind = subject.pair_of.get(node.inputs[index])
         scale = None if behind is None else subject.scale_of(behind)
@@ -148,13 +149,13 @@ def unequal_classes(subject: LintContext) -> Iterator[tuple[str, str, list[Pair]
         if name not in subject.requantize_points and _differ(subject, pairs):
             yield name, f"{len(pairs)} pairs on one tensor", pairs
     for node in subject.view.nodes:
-        if id(node) in subject.commuting:
-            members = _around(subject, node, sources(node))
+        if subject.flow.moves(node):
+            members = _around(subject, node, value_names(node))
             if _differ(subject, members) and not _same_before(subject, node):
                 yield node.name, node.op, members
     if subject.rules.policy.rounds_everything:
-        for node, rule in nodes_of(subject.view, subject.rules, subject.rules.ties):
-            if rule.members == "none" or id(node) in subject.commuting:
+        for node, rule in RuleIndex(subject.rules.ties, subject.rules).nodes(subject.view):
+            if rule.members == "none" or subject.flow.moves(node):
                 continue
             members = _around(subject, node, [n for n in node.inputs if n], outputs=rule.members == "all")
             if _differ(subject, members):
@@ -172,9 +173,9 @@ def _around(subject: LintContext, node: Node, inputs: list[str], *, outputs: boo
 
 def _same_before(subject: LintContext, node: Node) -> bool:
     """Whether the difference was there before the node: only one input, whose own pairs differ already."""
-    inside = [pair for name in sources(node) for pair in subject.carriers(name) or ()]
+    inside = [pair for name in value_names(node) for pair in subject.carriers(name) or ()]
     outside = [pair for name in node.outputs for pair in subject.activation_pairs.get(name, [])]
-    return len(sources(node)) == 1 and _differ(subject, inside) and not outside
+    return len(value_names(node)) == 1 and _differ(subject, inside) and not outside
 
 
 def _differ(subject: LintContext, pairs: list[Pair]) -> bool:

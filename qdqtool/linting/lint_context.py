@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,10 +19,11 @@ from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.linting.op_sets import Words, load_words
+from qdqtool.match.flow import Flow, commuting
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
 from qdqtool.trtversion import RELEASES, TrtVersion
@@ -164,15 +164,14 @@ class LintContext:
         return {pair.dequantize.outputs[0]: pair for pairs in self.view.pairs.values() for pair in pairs}
 
     @cached_property
-    def commuting(self) -> frozenset[int]:
-        """`id` of every node that a pair may be moved across."""
-        return frozenset(id(node) for node, _ in nodes_of(self.view, self.rules, self.rules.commutes))
+    def flow(self) -> Flow:
+        """The walk across what a pair may be moved across."""
+        return commuting(self.view, self.rules)
 
     @cached_property
     def readers(self) -> frozenset[int]:
         """`id` of every node that reads INT8 by the rules."""
-        found = nodes_of(self.view, self.rules, self.rules.readers)  # type: ignore[type-var]
-        return frozenset(id(node) for node, _ in found)
+        return frozenset(id(node) for node, _ in RuleIndex(self.rules.readers, self.rules).nodes(self.view))
 
     def scale_of(self, pair: Pair) -> np.ndarray[Any, Any] | None:
         """The scale of a pair as it is stored, None where it is computed or cannot be read."""
@@ -200,39 +199,17 @@ class LintContext:
             None where some way to it is float.
         """
         found: dict[int, Pair] = {}
-        stack, seen = [name], set[str]()
-        while stack:
-            tensor = stack.pop()
-            if tensor in seen:
-                continue
-            seen.add(tensor)
+        for tensor in self.flow.origins(name, self.pair_of.__contains__):
             pair = self.pair_of.get(tensor)
-            if pair is not None:
-                found[id(pair)] = pair
-                continue
-            maker = self.view.producers.get(tensor)
-            if maker is None or id(maker) not in self.commuting or self.view.is_constant(tensor):
+            if pair is None:
                 return None
-            stack += sources(maker)
+            found[id(pair)] = pair
         return list(found.values())
 
     def through(self, pair: Pair) -> list[Use]:
         """The reads that go through one pair directly."""
         output = pair.dequantize.outputs[0]
         return [use for use in self.view.consumers(self.view.root(output)) if use.node.inputs[use.index] == output]
-
-    def onward(self, uses: list[Use]) -> Iterator[Use]:
-        """Reads, and those behind the nodes that commute among them, until none is left."""
-        stack, seen = list(reversed(uses)), set[tuple[int, int]]()
-        while stack:
-            use = stack.pop()
-            if (id(use.node), use.index) in seen:
-                continue
-            seen.add((id(use.node), use.index))
-            if id(use.node) in self.commuting and use.node.inputs[use.index] in sources(use.node):
-                stack += [later for name in use.node.outputs if name for later in self.view.consumers(name)]
-            else:
-                yield use
 
     # ------------------------------------------------------------------ weighted operators
 
@@ -261,11 +238,6 @@ class LintContext:
     def planned(self) -> frozenset[str]:
         """First outputs of the weighted operators that the plan quantizes and nobody keeps in float."""
         return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.float_layers
-
-
-def sources(node: Node) -> list[str]:
-    """The inputs whose values a commuting node hands on: all of a Concat, else the first."""
-    return [name for name in (node.inputs if node.op == "Concat" else node.inputs[:1]) if name]
 
 
 def number_of(node: Node, name: str, default: int) -> int:

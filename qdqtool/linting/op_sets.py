@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qdqtool.rulebook import rules_folder
+from qdqtool.rule_files import operator_set, rules_folder
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,7 +21,7 @@ class Words:
 
     Attributes:
         integer: operators on integers, which TensorRT does not import.
-        sizes: operators that give sizes.
+        sizes: operators that give sizes, of rules/common.toml.
         roundings: operators by which a float becomes a size or place, or the other way round.
         places: op -> its inputs that hold sizes, places or counts.
         biases: op -> its input that holds the bias.
@@ -35,13 +35,13 @@ class Words:
 
 
 def load_words() -> Words:
-    """The words of rules/lint.toml."""
+    """The words of rules/lint.toml, and the sets of rules/common.toml beside them."""
     with (rules_folder() / "lint.toml").open("rb") as file:
         table = tomllib.load(file)["lint"]
     places = {op: tuple(indices) for op, indices in table["places"].items()}
     return Words(
         frozenset(table["integer"]),
-        frozenset(table["sizes"]),
+        operator_set("sizes"),
         frozenset(table["roundings"]),
         places,
         dict(table["biases"]),

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -12,9 +13,19 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
 from qdqtool.match.site import MatchSite
-from qdqtool.rulebook import RuleBook, Step
+from qdqtool.rulebook import Step
 
 Constraint = Callable[[MatchSite], bool]
+
+
+class WithSets(Protocol):
+    """Rules with sets of operators, spelled out: a rule book, or what the DLA runs."""
+
+    @property
+    def sets(self) -> Mapping[str, tuple[str, ...]]:
+        """Name -> operators."""
+
+
 _CONSTRAINTS: dict[str, Constraint] = {}
 
 
@@ -32,7 +43,7 @@ def constraint_named(name: str) -> Constraint:
         raise QdqError(name, "no such constraint", f"known: {', '.join(sorted(_CONSTRAINTS))}") from None
 
 
-def operators(step: Step, rules: RuleBook) -> list[str]:
+def operators(step: Step, rules: WithSets) -> list[str]:
     """The operators that a step names, sets spelled out.
 
     Raises:

@@ -14,9 +14,10 @@ import numpy as np
 
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import Group
-from qdqtool.match.propagate_scales import nodes_of, spread_scales
+from qdqtool.match.propagate_scales import spread_scales
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.shared_scales import tie_scales
-from qdqtool.rulebook import Bound, RuleBook
+from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 
 _KEEPS_RANGE = frozenset({"Relu"})
@@ -89,8 +90,7 @@ def bounded_scales(view: GraphView, rules: RuleBook) -> dict[str, Scale]:
         node.outputs[0]: Scale.of(
             np.float32(rule.amax) / np.float32(127), origin="bound", method=node.op, rule=rule.name
         )
-        for node, rule in nodes_of(view, rules, rules.bounds)
-        if isinstance(rule, Bound)
+        for node, rule in RuleIndex(rules.bounds, rules).nodes(view)
     }
 
 

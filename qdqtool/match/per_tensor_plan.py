@@ -15,13 +15,13 @@ from qdqtool.graph.heads import nodes_behind
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, Point, Read, Refusal
-from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.shared_scales import tied_classes
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
 
 RULE = "every-tensor"
 _ABOUT_WEIGHTS = frozenset({"float-head", "keep-float", "weighted", "control-flow"})
-_SIZES = frozenset({"Shape", "Size"})
 
 
 def every_tensor(
@@ -54,7 +54,8 @@ def every_tensor(
 
 def _reads(view: GraphView, name: str, halves: Collection[int]) -> list[Read]:
     """The places that read the rounded tensor; none where all of them compute in FP16."""
-    uses = [use for use in view.consumers(name) if use.node.op not in _SIZES]
+    sizes = operator_set("sizes")
+    uses = [use for use in view.consumers(name) if use.node.op not in sizes]
     rounded = any(id(use.node) not in halves for use in uses)
     return [Read(use.node.key, use.index) for use in uses] if rounded else []
 
@@ -68,10 +69,10 @@ def _reason(view: GraphView, name: str, read: bool) -> str:
 
 def from_sizes(view: GraphView) -> set[str]:
     """Tensors that follow from sizes and constants alone, whatever the data: rounding would break shapes."""
-    known: set[str] = set()
+    known, sizes = set[str](), operator_set("sizes")
     for node in sorted(view.nodes, key=lambda node: node.level):
         computed = [name for name in node.inputs if name and not view.is_constant(name)]
-        if node.op in _SIZES or (computed and all(view.root(name) in known for name in computed)):
+        if node.op in sizes or (computed and all(view.root(name) in known for name in computed)):
             known.update(node.outputs)
     return known
 
@@ -89,7 +90,7 @@ def _decoding(view: GraphView, plan: Plan, floats: Collection[str]) -> set[int]:
 
 def _products(view: GraphView, rules: RuleBook) -> set[int]:
     """`id` of every node whose inputs a rule leaves with two ranges: `peel --emit` tells them to compute in FP16."""
-    return {id(node) for node, rule in nodes_of(view, rules, rules.ties) if rule.members == "none"}
+    return {id(node) for node, rule in RuleIndex(rules.ties, rules).nodes(view) if rule.members == "none"}
 
 
 def _ties(view: GraphView, rules: RuleBook, names: list[str]) -> dict[str, str]:

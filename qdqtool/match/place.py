@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import onnx
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
-from qdqtool.match.constraints import constraint_named, operators, reason_of
+from qdqtool.match.constraints import reason_of
+from qdqtool.match.flow import Flow, value_inputs, walk
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
-from qdqtool.match.site import MatchSite
-from qdqtool.rulebook import Commute, Reader, RuleBook, Step, WeightAxis
+from qdqtool.match.rule_index import RuleIndex
+from qdqtool.rulebook import Commute, Reader, RuleBook, WeightAxis
 
 _AnyRule = Reader | Commute | WeightAxis
 
@@ -58,15 +60,12 @@ class Placer:
         self._tie: dict[str, str] = {}
         self._fresh: deque[str] = deque()
         self._found: dict[tuple[str, int], _AnyRule | None] = {}
-        self._steps = {
-            "reader": _by_op((rule, step) for rule in rules.readers for step in self._plain(rule.steps)),
-            "commute": _by_op((rule, step) for rule in rules.commutes for step in self._plain(rule.steps)),
-            "weight": _by_op((rule, step) for rule in rules.weights for step in self._plain(rule.steps)),
+        self._rules: dict[str, RuleIndex[Any]] = {
+            "reader": RuleIndex(rules.readers, rules),
+            "commute": RuleIndex(rules.commutes, rules),
+            "weight": RuleIndex(rules.weights, rules),
         }
-
-    def _plain(self, steps: tuple[Step, ...]) -> list[Step]:
-        """Steps with their sets spelled out."""
-        return [Step((op,), step.constraint, step.optional) for step in steps for op in operators(step, self.rules)]
+        self._flow = Flow(view, lambda node: self._rule("commute", node) is not None)
 
     # ------------------------------------------------------------------ the walk
 
@@ -109,38 +108,37 @@ class Placer:
     def _read(self, use: Use, rule: str, reason: str) -> list[str]:
         """Let a place read INT8: find where its pair stands, back across what commutes. Gives the tensors found."""
         found: dict[str, None] = {}
-        stack = [use]
-        while stack:
-            use = stack.pop()
-            tensor = self.view.root(use.node.inputs[use.index])
-            maker = self.view.producer(tensor)
-            sources = self._through(tensor, maker)
-            if not sources or maker is None:
-                self._stand(tensor, use, rule, reason)
+        for at, across in walk([use], self._before):
+            tensor = self.view.root(at.node.inputs[at.index])
+            if not across:
+                self._stand(tensor, at, rule, reason)
                 found[tensor] = None
                 continue
+            maker = self.view.producers[tensor]
             self.carried.add(id(maker))
-            stack.extend(reversed(sources))
-            if len(sources) > 1:
-                rule, reason = self._rule("commute", maker).name, f"{maker.op} {maker.name} joins tensors of one scale"  # type: ignore[union-attr]
+            commute = self._rule("commute", maker)
+            if commute is not None and len(value_inputs(maker)) > 1:
+                rule, reason = commute.name, f"{maker.op} {maker.name} joins tensors of one scale"
         if len(found) > 1:
             self._join(list(found))
         return list(found)
 
-    def _through(self, tensor: str, maker: Node | None) -> list[Use]:
-        """The inputs of a commuting operator where the pair stands before it; none where it stands at `tensor`."""
+    def _before(self, use: Use) -> list[Use] | None:
+        """The reads of a commuting operator where the pair stands before it; None where it stands at what is read."""
+        tensor = self.view.root(use.node.inputs[use.index])
+        maker = self.view.producer(tensor)
         if maker is None or tensor in self.sites or tensor in self.requantize_points or self.view.is_constant(tensor):
-            return []
+            return None
         rule = self._rule("commute", maker)
         if not isinstance(rule, Commute):
-            return []
+            return None
         if rule.side == "after" and self._ends_group_for(maker):
-            return []
-        indices = range(len(maker.inputs)) if maker.op == "Concat" else range(1)
-        if any(self.view.is_constant(maker.inputs[i]) for i in indices):
+            return None
+        sources = self._flow.sources(maker)
+        if any(self.view.is_constant(maker.inputs[source.index]) for source in sources):
             self._refuse(maker.name, rule.name, "an input is constant: the pair stands behind it")
-            return []
-        return [Use(maker, index) for index in indices]
+            return None
+        return sources
 
     def _ends_group_for(self, pool: Node) -> bool:
         """Whether a pool's input comes straight out of a fused group that nobody else reads in INT8."""
@@ -177,24 +175,19 @@ class Placer:
 
     def _from_int8(self, name: str) -> bool:
         """Whether a tensor comes, across what commutes, out of an operator that runs in INT8."""
-        stack, seen = [self.view.root(name)], set[str]()
-        while stack:
-            tensor = stack.pop()
-            if tensor in seen or tensor in self.sites:
-                continue
-            seen.add(tensor)
-            maker = self.view.producer(tensor)
-            if maker is None or self.view.is_constant(tensor):
-                return False
-            if isinstance(self._rule("commute", maker), Commute):
-                wide = maker.inputs if maker.op == "Concat" else maker.inputs[:1]
-                stack.extend(self.view.root(n) for n in wide if n)
-                continue
-            group = self.group_of.get(tensor)
-            quantizable = isinstance(self._rule("reader", maker), Reader) and weight_index(self.view, maker) is None
-            if not quantizable and (group is None or group.start.key in self.floats):
-                return False
-        return True
+        return all(map(self._is_int8, self._flow.origins(name, lambda one: self.view.root(one) in self.sites)))
+
+    def _is_int8(self, name: str) -> bool:
+        """Whether a tensor has a pair already, or an operator makes it that can give out INT8."""
+        tensor = self.view.root(name)
+        maker = self.view.producer(tensor)
+        if tensor in self.sites:
+            return True
+        if maker is None or self.view.is_constant(tensor):
+            return False
+        group = self.group_of.get(tensor)
+        quantizable = isinstance(self._rule("reader", maker), Reader) and weight_index(self.view, maker) is None
+        return quantizable or (group is not None and group.start.key not in self.floats)
 
     def _pools_behind_groups(self) -> None:
         """A pair behind a pool is not needed where the pool's input got one for other readers."""
@@ -266,24 +259,12 @@ class Placer:
 
     def _rule(self, kind: str, node: Node) -> _AnyRule | None:
         """The first rule of a kind whose operator and constraint fit."""
-        candidates = self._steps[kind].get(node.op)
-        if candidates is None:
-            return None
         key = kind, id(node)
         if key not in self._found:
-            site = MatchSite(self.view, node, start=node)
-            fits = (rule for rule, step in candidates if not step.constraint or constraint_named(step.constraint)(site))
-            self._found[key] = next(fits, None)
+            self._found[key] = self._rules[kind].first(self.view, node)
         return self._found[key]
 
     def _refuse(self, site: str, rule: str, reason: str) -> None:
         if site not in self._refused:
             self._refused.add(site)
             self.refusals.append(Refusal(site, rule, reason))
-
-
-def _by_op(pairs: Iterable[tuple[_AnyRule, Step]]) -> dict[str, list[tuple[_AnyRule, Step]]]:
-    table: dict[str, list[tuple[_AnyRule, Step]]] = {}
-    for rule, step in pairs:
-        table.setdefault(step.names[0], []).append((rule, step))
-    return table

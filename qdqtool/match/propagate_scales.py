@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.constraints import constraint_named, operators
+from qdqtool.match.flow import commuting, joins, value_names
 from qdqtool.match.groups import Group
-from qdqtool.match.site import MatchSite
-from qdqtool.rulebook import Bound, Commute, RuleBook, Tie
+from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale
-
-AnyRule = TypeVar("AnyRule", Bound, Commute, Tie)
 
 
 @dataclass(frozen=True)
@@ -96,30 +92,14 @@ def borrowed_scales(
 def same_values(view: GraphView, rules: RuleBook, *, across_joins: bool = True) -> dict[str, list[str]]:
     """Tensors on either side of the operators that commute, those of a Concat where asked for: -> its neighbors."""
     table: dict[str, list[str]] = {}
-    for node, _ in nodes_of(view, rules, rules.commutes):
-        if node.op == "Concat" and not across_joins:
+    for node in commuting(view, rules).nodes():
+        if joins(node) and not across_joins:
             continue
-        names = node.inputs if node.op == "Concat" else node.inputs[:1]
-        sources = [view.root(name) for name in names if name and not view.is_constant(name)]
+        sources = [view.root(name) for name in value_names(node) if not view.is_constant(name)]
         for before, after in itertools.product(sources, filter(None, node.outputs)):
             table.setdefault(before, []).append(after)
             table.setdefault(after, []).append(before)
     return table
-
-
-def nodes_of(view: GraphView, rules: RuleBook, kinds: Sequence[AnyRule]) -> Iterator[tuple[Node, AnyRule]]:
-    """Every node that one of the rules names and lets through, with the first such rule."""
-    table: dict[str, list[tuple[AnyRule, str]]] = {}
-    for rule in kinds:
-        for step in rule.steps:
-            for op in operators(step, rules):
-                table.setdefault(op, []).append((rule, step.constraint))
-    for node in view.nodes:
-        site = MatchSite(view, node, start=node) if node.op in table else None
-        for rule, guard in table.get(node.op, ()):
-            if site is not None and (not guard or constraint_named(guard)(site)):
-                yield node, rule
-                break
 
 
 def check_coverage(

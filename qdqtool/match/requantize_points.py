@@ -10,7 +10,8 @@ what TensorRT does at a Concat whose inputs differ (`rules/gpu.toml`, concat).
 from __future__ import annotations
 
 from qdqtool.graph.view import GraphView
-from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.match.flow import joins
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.rulebook import RuleBook
 
 
@@ -19,13 +20,12 @@ def possible_requantize_points(view: GraphView, rules: RuleBook) -> list[str]:
 
     The pair stands before such an operator anyway, so one behind it adds a requantization and takes nothing away.
     """
-    movers = {id(node) for node, rule in nodes_of(view, rules, rules.commutes) if rule.side == "before"}
     found = []
-    for node in view.nodes:
-        if id(node) not in movers or node.op == "Concat":
+    for node, rule in RuleIndex(rules.commutes, rules).nodes(view):
+        if rule.side != "before" or joins(node):
             continue
         for name in filter(None, node.outputs):
             readers = view.consumers(name)
-            if readers and not view.is_output(name) and all(use.node.op == "Concat" for use in readers):
+            if readers and not view.is_output(name) and all(joins(use.node) for use in readers):
                 found.append(name)
     return sorted(found, key=lambda name: (view.level_of(name), name))

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.flow import Flow
 from qdqtool.match.plan import Plan, Point, Read, Refusal
+from qdqtool.rule_files import operator_set
 from qdqtool.scales import Scale
 
 
@@ -104,26 +106,22 @@ def activation_sites(view: GraphView, node: Node, points: Container[str]) -> set
 
 
 def sites_behind(view: GraphView, name: str, points: Container[str]) -> set[str]:
-    """The points, or else inputs, that a tensor's values come from, back across whatever made them."""
-    stack = [view.root(name)]
-    sites: set[str] = set()
-    while stack:
-        tensor = stack.pop()
-        maker = view.producer(tensor)
-        if tensor in points or maker is None:
-            sites.add(tensor)
-        else:
-            names = maker.inputs if maker.op == "Concat" else maker.inputs[:1]
-            stack.extend(view.root(name) for name in names)
-    return sites
+    """The points, or else inputs, that a tensor's values come from, back across whatever made them.
+
+    Between what reads INT8 and its points every operator commutes, so none is asked.
+    """
+    everything = Flow(view, lambda _: True)
+    return set(map(view.root, everything.origins(name, lambda one: view.root(one) in points)))
 
 
 def add_points(view: GraphView, plan: Plan, tensors: Iterable[str]) -> Plan:
     """The plan with a point on more tensors, each read through its pair by every node."""
-    there = {point.tensor for point in plan.points}
+    there, sizes = {point.tensor for point in plan.points}, operator_set("sizes")
     more = []
     for tensor in tensors:
-        reads = tuple(sorted(Read(use.node.key, use.index) for use in view.consumers(tensor) if use.node.op != "Shape"))
+        reads = tuple(
+            sorted(Read(use.node.key, use.index) for use in view.consumers(tensor) if use.node.op not in sizes)
+        )
         if tensor not in there and reads:
             more.append(Point(tensor, "activation", reads, None, "everywhere", "it has a scale", tensor, ""))
     return replace(plan, points=(*plan.points, *more))

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from qdqtool.graph.view import GraphView
-from qdqtool.match.propagate_scales import nodes_of, same_values
+from qdqtool.match.propagate_scales import same_values
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale
 
@@ -64,7 +65,7 @@ def tied_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> li
 def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _ScaleClasses:
     """Tensors joined by the rules of ties alone."""
     classes = _ScaleClasses()
-    for node, rule in nodes_of(view, rules, rules.ties):
+    for node, rule in RuleIndex(rules.ties, rules).nodes(view):
         if rule.members == "none":
             continue
         inputs = [view.root(name) for name in node.inputs if name and not view.is_constant(name)]
@@ -79,7 +80,7 @@ def unequal_inputs(view: GraphView, rules: RuleBook, scales: Mapping[str, np.flo
     The target wants one range there, which would cost an input its levels: they are better told to stay in float.
     """
     found = []
-    for node, rule in nodes_of(view, rules, rules.ties):
+    for node, rule in RuleIndex(rules.ties, rules).nodes(view):
         names = [view.root(name) for name in node.inputs if name]
         bits = {scales[name].tobytes() for name in names if name in scales}
         if rule.members == "none" and len(bits) > 1:

@@ -19,7 +19,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
-from qdqtool.rulebook import rules_folder
+from qdqtool.rule_files import rules_folder
 from qdqtool.runtime.activations import OrtActivations
 
 if sys.version_info >= (3, 11):

@@ -14,15 +14,11 @@ from typing import Literal
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.match.flow import Flow
+from qdqtool.rule_files import operator_set
 
 AnyHistogram = Histogram | EntropyHistogram
 Rule = Literal["same", "rectified", "merged"]
-
-# Operators whose output holds every element of their first input once, and nothing else. The rules' "data-movement"
-# is wider: what selects or repeats (Slice, Gather, Expand) keeps a scale but not a count.
-_REARRANGING = frozenset(
-    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Dropout", "DepthToSpace", "SpaceToDepth"}
-)
 
 
 @dataclass(frozen=True)
@@ -66,13 +62,14 @@ def derivation(view: GraphView, names: Sequence[str], mergeable: bool) -> Deriva
             that of the first batch) leaves only tensors of the same values.
     """
     wanted = tuple(dict.fromkeys(names))
-    origins = {name: _origin(view, name) for name in wanted}
+    flow = _rearranging(view)
+    origins = {name: _origin(flow, name) for name in wanted}
     chosen: dict[str, str] = {}  # of the tensors with the same values the first wanted one stands for all
     for name, origin in origins.items():
         chosen.setdefault(origin, name)
     recipes: dict[str, Recipe] = {}
     for origin in sorted(chosen, key=view.level_of) if mergeable else ():
-        recipe = _recipe(view, origin, chosen)
+        recipe = _recipe(view, flow, origin, chosen)
         if recipe is not None:
             recipes[chosen[origin]] = recipe
     for name, origin in origins.items():
@@ -97,17 +94,23 @@ def derive_all(derivation: Derivation, observed: Mapping[str, AnyHistogram]) -> 
     return {name: found[name] for name in derivation.names}
 
 
-def _origin(view: GraphView, name: str) -> str:
-    """The first tensor upwards with the same values, wanted or not."""
-    while True:
+def _rearranging(view: GraphView) -> Flow:
+    """The walk across operators whose first output holds every value of their first input once, and nothing else.
+
+    What selects or repeats values (Slice, Gather, Expand) keeps a scale but not a count. Q/DQ pairs round: they end it.
+    """
+    ops = operator_set("rearranging")
+
+    def producer(name: str) -> Node | None:
         node = view.producers.get(name)
-        if node is None or not _rearranges(view, node) or name != node.outputs[0]:
-            return name
-        name = node.inputs[0]
+        return node if node is not None and name == node.outputs[0] else None
+
+    return Flow(view, lambda node: node.op in ops and (node.op != "Dropout" or _inert(view, node)), producer=producer)
 
 
-def _rearranges(view: GraphView, node: Node) -> bool:
-    return node.op in _REARRANGING and bool(node.inputs[:1]) and (node.op != "Dropout" or _inert(view, node))
+def _origin(flow: Flow, name: str) -> str:
+    """The first tensor upwards with the same values, wanted or not."""
+    return next(flow.origins(name))
 
 
 def _inert(view: GraphView, node: Node) -> bool:
@@ -118,12 +121,12 @@ def _inert(view: GraphView, node: Node) -> bool:
     return training is not None and not training.any()
 
 
-def _recipe(view: GraphView, origin: str, chosen: Mapping[str, str]) -> Recipe | None:
+def _recipe(view: GraphView, flow: Flow, origin: str, chosen: Mapping[str, str]) -> Recipe | None:
     """How a tensor follows from the wanted ones before it; None where it must be observed."""
     node = view.producers.get(origin)
     if node is None or node.op not in ("Relu", "Concat"):
         return None
-    sources = [chosen.get(_origin(view, name)) for name in node.inputs]
+    sources = [chosen.get(_origin(flow, name)) for name in node.inputs]
     known = tuple(source for source in sources if source is not None)
     if not known or len(known) < len(sources):
         return None

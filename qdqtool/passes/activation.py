@@ -12,19 +12,16 @@ import numpy as np
 
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Node, Pair
+from qdqtool.match.flow import value_names
 from qdqtool.passes.quant_params import QuantParams, coding_of, pair_scale
+from qdqtool.rule_files import operator_set
 
 _SIX = 6.0
 _CLIP_INPUTS = 11  # from this opset on the bounds of Clip are inputs
 _POSITIVE = frozenset({"Relu", "Sigmoid", "Softmax", "HardSigmoid", "Exp", "Abs", "ReduceL1", "ReduceL2", "Softplus"})
-# What gives values without a sign where all that it reads is so.
-_KEEPS = frozenset(
-    {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Reshape", "Transpose", "Flatten", "Squeeze"}
-    | {"Unsqueeze", "Slice", "Split", "Gather", "Concat", "Identity", "Dropout", "Resize", "Upsample", "Add", "Mul"}
-    | {"Max", "Pad", "ReduceMean", "ReduceMax", "DepthToSpace", "SpaceToDepth", "Expand"}
-)
-# Their inputs behind the first are shapes, places and the like.
-_FIRST_ONLY = _KEEPS - {"Concat", "Add", "Mul", "Max"}
+# What gives values without a sign where all that it reads is so, beside what moves, pools or resamples values.
+_OF_ALL = frozenset({"Add", "Mul", "Max"})
+_OF_FIRST = frozenset({"Pad", "ReduceMean", "ReduceMax"})
 
 
 def restore_activations(view: GraphView, opset: int | None) -> tuple[str, ...]:
@@ -79,9 +76,10 @@ def _finds_positive(view: GraphView, node: Node, cut: Collection[str], known: di
             (item.f for item in node.proto.attribute if item.name == "min"), None if low is None else low.item()
         )
         return least is not None and float(least) >= 0
-    if node.op not in _KEEPS:
+    handed_on = operator_set("moving") | operator_set("pooling") | operator_set("resampling") | _OF_FIRST
+    if node.op not in handed_on | _OF_ALL:
         return False
-    sources = node.inputs[:1] if node.op in _FIRST_ONLY else node.inputs
+    sources = node.inputs if node.op in _OF_ALL else value_names(node)
     return all(_source_is_positive(view, name, cut, known) for name in sources if name)
 
 

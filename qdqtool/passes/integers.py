@@ -13,14 +13,9 @@ import onnx
 
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
+from qdqtool.match.flow import Flow, value_inputs, value_names
+from qdqtool.rule_files import operator_set
 
-# Operators that give out values of their input, whatever these are: each commutes with Q and DQ of one scale. Concat
-# takes them of all its inputs, Split gives them out in parts, Resize does so where it takes the nearest.
-_MOVES = frozenset(
-    {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Tile", "DepthToSpace"}
-    | {"SpaceToDepth", "MaxPool", "Identity", "Concat", "Split", "Resize"}
-)
-_SIZES = frozenset({"Shape", "Size"})  # these ask for no value: they read the floats as well
 _INTEGERS = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
 
 
@@ -38,24 +33,20 @@ def has_loose_integers(view: GraphView) -> bool:
     if any(node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired for node in view.every):
         return True
     integers = {node.outputs[0] for node in view.every if node.op == QUANTIZE}
-    readers = (node for node in view.nodes if node.op in _SIZES or _is_move(node))
-    return bool(integers) and any(name in integers for node in readers for name in _data_inputs(node))
+    sizes = operator_set("sizes")
+    readers = (node for node in view.nodes if node.op in sizes or _is_move(node))
+    return bool(integers) and any(name in integers for node in readers for name in value_names(node))
 
 
 def _is_move(node: Node) -> bool:
-    """Whether a node gives out values of its inputs, whatever these are, and nothing else."""
-    if node.op == "Resize":
+    """Whether a node gives out values of its inputs and nothing else: it commutes with Q and DQ of one scale."""
+    if node.op in operator_set("resampling"):
         return attribute(node, "mode", "nearest") == "nearest" and not _extrapolates(node)
-    return node.op in _MOVES and (len(node.outputs) == 1 or node.op == "Split")
+    return node.op in operator_set("unchanged") and (len(node.outputs) == 1 or node.op == "Split")
 
 
 def _extrapolates(node: Node) -> bool:
     return attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
-
-
-def _data_inputs(node: Node) -> list[str]:
-    """The inputs whose values a moving node hands on: all of a Concat, else the first."""
-    return node.inputs if node.op == "Concat" else node.inputs[:1]
 
 
 def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
@@ -110,16 +101,11 @@ class _Work:
 
     def _dequantize_behind(self, name: str) -> Node | None:
         """The first DQ behind integers, where nothing but DQ and what moves integers reads them."""
-        found, stack = [], [name]
-        while stack:
-            for use in self.readers.get(stack.pop(), []):
-                if use.node.op == DEQUANTIZE and use.index == 0:
-                    found.append(use.node)
-                elif _is_move(use.node) and (use.index == 0 or use.node.op == "Concat"):
-                    stack += filter(None, use.node.outputs)
-                else:
-                    return None
-        return min(found, key=lambda node: node.index, default=None)
+        flow = Flow(self.view, _is_move, consumers=lambda tensor: self.readers.get(tensor, []))
+        ends = list(flow.ends(self.readers.get(name, [])))
+        if not all(use.node.op == DEQUANTIZE and use.index == 0 for use in ends):
+            return None
+        return min((use.node for use in ends), key=lambda node: node.index, default=None)
 
     def moves(self) -> None:
         """Floats around each operator that moves integers, in the order of the data."""
@@ -131,17 +117,18 @@ class _Work:
             if node.op == "Identity" and not self.view.is_output(node.outputs[0]):
                 self.codes[node.outputs[0]] = code  # a view sees through it
                 continue
-            for index, source in enumerate(_data_inputs(node)):
-                if source:
-                    back = self.editor.unique_name(f"{source}_DQ")
-                    self._add(DEQUANTIZE, [source, *code.operands], back, code.node, beside=node, after=False)
-                    self._reroute(Use(node, index), back)
+            for index in value_inputs(node):
+                source = node.inputs[index]
+                back = self.editor.unique_name(f"{source}_DQ")
+                self._add(DEQUANTIZE, [source, *code.operands], back, code.node, beside=node, after=False)
+                self._reroute(Use(node, index), back)
             for moved in filter(None, node.outputs):
                 self.moved.update({moved} if self.view.is_output(moved) else ())
                 self._quantize(moved, code, list(self.readers.get(moved, [])), beside=node)
                 self.editor.drop_value_info([moved])
+        sizes = operator_set("sizes")  # these ask for no value: they read the floats as well
         for name, source in self.floats.items():
-            for use in [use for use in self.readers.get(name, []) if use.node.op in _SIZES]:
+            for use in [use for use in self.readers.get(name, []) if use.node.op in sizes]:
                 self._reroute(use, source)
 
     def _movable(self, node: Node) -> bool:
@@ -151,7 +138,7 @@ class _Work:
 
     def _code_of(self, node: Node) -> _Code | None:
         """How the integers that a node moves are coded; None where they are none, or of several codes."""
-        names = [name for name in _data_inputs(node) if name]
+        names = value_names(node)
         codes = [self.codes[name] for name in names if name in self.codes]
         if not codes or not all(name in self.codes or self.view.is_constant(name) for name in names):
             return None

@@ -21,17 +21,14 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import CONDITIONED, Editor, edits_of, get_metadata, recorded_edits, set_metadata
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.match.flow import Flow
 from qdqtool.passes.condition.constants import list_as_inputs
+from qdqtool.rule_files import operator_set
 
 SIX = 6.0
 STEP = "relu6"
 _CLIP_INPUTS = 11  # from this opset on the bounds of Clip are inputs
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
-# What hands values on as they are: behind these an output of the graph is still the Relu's own.
-_MOVES = frozenset(
-    {"Identity", "Cast", "Dropout", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split"}
-    | {"Slice", "Gather", "DepthToSpace", "SpaceToDepth", "Expand"}
-)
 
 
 @dataclass(frozen=True)
@@ -55,14 +52,15 @@ def find_relus(proto: onnx.ModelProto, folder: Path | None) -> Relus:
         folder: where its external data lie.
     """
     view = GraphView(proto.graph, folder)
-    kinds = _kinds(proto)
+    kinds, carries = _kinds(proto), operator_set("moving") | {"Cast"}
+    flow = Flow(view, lambda node: node.op in carries)
     inside, left = [], {}
     for node in view.nodes:
         if node.op != "Relu":
             continue
         if kinds.get(node.key, onnx.TensorProto.FLOAT) not in _FLOATS:
             left[node.key] = "is a Relu of no float16, float32 or double: not cut at six"
-        elif _is_handed_out(view, node.key):
+        elif any(map(view.is_output, flow.tensors(node.key))):
             left[node.key] = "is a Relu whose values are an output of the graph: not cut at six"
         else:
             inside.append(node.key)
@@ -143,21 +141,6 @@ def _relu(view: GraphView, name: str) -> Node:
         reason = f"is made by {maker}, not by the Relu that condition cut at six"
         raise QdqError(name, reason, "give the model that was conditioned, or its result, or peel without --source")
     return node
-
-
-def _is_handed_out(view: GraphView, name: str) -> bool:
-    """Whether an output of the graph carries the values of a tensor, moved about at most."""
-    seen, stack = {name}, [name]
-    while stack:
-        tensor = stack.pop()
-        if view.is_output(tensor):
-            return True
-        for use in view.consumers(tensor):
-            carries = use.node.op in _MOVES and (use.index == 0 or use.node.op == "Concat")
-            fresh = [one for one in use.node.outputs if one and one not in seen] if carries else []
-            seen.update(fresh)
-            stack.extend(fresh)
-    return False
 
 
 def _kinds(proto: onnx.ModelProto) -> dict[str, int]:

@@ -23,9 +23,9 @@ from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.flow import commuting
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.match.propagate_scales import nodes_of
 from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict import activation_sites, sites_behind
 from qdqtool.rulebook import load_rules
@@ -93,7 +93,7 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
     rules = load_rules(options.target, options.trt_version, options.rules)
     cuts = [name for name in possible_requantize_points(view, rules) if name in source.histograms] if cut else []
     classes = _PointClasses(view, source, options, cuts)
-    movers = frozenset(node.key for node, _ in nodes_of(view, rules, rules.commutes))
+    movers = frozenset(node.key for node in commuting(view, rules).nodes())
     costs = _costs(view, source, classes, movers)
     kept = classes.merge(costs.total)
     return _chosen(classes, costs, kept)

@@ -93,8 +93,7 @@ def _shapes(
         return {}
     model, lent = skeleton(proto, proto.graph.node, *view)
     draft = GraphBuilder(model)
-    asked = {name: draft.unique(f"{name}_shape") for name in names}
-    model.graph.node.extend(helper.make_node("Shape", [name], [shape]) for name, shape in asked.items())
+    asked = {name: draft.append("Shape", [name], f"{name}_shape") for name in names}
     options = session_options(runtime, "ORT_DISABLE_ALL")
     options.execution_order = (
         runtime.ExecutionOrder.PRIORITY_BASED

@@ -15,6 +15,7 @@ import onnx
 
 from qdqtool.autodiff.backend import GradientGraph
 from qdqtool.data.loader import Batch
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
@@ -178,16 +179,14 @@ def watch_maxima(proto: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> tup
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
-    names: list[str] = []
+    builder, names = GraphBuilder(changed), list[str]()
     for number, group in enumerate(groups):
         each = []
         for place, tensor in enumerate(group):
             base = f"qdqtool.largest.{number}.{place}"
-            changed.graph.node.append(onnx.helper.make_node("Abs", [tensor], [f"{base}.abs"]))
-            changed.graph.node.append(onnx.helper.make_node("ReduceMax", [f"{base}.abs"], [base], keepdims=0))
-            each.append(base)
-        name = f"qdqtool.largest.{number}"
-        changed.graph.node.append(onnx.helper.make_node("Max", each, [name]))
+            positive = builder.append("Abs", [tensor], f"{base}.abs")
+            each.append(builder.append("ReduceMax", [positive], base, keepdims=0))
+        name = builder.append("Max", each, f"qdqtool.largest.{number}")
         changed.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []))
         names.append(name)
     return changed, names

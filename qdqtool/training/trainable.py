@@ -19,11 +19,10 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Read
+from qdqtool.rule_files import operator_set
 
 Kind = Literal["weight", "bias", "norm"]
 _WITH_BIAS = frozenset({"Conv", "ConvTranspose", "Gemm"})
-# What a constant may pass on its way to its operator.
-_MOVES = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def _source(view: GraphView, node: Node, index: int) -> tuple[str, Read] | None:
             if pair is None or pair.quantize is None:
                 return None
             maker = pair.quantize
-        elif maker.op not in _MOVES:
+        elif maker.op not in operator_set("rearranging"):
             return None
         name, read = maker.inputs[0], Read(maker.key, 0)
     kind = view.initializers[name].data_type

@@ -15,6 +15,7 @@ from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.match.plan import Read
 from qdqtool.passes.condition.constants import list_as_inputs
+from qdqtool.rule_files import operator_set
 from qdqtool.training.integer_weights import Code
 
 Float32 = npt.NDArray[np.float32]
@@ -109,14 +110,14 @@ def in_file(file: GraphView, name: str) -> bool:
 
 
 def stands_in(file: GraphView, read: Read, name: str) -> bool:
-    """Whether a node of the file reads an initializer there, Identity seen through."""
+    """Whether a node of the file reads an initializer there, what does nothing seen through."""
     node = file.producers.get(read.node)
     if node is None or read.index >= len(node.inputs):
         return False
     source = node.inputs[read.index]
     while source != name:
         maker = file.producers.get(source)
-        if maker is None or maker.op not in ("Identity", "Dropout"):
+        if maker is None or maker.op not in operator_set("passing"):
             return False
         source = maker.inputs[0]
     return True

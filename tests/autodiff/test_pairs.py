@@ -19,6 +19,23 @@ def test_the_name_tells_the_kind(pair: PairFunction) -> None:
     assert PairFunction.parse(pair.op_type) == pair
 
 
+@pytest.mark.parametrize("axis", [None, 0, 2])
+def test_its_two_nodes_are_on_the_tensors_that_are_named(axis: int | None) -> None:
+    quantize, dequantize = PairFunction(axis).nodes(["x", "s", "z"], "between", "y")
+    assert (quantize.op_type, list(quantize.input), list(quantize.output)) == (
+        "QuantizeLinear",
+        ["x", "s", "z"],
+        ["between"],
+    )
+    assert (dequantize.op_type, list(dequantize.input), list(dequantize.output)) == (
+        "DequantizeLinear",
+        ["between", "s", "z"],
+        ["y"],
+    )
+    for node in (quantize, dequantize):
+        assert [(one.name, one.i) for one in node.attribute] == ([] if axis is None else [("axis", axis)])
+
+
 @pytest.mark.parametrize("name", ["", "pair", "PairAxis", "PairAxis-1", "PairLearnedAxis0", "PairX"])
 def test_other_names_are_no_pairs(name: str) -> None:
     assert PairFunction.parse(name) is None

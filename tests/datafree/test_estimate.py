@@ -309,7 +309,8 @@ def solvable(mean: float, deviation: float, front: str = "") -> ScaleTable:
     wide = weight.astype(np.float64).reshape(16, -1)
     proto = model(
         f"{front or 'P = Identity(X)'} C = Conv(P, W) OUT = BatchNormalization(C, s, s, m, v)",
-        "float[1] W = {0}, float[1] s = {0}, float[1] m = {0}, float[1] v = {0}, float half = {0.5}, float k = {4}",
+        "float[1] W = {0}, float[1] s = {0}, float[1] m = {0}, float[1] v = {0}, float half = {0.5}, float k = {4}, "
+        "int64[4] places = {1, 3, 8, 8}",
         "float[1,3,8,8] X",
     )
     values = [weight, np.ones(16), wide.sum(1) * mean + 0, (wide**2).sum(1) * deviation**2]
@@ -327,6 +328,15 @@ def test_input_is_solved_back_from_the_first_batch_norm() -> None:
 def test_input_is_solved_back_through_preprocessing() -> None:
     table = solvable(0.4, 1.5, "A = Sub(X, half) P = Mul(A, k)")
     assert amax(table, "X") == pytest.approx((0.4 / 4 + 0.5) + 3 * 1.5 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "front", ["P = Dropout(X)", "F = Flatten<axis=3>(X) P = Reshape(F, places)", "P = DepthToSpace<blocksize=1>(X)"]
+)
+def test_input_is_solved_back_through_what_moves_every_value_once(front: str) -> None:
+    table = solvable(0.4, 1.5, front)
+    assert amax(table, "X") == pytest.approx(0.4 + 3 * 1.5, rel=1e-3)
+    assert table["X"].method == "bn-statistics"
 
 
 def test_input_without_statistics_is_a_guess_and_so_is_what_follows() -> None:

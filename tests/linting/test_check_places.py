@@ -112,6 +112,9 @@ def test_q007_rounded_sizes_and_indices_are_errors() -> None:
     assert places_of(halved, "Q007") == ["h"]
     index = graph(f"m = ReduceMax(x) {pair('m')} k = Cast<to=7>(m_dq) y = Gather(x, k)", "float y")
     assert places_of(index, "Q007") == ["m"]
+    joined = f"m = ReduceMax(x) {pair('m')} j = Concat<axis=0>(one, m_dq) k = Cast<to=7>(j)"
+    sized = graph(f"{joined} y = Expand(x, k)", "float y", more="float[1] one = {1}")
+    assert places_of(sized, "Q007") == ["m"], "behind the first input of the Concat, too"
     scaled = graph(f"{pair('v')} y = Resize(x, , v_dq)", "float y")
     assert places_of(scaled, "Q007") == ["v"]
 

@@ -32,7 +32,7 @@ def test_reads_are_followed_to_what_computes() -> None:
     body = f"{pair('x')} m = Transpose(x_dq) k = Concat<axis=1>(m, x_dq) {pair('k')} y = Relu(k_dq) o = Tanh(m)"
     subject = LintContext(graph(body, "float y, float o"))
     (behind,) = subject.view.pairs["x"]
-    assert {use.node.key for use in subject.onward(subject.through(behind))} == {"y", "o"}
+    assert {use.node.key for use in subject.flow.ends(subject.through(behind))} == {"y", "o"}
     assert [use.node.key for use in subject.through(behind)] == ["m", "k"]
 
 

@@ -301,3 +301,10 @@ def test_every_point_names_a_rule_that_exists_and_a_reason() -> None:
 def test_a_model_without_weighted_operators_has_no_points(version: object) -> None:
     plan = plan_of("g (float[1,4] x) => (float[1,4] z) { a = Relu(x) z = Softmax(a) }", trt_version=version)
     assert plan.points == () and plan.groups == () and plan.heads == ()
+
+
+def test_ways_that_part_and_meet_again_are_walked_once() -> None:
+    """Every Concat doubles the ways back to x: 2 ** 60 of them."""
+    links = (f"a{i} = Transpose(d{i}) b{i} = Identity(d{i}) d{i + 1} = Concat<axis=1>(a{i}, b{i})" for i in range(60))
+    body = f"d0 = Relu(x) {' '.join(links)} z = Conv(d60, p1)"
+    assert [point.tensor for point in plan_of(net(body)).activations] == ["d0"]

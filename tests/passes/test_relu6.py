@@ -68,6 +68,7 @@ def test_relus_of_a_graph_are_found_in_file_order_but_not_its_outputs() -> None:
         ("t = Transpose(r)  y = Flatten(t)", False),
         ("y = Concat<axis=0>(x, r)", False),
         ("y, z = Split<axis=0>(r)", False),
+        ("y = Tile(r, n)", False),
         ("y = MaxPool<kernel_shape=[1,1]>(r)", True),
         ("y = Add(x, r)", True),
         ("s = Shape(r)  y = Reshape(x, s)", True),
@@ -75,7 +76,7 @@ def test_relus_of_a_graph_are_found_in_file_order_but_not_its_outputs() -> None:
     ],
 )
 def test_an_output_that_only_moves_the_values_is_one_too(text: str, inside: bool) -> None:
-    proto = model_of("g (float[4,4,4,4] x) => (y) { r = Relu(x)  " + text + " }")
+    proto = model_of("g (float[4,4,4,4] x, int64[4] n) => (y) { r = Relu(x)  " + text + " }")
     assert find_relus(proto, None).inside == (("r",) if inside else ())
 
 

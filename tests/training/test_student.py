@@ -89,6 +89,15 @@ def test_maxima_of_groups_of_tensors() -> None:
     assert [value.name for value in found.graph.output] == ["y", *names]
 
 
+def test_maxima_take_names_that_the_graph_does_not_have() -> None:
+    model = model_of("net (float[3] x) => (float[3] y) { t = Neg(x) y = Add(x, t) }")
+    model.graph.node[0].output[0] = model.graph.node[1].input[1] = "qdqtool.largest.0"
+    found, names = watch_maxima(model, [["x"]])
+    onnx.checker.check_model(found)
+    assert names[0] not in ("qdqtool.largest.0", "qdqtool.largest.0.0")
+    assert Session(found, None, names, HOW).run({"x": np.array([1, -4, 2], F)}) == [np.float32(4)]
+
+
 def test_what_cannot_be_run_is_one_line() -> None:
     session = Session(loss_graph(), None, ["loss"], HOW)
     with pytest.raises(QdqError, match="onnxruntime cannot run it"):

@@ -14,9 +14,10 @@ import numpy as np
 from qdqtool.graph.channels import relayout
 from qdqtool.graph.channels.arguments import integers, permutation, slices_of
 from qdqtool.graph.channels.atoms import MOST, NONE, PINNED, ChannelAtoms, Int64
-from qdqtool.graph.channels.sizes import IN_PLACE, POOLS
+from qdqtool.graph.channels.sizes import IN_PLACE
 from qdqtool.graph.shapes import Shape
 from qdqtool.graph.view import Node, attribute
+from qdqtool.rule_files import operator_set
 
 # One array for each output; None for an operator that is not followed here.
 Found = list[Int64] | None
@@ -119,7 +120,7 @@ def _axes_of(atoms: ChannelAtoms, node: Node) -> list[int] | None:
     rank = None if before is None else len(before)
     if rank is None or before is None:
         return None
-    if node.op in POOLS:
+    if node.op in operator_set("pooling"):
         return list(range(2, rank))
     if node.op in ("Resize", "Upsample"):
         return None if after is None else [axis for axis in range(rank) if before[axis] != after[axis]]
@@ -305,7 +306,17 @@ def _rules(rule: Coupling, *ops: str) -> dict[str, Coupling]:
 COUPLINGS: dict[str, Coupling] = {
     **_rules(_together, *sorted(IN_PLACE), "Gelu", "Mish", "Selu", "Celu", "ThresholdedRelu", "Softsign", "CastLike"),
     **_rules(_per_channel, "BatchNormalization", "InstanceNormalization"),
-    **_rules(_over_others, *sorted(POOLS), "Resize", "Upsample", "Softmax", "LogSoftmax"),
+    **_rules(
+        _over_others,
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "Resize",
+        "Upsample",
+        "Softmax",
+        "LogSoftmax",
+    ),
     **_rules(_over_others, "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"),
     **_rules(_reshaped, "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
     **_rules(_repeated, "Expand", "Tile"),

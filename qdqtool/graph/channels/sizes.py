@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from qdqtool.graph.channels.arguments import integers, permutation, slices_of
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, attribute
+from qdqtool.rule_files import operator_set
 
 # Each output value is made of the input values at its own place.
 IN_PLACE = frozenset(
@@ -16,8 +17,7 @@ IN_PLACE = frozenset(
      "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
      "Softmax", "Softplus", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
 )  # fmt: skip
-POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
-_SAME_RANK = POOLS | {"Transpose", "Concat", "Slice", "Split", "Resize", "GatherElements", "MatMul"}
+_SAME_RANK = frozenset({"Transpose", "Concat", "Slice", "Split", "Resize", "GatherElements", "MatMul"})
 # What makes one entry of a shape that is put together piece by piece.
 _ONE_LENGTH = frozenset({"Gather", "Unsqueeze", "Reshape"})
 END = 2**31 - 1
@@ -81,7 +81,7 @@ class TensorSizes:
         if node.op in IN_PLACE:
             ranks = [self.rank(name) for name in node.inputs if name]
             return None if None in ranks else max(rank or 0 for rank in ranks)
-        return self.rank(node.inputs[0]) if node.op in _SAME_RANK else None
+        return self.rank(node.inputs[0]) if node.op in _SAME_RANK or node.op in operator_set("pooling") else None
 
     def _find_size(self, name: str, axis: int) -> int | None:
         dims = self._constant_dims(name)
@@ -132,7 +132,7 @@ class TensorSizes:
             return self.made_by_weight(node)
         if node.op == "MatMul" and self.rank(node.inputs[0]) == axis + 1:
             return self.made_by_weight(node)
-        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in POOLS else None
+        return self.size(node.inputs[0], axis) if axis <= 1 and node.op in operator_set("pooling") else None
 
     def _broadcast(self, node: Node, name: str, axis: int) -> int | None:
         rank = self.rank(name)
