@@ -34,7 +34,7 @@ from qdqtool.passes.relu6 import replay_cuts
 from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
-from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
@@ -113,7 +113,7 @@ def peel(
     clean = _clean_model(opened, options, notes)
     notes[:0] = _warnings(clean, options)
     view = GraphView(clean.proto.graph, clean.folder)
-    rules = load_rules(options.target, options.trt_version)
+    rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, clean)
     halves = rules.policy.weight_halves

@@ -16,6 +16,7 @@ from qdqtool.passes.bake import Baked
 from qdqtool.passes.peel import OnConflict
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.scales import ScaleTable
+from qdqtool.target_options import CacheTargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
@@ -25,12 +26,10 @@ Fill = Literal["ptq", "propagate", "none"]
 
 
 @dataclass(frozen=True)
-class PeelOptions:
-    """How Q/DQ are taken out.
+class PeelOptions(CacheTargetOptions):
+    """How Q/DQ are taken out. For "gpu" scales are those of points and of what holds the same values; for "dla" of all.
 
     Attributes:
-        trt_version: whose cache is written: a TrtVersion, or text such as "8502" or "jp5.1".
-        target: "gpu": the points and what holds the same values; "dla": every float tensor.
         on_conflict: what to do where one tensor has several scales.
         on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
             With `force_ptq` it is "widen": the scales are dropped.
@@ -51,7 +50,6 @@ class PeelOptions:
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    target: str = "gpu"
     on_conflict: OnConflict = "error"
     on_asymmetric: OnAsymmetric = "error"
     bake_weights: bool = False

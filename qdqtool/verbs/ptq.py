@@ -24,9 +24,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import tie_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
-from qdqtool.rulebook import load_rules
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
+from qdqtool.target_options import CacheTargetOptions
 from qdqtool.trtversion import TrtVersion, parse, require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 
@@ -37,12 +37,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PtqOptions:
+class PtqOptions(CacheTargetOptions):
     """How a cache is made from a plain model.
 
     Attributes:
-        trt_version: whose cache is written, and whose ties hold: a TrtVersion, or text such as "8502" or "jp5.1".
-        target: "gpu" or "dla".
         calibration: method (default `entropy`, TensorRT's) and provider, or a method's name.
         feed: how data is read.
         ties: whether tensors that the target gives one range take the largest of theirs.
@@ -52,7 +50,6 @@ class PtqOptions:
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    target: str = "gpu"
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     feed: DataOptions | None = None
     ties: bool = True
@@ -149,7 +146,7 @@ def ptq(
     made = run_job(job, open_data(job, data))
     if target is not None:
         write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made))
-    rules = load_rules(options.target, options.trt_version)
+    rules = options.rule_book()
     notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
     foreign = parser_warnings(job.opened.proto, options.trt_version)
     return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes), foreign)
@@ -214,7 +211,7 @@ def run_job(job: PtqJob, feed: DataLoader) -> Made:
     if found.cache is not None:
         return Made(found.cache, found.table, {}, {}, found.written)
     table, options = found.table, job.options
-    rules = load_rules(options.target, options.trt_version)
+    rules = options.rule_book()
     scales, taken = tie_scales(job.view, rules, table.scales) if options.ties else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
     return Made(made, replace(table, scales=scales), taken, _before(table, taken))
