@@ -304,7 +304,7 @@ def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions
     if options.bake_weights:
         asked["bake_weights"] = "True"
     if options.target == "dla":
-        asked |= {"fill": options.fill, "ties": str(options.ties), "force_ptq": str(options.force_ptq)}
+        asked |= {"fill": options.fill, "ties": str(options.shared_scales), "force_ptq": str(options.force_ptq)}
     before = {name: np.float32(scale.bits) for name, scale in covered.own.items()}
     return {
         "verb": "peel",

@@ -38,7 +38,7 @@ class PeelOptions(CacheTargetOptions):
         source: the model that Q/DQ were inserted into, to be given back as it was.
         fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
             table in the metadata, then from data; "propagate" also inside fused groups; "none" lets some stay without.
-        ties: for "dla", whether tensors of one range take the largest scale among them.
+        shared_scales: for "dla", whether tensors of one range take the largest scale among them.
         force_ptq: for "dla", drop the Q/DQ's scales and calibrate every tensor of the clean model.
         data: what `fill` and `force_ptq` calibrate on.
         calibration: method and provider for that, or a method's name; with the method "" it is that of the table,
@@ -56,7 +56,7 @@ class PeelOptions(CacheTargetOptions):
     allow_estimated: bool = False
     source: ModelSource | None = None
     fill: Fill = "ptq"
-    ties: bool = True
+    shared_scales: bool = True
     force_ptq: bool = False
     data: Data | DataLoader | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
@@ -74,7 +74,7 @@ class PeelResult(Displayed, Generic[ModelT]):
         cache: what TensorRT reads.
         table: the same scales with their origin; for "dla" also what has none, and why.
         float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
-        ties: for "dla", tensor -> the one whose scale it took.
+        shared_scales: for "dla", tensor -> the one whose scale it took.
         origins: how many scales come from where, ties not counted.
         notes: warnings, a sentence each.
         emitted: kind -> the file written, or its text where the cache goes to no file.

@@ -43,7 +43,7 @@ class PtqOptions(CacheTargetOptions):
     Attributes:
         calibration: method (default `entropy`, TensorRT's) and provider, or a method's name.
         feed: how data is read.
-        ties: whether tensors that the target gives one range take the largest of theirs.
+        shared_scales: whether tensors that the target gives one range take the largest of theirs.
         backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
         cuda: how batches get to the GPU for "tensorrt": "cudart" or "pycuda".
         shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
@@ -52,7 +52,7 @@ class PtqOptions(CacheTargetOptions):
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     feed: DataOptions | None = None
-    ties: bool = True
+    shared_scales: bool = True
     backend: str = "embedded"
     cuda: str = "cudart"
     shapes: Shapes | None = None
@@ -212,7 +212,7 @@ def run_job(job: PtqJob, feed: DataLoader) -> Made:
         return Made(found.cache, found.table, {}, {}, found.written)
     table, options = found.table, job.options
     rules = options.rule_book()
-    scales, taken = tie_scales(job.view, rules, table.scales) if options.ties else (table.scales, {})
+    scales, taken = tie_scales(job.view, rules, table.scales) if options.shared_scales else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
     return Made(made, replace(table, scales=scales), taken, _before(table, taken))
 
@@ -235,7 +235,7 @@ def _check_embedded_alone(options: PtqOptions) -> None:
     """Refuse, beside TensorRT, what would do nothing there."""
     if options.backend != "tensorrt":
         return
-    if not options.ties:
+    if not options.shared_scales:
         raise QdqError("--no-shared-scales", "TensorRT makes its ties by itself", "leave it out, or --backend tensorrt")
     plain, how = CalibrationOptions(), options.calibration or CalibrationOptions()
     for name in ("provider", "workers", "max_memory", "checkpoint"):
@@ -262,7 +262,11 @@ def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
 def _facts(job: PtqJob, made: Made) -> dict[str, Any]:
     """What stands beside the cache."""
     options, run = job.options, made.table.provenance
-    asked: dict[str, Any] = {"target": options.target, "trt_version": options.trt_version.text, "ties": options.ties}
+    asked: dict[str, Any] = {
+        "target": options.target,
+        "trt_version": options.trt_version.text,
+        "ties": options.shared_scales,
+    }
     if made.written:
         asked.update(backend=run.backend, tensorrt=run.tensorrt, cuda=options.cuda)
     return {
