@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,10 +53,15 @@ def scales_of_points(model: onnx.ModelProto, factor: float = 0.011) -> ScaleTabl
 
 def placed(*, text: str = NET, table: bool = True, opset: int = 17) -> onnx.ModelProto:
     """The network with pairs; with the table of all tensors in its metadata, or with scales of the points alone."""
+    return onnx.ModelProto.FromString(_placed(text, table, opset))
+
+
+@functools.cache
+def _placed(text: str, table: bool, opset: int) -> bytes:
     model, options = model_of(text, opset), replace(FAST, plan=HEADS)
     given = {"data": feed()} if table else {"scales": scales_of_points(model)}
     result: onnx.ModelProto = insert(model, options=options, **given).model
-    return result
+    return result.SerializeToString()
 
 
 def dla(model: onnx.ModelProto, **options: object) -> PeelResult:
