@@ -133,15 +133,27 @@ def peel(
         if cache_path is not None:
             write_with_sidecar(cache_path, text.encode(), _facts(opened, made, covered, options), files)
         emitted = write_emitted(texts, places, files)
-        barred = files.not_executable.items()
-        notes += [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
+        notes += _not_executable(files)
     origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
-    result_table = ScaleTable(covered.scales, covered.unscaled)
-    left = covered.float_outputs
-    notices = tuple(notes)
     return PeelResult(
-        given, made, result_table, left, covered.ties, origins, notices, emitted, baked, options.target, cache
+        model=given,
+        cache=made,
+        table=ScaleTable(covered.scales, covered.unscaled),
+        float_outputs=covered.float_outputs,
+        ties=covered.ties,
+        origins=origins,
+        notes=tuple(notes),
+        emitted=emitted,
+        weights=baked,
+        target=options.target,
+        path=cache,
     )
+
+
+def _not_executable(files: FileSet) -> list[str]:
+    """A sentence for each script that the file system would not make executable."""
+    barred = files.not_executable.items()
+    return [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
 
 
 def _check_places(
