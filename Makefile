@@ -19,6 +19,9 @@ CORE := graph match cache passes amax runtime mixed_precision calibration/test_e
 
 COUNT ?= 20000
 
+# Where Python is told to keep no compiled files, pytest rewrites every test anew: ten CPU seconds in each worker.
+test slow examples: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest check format clean
 
 setup: $(VENV)/installed

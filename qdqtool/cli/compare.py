@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs.compare import CompareOptions, compare
 
     drawn = draw_asked(args, (args.reference, args.other))
-    options = CompareOptions(args.tensors, args.provider, progress=False if args.quiet else None)
+    options = CompareOptions(args.tensors, provider=args.provider, progress=False if args.quiet else None)
     result = compare(args.reference, args.other, args.data, options, feed_options_from(args))
     for name in result.broken:
         warn(f"{name}: NaN or Inf in one of the models where the other has something else", args)

@@ -125,12 +125,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> FinetuneOptions:
-    from qdqtool.training.losses.options import LossOptions, parse_binding, parse_label
+    from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
     from qdqtool.training.options import SCALE_LR, RunOptions, UpdateOptions
     from qdqtool.training.schedules import Schedule
     from qdqtool.verbs.finetune import FinetuneOptions
 
-    labels, bindings = tuple(map(parse_label, args.label)), tuple(map(parse_binding, args.distill))
+    labels, bindings = tuple(map(parse_label, args.label)), tuple(map(parse_distill, args.distill))
     update = UpdateOptions(
         optimizer=args.optimizer,
         lr=args.lr,
@@ -142,20 +142,20 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         nesterov=args.nesterov,
         weight_decay=args.weight_decay,
         l1=args.l1,
-        clip=args.grad_clip,
-        average=args.ema_decay,
+        grad_clip=args.grad_clip,
+        ema_decay=args.ema_decay,
     )
     run = RunOptions(
         steps=args.steps,
         max_minutes=args.max_minutes,
-        accumulate=args.grad_accum,
+        grad_accum=args.grad_accum,
         schedule=Schedule(args.schedule, args.warmup, args.soft_start, args.annealing, args.min_lr_ratio),
-        every=args.evaluate_every,
+        evaluate_every=args.evaluate_every,
         patience=args.patience,
         seed=args.seed,
         threads=args.threads,
         checkpoint=args.checkpoint,
-        keep_every=args.checkpoint_every,
+        checkpoint_every=args.checkpoint_every,
         resume=args.resume,
         log=args.log,
         progress=False if args.quiet else None,

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         allow_estimated=args.allow_estimated,
         source=args.source,
         fill=args.fill,
-        ties=not args.no_shared_scales,
+        shared_scales=not args.no_shared_scales,
         force_ptq=args.force_ptq,
         data=args.data,
         calibration=_calibration(args),

@@ -94,7 +94,7 @@ def _options(args: argparse.Namespace) -> PtqOptions:
         args.target,
         calibration_options_from(args),
         feed_options_from(args),
-        ties=not args.no_shared_scales,
+        shared_scales=not args.no_shared_scales,
         backend=args.backend,
         cuda=args.cuda,
         shapes=parse_shapes(args.shapes) if args.shapes else None,

@@ -37,7 +37,7 @@ def infer_options_from(args: argparse.Namespace) -> InferOptions:
     from qdqtool.verbs.infer import InferOptions
 
     reading = DecodeOptions(args.decoder, args.postprocess, Selection(score=args.score, iou=args.iou))
-    return InferOptions(reading, args.names, args.provider, args.force, False if args.quiet else None)
+    return InferOptions(reading, args.names, args.force, provider=args.provider, progress=False if args.quiet else None)
 
 
 def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDifferences | None:

@@ -25,7 +25,9 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs.simulate import SimulateOptions, simulate
 
     progress = False if args.quiet else None
-    options = SimulateOptions(args.target, args.cache, args.trt_version or None, args.provider, progress)
+    options = SimulateOptions(
+        args.target, args.trt_version or None, args.cache, provider=args.provider, progress=progress
+    )
     result = simulate(args.model, args.data, options, feed_options_from(args), output=args.output)
     if args.json:
         print_json(result.to_json())

@@ -14,7 +14,6 @@ from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.rulebook import load_rules
 
 
 @dataclass(frozen=True)
@@ -50,5 +49,5 @@ def look(
     """
     view = GraphView(proto.graph, folder)
     plan = make_plan(view, options, decisions=decisions, all_zero=all_zero)
-    rules = load_rules(options.target, options.trt_version, options.rules)
+    rules = options.rule_book()
     return ConditionContext(proto, folder, view, plan, find_ways(view, rules, plan))

@@ -48,7 +48,6 @@ from qdqtool.passes.condition.correct import correct_biases
 from qdqtool.passes.condition.equalize import Division, divide
 from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.passes.relu6 import cut_at_six, find_relus
-from qdqtool.rulebook import load_rules
 from qdqtool.scales import ScaleTable
 
 ScalesFor = Callable[[ConditionContext, Iterable[Batch]], ScaleTable]
@@ -289,7 +288,7 @@ class _Run:
         """What stays in float moves points across pools and Pads to tensors that were not calibrated."""
         plan = self.settings.plan
         wanted = [point.tensor for point in subject.plan.activations]
-        rules = load_rules(plan.target, plan.trt_version, plan.rules)
+        rules = plan.rule_book()
         found = borrowed_scales(subject.view, rules, table.scales, wanted)
         return replace(table, scales={**table.scales, **found}) if found else table
 
@@ -298,7 +297,7 @@ class _Run:
         how = self.settings
         if how.scales_for is not None:
             return how.scales_for(subject, self.samples)
-        options = CalibrationOptions(how.method, how.provider, progress=False)
+        options = CalibrationOptions(how.method, provider=how.provider, progress=False)
         wanted = None if how.method == "auto" else points  # it also looks at what it could cut off
         return calibrate_scales(self.lifted, self.folder, self.samples, options, wanted, points, how.plan)
 

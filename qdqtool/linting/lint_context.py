@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from qdqtool.dla.assignment import DlaReport
     from qdqtool.dla.rules import Platform
 
-Target = Literal["gpu", "dla"]
-
 
 class LintContext:
     """One model, target and version, and what follows from them.
@@ -51,7 +49,7 @@ class LintContext:
         self,
         proto: onnx.ModelProto,
         folder: Path | None = None,
-        target: Target = "gpu",
+        target: str = "gpu",
         version: TrtVersion | None = None,
         platform: Platform | None = None,
     ) -> None:

@@ -13,7 +13,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head
 from qdqtool.match.groups import Group
 from qdqtool.options import TextOption
-from qdqtool.rulebook import load_rules
+from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 FloatHeads = Literal["regression", "all", "none"]
@@ -127,24 +128,29 @@ class Plan(Displayed):
 
 
 @dataclass(frozen=True)
-class PlanOptions:
-    """What the user may decide.
+class PlanOptions(TargetOptions):
+    """What the user may decide about the places of pairs, beside `TargetOptions`.
 
     Attributes:
-        target: a file of rules/.
-        trt_version: whose rules hold, as a TrtVersion or as text such as "8502" or "jp5.1"; None for the newest.
         float_heads: which detection heads stay in float.
         heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
         not_heads: patterns of heads that are quantized all the same.
         rules: a rules file of one's own.
     """
 
-    target: str = "gpu"
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
     float_heads: FloatHeads = "regression"
     heads: tuple[str, ...] = ()
     not_heads: tuple[str, ...] = ()
     rules: Path | None = None
+
+    def rule_book(self) -> RuleBook:
+        """What the target can do at this version, the user's own rules before it.
+
+        Raises:
+            QdqError: a rules file that is missing or not of the schema.
+        """
+        return load_rules(self.target, self.trt_version, self.rules)
 
 
 def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:
@@ -185,6 +191,6 @@ def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[s
 
 def _sources(names: list[str], options: PlanOptions) -> list[str]:
     """Why, where that is written and how sure it is, of each rule that comes from a rules file."""
-    book = load_rules(options.target, options.trt_version, options.rules)
+    book = options.rule_book()
     rules = [book.rule(name) for name in dict.fromkeys(names) if name in book.names]
     return [f"rule {rule.name}: {rule.why} ({rule.status}; {rule.see})" for rule in rules]

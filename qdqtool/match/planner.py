@@ -14,7 +14,6 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
-from qdqtool.rulebook import load_rules
 
 
 def make_plan(
@@ -45,7 +44,7 @@ def make_plan(
     from qdqtool.match.restrict import leave_all_zero
 
     options, decisions = options or PlanOptions(), decisions or Decisions()
-    rules = load_rules(options.target, options.trt_version, options.rules)
+    rules = options.rule_book()
     groups = find_groups(view, rules)
     heads = find_heads(view, rules.heads)
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)

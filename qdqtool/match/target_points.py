@@ -37,7 +37,7 @@ def points_everywhere(
     """
     if options.trt_version is not None:
         require_dla_model(options.trt_version)
-    rules = load_rules(options.target, options.trt_version, options.rules)
+    rules = options.rule_book()
     unscaled: dict[str, str] = {}
     for table in tables:
         if table is not None:
@@ -50,7 +50,7 @@ def points_everywhere(
 
 def with_fixed_ranges(view: GraphView, options: PlanOptions, scales: Mapping[str, Scale]) -> dict[str, Scale]:
     """Scales as the target has them whatever the data: outputs that it gives a fixed range take that."""
-    return {**scales, **bounded_scales(view, load_rules(options.target, options.trt_version, options.rules))}
+    return {**scales, **bounded_scales(view, options.rule_book())}
 
 
 def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:

@@ -190,8 +190,6 @@ def with_borrowed_scales(table: ScaleTable, view: GraphView, options: PlanOption
         options: what the plan was made with.
         plan: with what stays in float.
     """
-    from qdqtool.rulebook import load_rules
-
-    rules = load_rules(options.target, options.trt_version, options.rules)
+    rules = options.rule_book()
     found = borrowed_scales(view, rules, table.scales, [point.tensor for point in plan.activations])
     return replace(table, scales={**table.scales, **found}) if found else table

@@ -22,7 +22,6 @@ from qdqtool.match.restrict import activation_sites, share_scales
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.passes.insert import insert_pairs
-from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
 from qdqtool.selection.choose import ChoiceSource
 from qdqtool.selection.shadow import Trial, shadow_pass
@@ -153,7 +152,7 @@ class SensitivityRunner:
         plan = make_plan(view, options, floats=stay, decisions=what.decisions, all_zero=what.all_zero)
         wanted = [point.tensor for point in plan.activations]
         if any(name not in scales for name in wanted):
-            rules = load_rules(options.target, options.trt_version, options.rules)
+            rules = options.rule_book()
             scales = {**scales, **borrowed_scales(view, rules, scales, wanted)}
             if floats and any(name not in scales for name in wanted):
                 return None

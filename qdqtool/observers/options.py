@@ -9,17 +9,16 @@ from pathlib import Path
 import onnx
 
 from qdqtool.graph.edit import CONDITIONED, get_metadata
+from qdqtool.runtime.execution import ExecutionOptions
 
 
 @dataclass(frozen=True)
-class CalibrationOptions:
+class CalibrationOptions(ExecutionOptions):
     """How scales are found.
 
     Attributes:
         method: auto, mse, max, percentile[=99.99], entropy (TensorRT's) or entropy-stable; "" for the default of who is
             asked, see `with_method` and `default_method`.
-        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
-        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
         where: what messages call the model.
         beside: another method, whose predicted loss the table tells beside the chosen one's; not `entropy`.
         workers: threads that share one session; the scales are the same for any number.
@@ -35,8 +34,6 @@ class CalibrationOptions:
     """
 
     method: str = ""
-    provider: str = "cpu"
-    progress: bool | None = None
     where: str = "model"
     beside: str = ""
     workers: int = 1

@@ -19,7 +19,6 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.propagate_scales import spread_scales
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.selection.choose import ChoiceSource, ScaleChoice, choose
 
@@ -103,7 +102,7 @@ def _spread(
     view: GraphView, placing: PlanOptions, scales: Mapping[str, Scale], points: Mapping[str, Scale]
 ) -> dict[str, Scale]:
     """Scales in the order they came: of points, of what holds the values of a point, of all others."""
-    rules = load_rules(placing.target, placing.trt_version, placing.rules)
+    rules = placing.rule_book()
     same = spread_scales(view, rules, points).scales
     spread = {**scales}
     for name, scale in scales.items():

@@ -28,7 +28,6 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict import activation_sites, sites_behind
-from qdqtool.rulebook import load_rules
 from qdqtool.selection.shadow import LayerError, Trial, shadow_pass
 
 Float64 = npt.NDArray[np.float64]
@@ -90,7 +89,7 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
     """
     options = options or PlanOptions()
     view = GraphView(source.proto.graph, source.folder)
-    rules = load_rules(options.target, options.trt_version, options.rules)
+    rules = options.rule_book()
     cuts = [name for name in possible_requantize_points(view, rules) if name in source.histograms] if cut else []
     classes = _PointClasses(view, source, options, cuts)
     movers = frozenset(node.key for node in commuting(view, rules).nodes())

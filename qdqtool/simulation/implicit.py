@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,6 @@ from qdqtool.simulation.rounding import Rounding, RoundingNodes, weight_through_
 from qdqtool.trtversion import TrtVersion
 
 Float32 = npt.NDArray[np.float32]
-Target = Literal["gpu", "dla"]
 
 # target -> how activations and how weights round: facts of the developer guide's table of rounding modes.
 ROUNDINGS: dict[str, tuple[Rounding, Rounding]] = {"gpu": ("even", "up"), "dla": ("away", "away")}
@@ -55,7 +53,7 @@ class Implicit:
 def simulate_implicit(
     view: GraphView,
     entries: Mapping[str, np.float32],
-    target: Target,
+    target: str,
     version: TrtVersion | None,
     kept: Collection[str] = (),
 ) -> Implicit:

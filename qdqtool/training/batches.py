@@ -117,6 +117,20 @@ class Batches:
             group = [self._changed(*next(samples)) for _ in range(size)]
             yield _joined(group)
 
+    def from_batch(self, first: int) -> Iterator[Batch]:
+        """The same, from one batch of the sequence on."""
+        return self.from_sample(first * self._options.batch)
+
+    @property
+    def batch(self) -> int:
+        """Items of the feed in one batch."""
+        return self._options.batch
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Samples in one batch, whatever an item of the feed holds."""
+        return self._feed.count(self.held[0])
+
     @property
     def changes(self) -> bool:
         """Whether a sample comes in another form each time."""

@@ -21,7 +21,8 @@ from qdqtool.observers.interruption import Interruption
 from qdqtool.training.averages import WeightAverage
 from qdqtool.training.log import Listener
 from qdqtool.training.optimizers import clip_to_norm
-from qdqtool.training.task import Computed, Float32, LoopOptions, TrainingProblem, Values
+from qdqtool.training.options import Length, TrainingOptions
+from qdqtool.training.training_run import Computed, Float32, TrainingRun, Values
 
 Arrays = dict[str, Float32]
 
@@ -68,21 +69,29 @@ class Loop:
     """
 
     def __init__(
-        self, subject: TrainingProblem, options: LoopOptions, listener: Listener, keep: Keep | None = None
+        self,
+        run: TrainingRun,
+        options: TrainingOptions,
+        length: Length,
+        listener: Listener,
+        keep: Keep | None = None,
     ) -> None:
         """Prepare it.
 
         Args:
-            subject: what is trained.
-            options: how.
+            run: what is trained, on what.
+            options: what the user asked for.
+            length: how many updates.
             listener: is told what happens.
             keep: writes a checkpoint of facts and arrays; None where none is wanted.
         """
-        self._subject, self._options, self._listener, self._keep = subject, options, listener, keep
+        self._run, self._length, self._listener, self._keep = run, length, listener, keep
+        self._update, self._options = options.update, options.run
         self.progress = Progress()
-        size = subject.parameters.vector.size
+        size = run.parameters.vector.size
         self._gradient, self._move = np.zeros(size, np.float32), np.zeros(size, np.float32)
-        self._average = WeightAverage(subject.parameters.vector, options.average) if options.average else None
+        decay = options.update.ema_decay
+        self._average = WeightAverage(run.parameters.vector, decay) if decay else None
         self._best = self._now()
         self._begun = False
         self._measured = 0
@@ -92,13 +101,13 @@ class Loop:
 
     def arrays(self) -> Arrays:
         """Everything but `progress` that the next step depends on, by name; not copied."""
-        found = {"vector": self._subject.parameters.vector}
-        found |= {f"optimizer.{name}": array for name, array in self._subject.optimizer.state().items()}
+        found = {"vector": self._run.parameters.vector}
+        found |= {f"optimizer.{name}": array for name, array in self._run.optimizer.state().items()}
         found |= {f"best.{name}": array for name, array in self._best.items()}
         if self._average is not None:
             found["average"] = self._average.vector
-        if self._subject.maxima is not None:
-            found["amax"] = self._subject.maxima.amax
+        if self._run.maxima is not None:
+            found["amax"] = self._run.maxima.amax
         return found
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Float32]) -> None:
@@ -125,10 +134,10 @@ class Loop:
             QdqError: what making batches or running the student refuses; a start that cannot be measured.
         """
         if self._keep is None:
-            self._run(None)
+            self._train(None)
         else:
             with Interruption() as stop:
-                self._run(stop)
+                self._train(stop)
         return self.progress
 
     def best_values(self) -> Arrays:
@@ -136,15 +145,14 @@ class Loop:
         values = self._values_of(self._best["vector"], self._best.get("amax"))
         return {name: np.array(value) for name, value in values.items()}
 
-    def _run(self, stop: Interruption | None) -> None:
+    def _train(self, stop: Interruption | None) -> None:
         self._clock = time.process_time() - self.progress.seconds
         if not self._begun:
             self._begin()
-        options, progress = self._options, self.progress
-        samples = options.batch * options.accumulate
-        batches = self._subject.supply.from_sample(progress.step * samples)
+        progress, length = self.progress, self._length
+        batches = self._run.batches.from_batch(progress.step * length.grad_accum)
         while not progress.reason:
-            if progress.step >= options.steps:
+            if progress.step >= length.steps:
                 progress.reason = "all steps were taken"
                 break
             self._step(batches)
@@ -155,12 +163,12 @@ class Loop:
             if stop is not None and stop.requested:
                 self._checkpoint()
                 raise KeyboardInterrupt("the work is in the checkpoint: continue with --resume")
-            if progress.step % options.keep_every == 0:
+            if progress.step % self._options.checkpoint_every == 0:
                 self._checkpoint()
         self._checkpoint()
 
     def _begin(self) -> None:
-        measure = self._subject.judge(self._values())
+        measure = self._run.measure(self._run.values())
         if not math.isfinite(measure):
             raise QdqError("training", f"the model measures {measure} before the first step", "check model and data")
         self.progress.start = self.progress.best = measure
@@ -179,59 +187,60 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------ one step
 
     def _step(self, batches: Iterator[Batch]) -> None:
-        options, progress, subject = self._options, self.progress, self._subject
+        progress, run, length = self.progress, self._run, self._length
         begun = time.monotonic()
-        values = self._values()
-        computed = [subject.student.compute(batch, values) for batch in itertools.islice(batches, options.accumulate)]
+        values = self._run.values()
+        computed = [run.student.compute(batch, values) for batch in itertools.islice(batches, length.grad_accum)]
         loss = math.fsum(one.loss for one in computed) / len(computed)
         norm = self._gather(computed, values)
-        rate = options.rate * options.schedule.factor(progress.step, options.steps) * 0.5**progress.halvings
+        course = self._options.schedule.factor(progress.step, length.steps)
+        rate = self._update.rate * course * 0.5**progress.halvings
         progress.step += 1
         if not math.isfinite(loss) or not math.isfinite(norm):
             self._back_off(f"{'the loss' if not math.isfinite(loss) else 'a gradient'} is no number")
             return
         self._move_by(rate)
-        if subject.maxima is not None:
+        if run.maxima is not None:
             for one in computed:
-                subject.maxima.add(one.largest)
+                run.maxima.add(one.largest)
         if self._average is not None:
-            self._average.add(subject.parameters.vector, progress.step)
+            self._average.add(run.parameters.vector, progress.step)
         passed = time.monotonic() - begun
         self._tell(loss, computed, rate, norm, passed)
-        if progress.step % options.every == 0 or progress.step == options.steps:
+        if progress.step % length.evaluate_every == 0 or progress.step == length.steps:
             self._measure()
 
     def _gather(self, computed: list[Computed], values: Values) -> float:
         """The gradient of the step, and its norm before it is clipped."""
-        gradient, options = self._gradient, self._options
+        gradient, update = self._gradient, self._update
         gradient[...] = 0
         for one in computed:
-            self._subject.parameters.gather(one.gradients, values, gradient)
+            self._run.parameters.gather(one.gradients, values, gradient)
         if len(computed) > 1:
             gradient *= np.float32(1 / len(computed))
-        if options.l1:
-            np.sign(self._subject.parameters.vector, out=self._move)
-            self._move *= self._subject.decayed
-            self._move *= np.float32(options.l1)
+        if update.l1:
+            np.sign(self._run.parameters.vector, out=self._move)
+            self._move *= self._run.decayed
+            self._move *= np.float32(update.l1)
             gradient += self._move
-        return clip_to_norm(gradient, options.clip)
+        return clip_to_norm(gradient, update.grad_clip)
 
     def _move_by(self, rate: float) -> None:
-        """Weights -= rate * (pace * direction + decay * weights)."""
-        vector, move = self._subject.parameters.vector, self._move
-        np.multiply(self._subject.optimizer.direction(self._gradient), self._subject.pace, out=move)
+        """Weights -= rate * (lr_multiplier * direction + decay * weights)."""
+        vector, move = self._run.parameters.vector, self._move
+        np.multiply(self._run.optimizer.direction(self._gradient), self._run.lr_multiplier, out=move)
         move *= np.float32(rate)
-        if self._options.weight_decay:
-            shrunk = np.multiply(vector, self._subject.decayed, out=self._gradient)
-            shrunk *= np.float32(rate * self._options.weight_decay)
+        if self._update.weight_decay:
+            shrunk = np.multiply(vector, self._run.decayed, out=self._gradient)
+            shrunk *= np.float32(rate * self._update.weight_decay)
             move += shrunk
         vector -= move
-        if self._subject.bounds is not None:
-            np.clip(vector, -self._subject.bounds, self._subject.bounds, out=vector)
+        if self._run.bounds is not None:
+            np.clip(vector, -self._run.bounds, self._run.bounds, out=vector)
 
     def _tell(self, loss: float, computed: list[Computed], rate: float, norm: float, passed: float) -> None:
         parts = {name: math.fsum(one.parts[name] for one in computed) / len(computed) for name in computed[0].parts}
-        images = self._options.batch * self._options.accumulate
+        images = self._run.batches.samples_per_batch * self._length.grad_accum
         self._listener.step(
             {
                 "step": self.progress.step,
@@ -250,7 +259,7 @@ class Loop:
     def _measure(self) -> None:
         progress = self.progress
         self._measured = progress.step
-        measure = self._subject.judge(self._judged())
+        measure = self._run.measure(self._measured_values())
         self._listener.event({"event": "measure", "step": progress.step, "measure": measure})
         if not math.isfinite(measure) or measure > _RISEN * progress.start:
             self._back_off(
@@ -260,49 +269,44 @@ class Loop:
         gained = measure < progress.best * _GAIN
         if measure < progress.best:
             progress.best, progress.best_step = measure, progress.step
-            self._best = {name: array.copy() for name, array in self._judged_arrays().items()}
-        early = 2 * progress.step < self._options.steps  # much is won as the rate falls
+            self._best = self._now()
+        early = 2 * progress.step < self._length.steps  # much is won as the rate falls
         progress.stale = 0 if gained or early else progress.stale + 1
-        if progress.stale >= self._options.patience:
+        if progress.stale >= (self._options.patience or self._length.steps):
             progress.reason = f"{progress.stale} measurements brought no gain"
 
     def _back_off(self, why: str) -> None:
         """Halve the rate and go on from the best; end where that has been done often enough."""
-        progress, subject = self.progress, self._subject
+        progress, run = self.progress, self._run
         progress.halvings += 1
         progress.broken = f"{why} at step {progress.step}"
         told = {"event": "halved", "step": progress.step, "reason": why, "halvings": progress.halvings}
         self._listener.event(told)
-        subject.parameters.vector[...] = self._best["vector"]
-        if subject.maxima is not None:
-            subject.maxima.amax[...] = self._best["amax"]
+        run.parameters.vector[...] = self._best["vector"]
+        if run.maxima is not None:
+            run.maxima.amax[...] = self._best["amax"]
         if self._average is not None:
             self._average.vector[...] = self._best["vector"]
-        subject.optimizer.forget()
+        run.optimizer.forget()
         if progress.halvings >= HALVINGS:
             progress.reason = f"the rate was halved {HALVINGS} times, last because {progress.broken}"
 
-    def _values(self) -> Arrays:
-        """What the student is fed."""
-        amax = None if self._subject.maxima is None else self._subject.maxima.amax
-        return self._values_of(self._subject.parameters.vector, amax)
-
-    def _judged(self) -> Arrays:
+    def _measured_values(self) -> Arrays:
         """What is measured: the moving average of the weights where there is one."""
-        arrays = self._judged_arrays()
+        arrays = self._measured_arrays()
         return self._values_of(arrays["vector"], arrays.get("amax"))
 
-    def _judged_arrays(self) -> Arrays:
-        found = {"vector": self._subject.parameters.vector if self._average is None else self._average.vector}
-        if self._subject.maxima is not None:
-            found["amax"] = self._subject.maxima.amax
+    def _measured_arrays(self) -> Arrays:
+        found = {"vector": self._run.parameters.vector if self._average is None else self._average.vector}
+        if self._run.maxima is not None:
+            found["amax"] = self._run.maxima.amax
         return found
 
     def _now(self) -> Arrays:
-        return {name: array.copy() for name, array in self._judged_arrays().items()}
+        return {name: array.copy() for name, array in self._measured_arrays().items()}
 
     def _values_of(self, vector: Float32, amax: Float32 | None) -> Arrays:
-        values = self._subject.parameters.values(vector)
-        if self._subject.maxima is not None and amax is not None:
-            values |= self._subject.maxima.values(amax)
+        values = self._run.parameters.values(vector)
+        if self._run.maxima is not None and amax is not None:
+            values |= self._run.maxima.values(amax)
         return values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user may say about a training. Nothing is decided here but what cannot be."""
+"""What the user asks of a training. Nothing is decided here but what cannot be."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from qdqtool.autodiff.backends import BackendName
 from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelSource
+from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.optimizers import AdamW, Optimizer, Sgd
 from qdqtool.training.schedules import Schedule
+from qdqtool.training.training_graph import BatchNorms, Ranges
 
 OptimizerName = Literal["adamw", "sgd"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
-AVERAGE = 0.98
+EMA_DECAY = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
 
@@ -36,8 +40,8 @@ class UpdateOptions:
         nesterov: of sgd.
         weight_decay: decoupled, on weights of operators only (no biases, BatchNormalization, scales).
         l1: weight of sum |w| over the same weights.
-        clip: largest global norm of a gradient; 0 for any.
-        average: decay of the moving average of the weights that is handed out; 0 for none.
+        grad_clip: largest global norm of a gradient; 0 for any.
+        ema_decay: decay of the moving average of the weights that is handed out; 0 for none.
     """
 
     optimizer: OptimizerName = "adamw"
@@ -50,8 +54,8 @@ class UpdateOptions:
     nesterov: bool = False
     weight_decay: float = 0.0
     l1: float = 0.0
-    clip: float = 1.0
-    average: float = AVERAGE
+    grad_clip: float = 1.0
+    ema_decay: float = EMA_DECAY
 
     @property
     def relative(self) -> bool:
@@ -79,10 +83,14 @@ class UpdateOptions:
             raise QdqError("--optimizer sgd", "has no rate that fits every network", "give --lr")
         for option, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
             _check_number(option, value, "more than 0", value > 0)
-        for option, value in (("--weight-decay", self.weight_decay), ("--l1", self.l1), ("--grad-clip", self.clip)):
+        for option, value in (
+            ("--weight-decay", self.weight_decay),
+            ("--l1", self.l1),
+            ("--grad-clip", self.grad_clip),
+        ):
             _check_number(option, value, "0 or more", value >= 0)
         parts = (*(("--betas", beta) for beta in self.betas), ("--momentum", self.momentum))
-        for option, value in (*parts, ("--ema-decay", self.average)):
+        for option, value in (*parts, ("--ema-decay", self.ema_decay)):
             _check_number(option, value, "from 0 to below 1", 0 <= value < 1)
 
     def make(self, size: int) -> Optimizer:
@@ -104,15 +112,16 @@ class RunOptions:
     Attributes:
         steps: updates in all; None for as many as `max_minutes` allow, at most `MOST_STEPS`.
         max_minutes: CPU minutes, of all threads, after which it ends; None for 5 where `steps` is None, else any.
-        accumulate: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
+        grad_accum: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
             data leave time over.
         schedule: course of the rate.
-        every: updates between two measurements; None for a twentieth of the run, more where measuring costs much.
+        evaluate_every: updates between two measurements; None for a twentieth of the run, more where measuring
+            costs much.
         patience: measurements without a gain after which it ends; 0 for no such end.
         seed: of all that is drawn.
         threads: of onnxruntime inside one operator.
         checkpoint: a file to keep the work in.
-        keep_every: updates between two checkpoints.
+        checkpoint_every: updates between two checkpoints.
         resume: whether a checkpoint that is there is continued.
         log: a file of JSON lines.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
@@ -120,14 +129,14 @@ class RunOptions:
 
     steps: int | None = None
     max_minutes: float | None = None
-    accumulate: int | None = None
+    grad_accum: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
-    every: int | None = None
+    evaluate_every: int | None = None
     patience: int = 8
     seed: int = 0
     threads: int = 1
     checkpoint: Path | None = None
-    keep_every: int = 50
+    checkpoint_every: int = 50
     resume: bool = False
     log: Path | None = None
     progress: bool | None = None
@@ -139,8 +148,8 @@ class RunOptions:
             QdqError: one of them, named.
         """
         self.schedule.check()
-        counts = (("--steps", self.steps), ("--grad-accum", self.accumulate), ("--evaluate-every", self.every))
-        for option, value in (*counts, ("--checkpoint-every", self.keep_every), ("--threads", self.threads)):
+        counts = (("--steps", self.steps), ("--grad-accum", self.grad_accum), ("--evaluate-every", self.evaluate_every))
+        for option, value in (*counts, ("--checkpoint-every", self.checkpoint_every), ("--threads", self.threads)):
             if value is not None and value < 1:
                 raise QdqError(option, f"{value} is no number to go by", "give 1 or more")
         if self.patience < 0 or self.seed < 0:
@@ -157,3 +166,73 @@ class RunOptions:
         if self.max_minutes is None:
             return None if self.steps is not None else MAX_MINUTES * 60
         return self.max_minutes * 60
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """All that a training is asked for, in the user's words: `finetune` takes these and a task.
+
+    Attributes:
+        loss: what is minimized; without anything, the distance to the model in float.
+        update: optimizer and rates.
+        run: how long, seed, checkpoint, log.
+        ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
+        bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
+        freeze: patterns of initializers and nodes that are not trained.
+        backend: what makes gradients.
+        teacher: another float model to learn from; None for the model's own float twin.
+        augment: some of flip, crop, color, for pictures without labels; None for all of them there.
+        equalize: whether channels are evened out within the scales before the first step, where the model in float is
+            what is learned and nothing is frozen.
+        batch: samples in one run; None for 1, or for what the model fixes.
+        memory: bytes of samples that may be held.
+        provider: what onnxruntime runs on.
+    """
+
+    loss: LossOptions = field(default_factory=LossOptions)
+    update: UpdateOptions = field(default_factory=UpdateOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+    ranges: Ranges = "fixed"
+    bn: BatchNorms = "keep"
+    freeze: tuple[str, ...] = ()
+    backend: BackendName = "auto"
+    teacher: ModelSource | None = None
+    augment: tuple[str, ...] | None = None
+    equalize: bool = True
+    batch: int | None = None
+    memory: int = 1 << 30
+    provider: str = "cpu"
+
+    @property
+    def learns_float(self) -> bool:
+        """Whether the model in float is what is learned, and nothing else."""
+        return self.teacher is None and not (self.loss.labels or self.loss.distill or self.loss.script)
+
+    @property
+    def labeled(self) -> bool:
+        """Whether a loss reads arrays that the data must hold beside the inputs."""
+        return bool(self.loss.labels or self.loss.script)
+
+    def check(self) -> None:
+        """Refuse numbers that mean nothing, and words that do not go together.
+
+        Raises:
+            QdqError: one of them, named.
+        """
+        self.update.check()
+        self.run.check()
+
+
+@dataclass(frozen=True)
+class Length:
+    """How far a training goes, the defaults of `RunOptions` worked out; see length.py.
+
+    Attributes:
+        steps: updates in all.
+        grad_accum: batches whose gradients are averaged for one update.
+        evaluate_every: updates between two measurements.
+    """
+
+    steps: int
+    grad_accum: int = 1
+    evaluate_every: int = 50

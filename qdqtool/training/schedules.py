@@ -20,16 +20,16 @@ class Schedule:
     Attributes:
         shape: cosine, soft-start (TAO's soft-start annealing), linear or constant.
         warmup: part of the steps over which the rate rises linearly from near 0, on top of the shape.
-        soft_start: for soft-start, the part over which the rate rises from `least`, evenly in its logarithm.
-        annealing: for soft-start, the part after which it falls back to `least` in the same way.
-        least: factor that the shape ends at (and soft-start begins at).
+        soft_start: for soft-start, the part over which the rate rises from `min_lr_ratio`, evenly in its logarithm.
+        annealing: for soft-start, the part after which it falls back to `min_lr_ratio` in the same way.
+        min_lr_ratio: factor that the shape ends at (and soft-start begins at).
     """
 
     shape: Shape = "cosine"
     warmup: float = 0.05
     soft_start: float = 0.1
     annealing: float = 0.7
-    least: float = 0.01
+    min_lr_ratio: float = 0.01
 
     def check(self) -> None:
         """Refuse numbers that make no course.
@@ -44,8 +44,10 @@ class Schedule:
         if not 0 <= self.soft_start <= self.annealing < 1:
             reason = f"{self.soft_start:g} and {self.annealing:g} do not follow one another between 0 and 1"
             raise QdqError("--soft-start and --annealing", reason, "such as 0.1 and 0.7")
-        if not 0 < self.least <= 1:
-            raise QdqError("--min-lr-ratio", f"{self.least:g} is no factor of the rate", "give more than 0, 1 at most")
+        if not 0 < self.min_lr_ratio <= 1:
+            raise QdqError(
+                "--min-lr-ratio", f"{self.min_lr_ratio:g} is no factor of the rate", "give more than 0, 1 at most"
+            )
 
     def factor(self, step: int, total: int) -> float:
         """The factor of the rate for step `step` (from 0) of `total`."""
@@ -57,12 +59,12 @@ class Schedule:
         if self.shape == "constant":
             return 1.0
         if self.shape == "linear":
-            return 1.0 + (self.least - 1.0) * done
+            return 1.0 + (self.min_lr_ratio - 1.0) * done
         if self.shape == "cosine":
-            return self.least + (1.0 - self.least) * 0.5 * (1.0 + math.cos(math.pi * done))
+            return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * 0.5 * (1.0 + math.cos(math.pi * done))
         height = 1.0
         if done < self.soft_start:
             height = done / self.soft_start
         elif done > self.annealing:
             height = (1.0 - done) / (1.0 - self.annealing)
-        return math.exp((1.0 - height) * math.log(self.least))
+        return math.exp((1.0 - height) * math.log(self.min_lr_ratio))

@@ -19,7 +19,7 @@ from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
-from qdqtool.training.task import Computed, Values
+from qdqtool.training.training_run import Computed, Values
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -77,7 +77,7 @@ class Session:
 
 
 class GraphStudent:
-    """A gradient graph that is run; see `loop.Student`."""
+    """A gradient graph that is run; see `training_run.Student`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class GraphStudent:
         self._complete = complete
 
     def compute(self, batch: Batch, values: Values) -> Computed:
-        """See `loop.Student`."""
+        """See `training_run.Student`."""
         loss, *rest = self._session.run({**self._complete(batch), **values})
         count = len(self._parts)
         parts = {name: float(part) for name, part in zip(self._parts, rest, strict=False)}

@@ -16,6 +16,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.measures import Measure
 from qdqtool.rulebook import load_rules
+from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
 from qdqtool.simulation.measure_table import measure_rows
 
@@ -31,18 +32,14 @@ _NAMED = 3  # tensors that a line names
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(ExecutionOptions):
     """What is compared.
 
     Attributes:
         tensors: all, outputs (no ranking of culprits then), or a regular expression that is searched in names.
-        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
-        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
     tensors: str = "all"
-    provider: str = "cpu"
-    progress: bool | None = None
 
 
 @dataclass(frozen=True, repr=False)

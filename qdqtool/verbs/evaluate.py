@@ -28,6 +28,7 @@ from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.progress import is_shown
+from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.evaluation_result import Evaluation, Metric
 
@@ -36,8 +37,8 @@ _COMPARE = "qdqtool compare gives SQNR and cosine of any two models"
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
-    """How a model is judged.
+class EvaluateOptions(ExecutionOptions):
+    """How a model is judged. Figures are the reference's on the provider cpu only.
 
     Attributes:
         baseline: the FP32 model that losses are told against, run on the same samples.
@@ -47,9 +48,7 @@ class EvaluateOptions:
         names: the model's classes, see `parse_names`; "coco" for its 80, "coco90" for its numbers with gaps.
         label_offset: added to the class numbers of labels, for classifiers with a background class in front.
         selection: which boxes a decoder keeps.
-        provider: what onnxruntime runs on; figures are the reference's on cpu only.
         seed: of the bootstrap.
-        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
     baseline: ModelSource | None = None
@@ -59,9 +58,7 @@ class EvaluateOptions:
     names: str | None = None
     label_offset: int = 0
     selection: Selection = field(default_factory=Selection)
-    provider: str = "cpu"
     seed: int = 0
-    progress: bool | None = None
 
 
 def evaluate(

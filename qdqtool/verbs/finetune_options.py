@@ -3,56 +3,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from qdqtool.autodiff.backends import BackendName
 from qdqtool.display import Displayed, counted, model_name, written
-from qdqtool.graph.io import ModelSource, ModelT
+from qdqtool.graph.io import ModelT
 from qdqtool.training.finished_model import OutputGain
-from qdqtool.training.losses.options import LossOptions
-from qdqtool.training.options import RunOptions, UpdateOptions
-from qdqtool.training.training_graph import BatchNorms, Ranges
+from qdqtool.training.options import TrainingOptions
 from qdqtool.verbs.task_judge import TaskMetric
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
-    """How a Q/DQ model is fine-tuned.
+class FinetuneOptions(TrainingOptions):
+    """How a Q/DQ model is fine-tuned: what `TrainingOptions` lists, and a task.
 
     Attributes:
-        loss: what is minimized; without anything, the distance to the model in float.
-        update: optimizer and rates.
-        run: how long, seed, checkpoint, log.
-        ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
-        bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
-        freeze: patterns of initializers and nodes that are not trained.
-        backend: what makes gradients.
-        teacher: another float model to learn from; None for the model's own float twin.
-        augment: some of flip, crop, color, for pictures without labels; None for all of them there.
-        equalize: whether channels are evened out within the scales before the first step, where the model in float is
-            what is learned and nothing is frozen.
-        batch: samples in one run; None for 1, or for what the model fixes.
-        memory: bytes of samples that may be held.
         task: measures the task on labeled data in place of the loss.
-        provider: what onnxruntime runs on.
     """
 
-    loss: LossOptions = field(default_factory=LossOptions)
-    update: UpdateOptions = field(default_factory=UpdateOptions)
-    run: RunOptions = field(default_factory=RunOptions)
-    ranges: Ranges = "fixed"
-    bn: BatchNorms = "keep"
-    freeze: tuple[str, ...] = ()
-    backend: BackendName = "auto"
-    teacher: ModelSource | None = None
-    augment: tuple[str, ...] | None = None
-    equalize: bool = True
-    batch: int | None = None
-    memory: int = 1 << 30
     task: TaskMetric | None = None
-    provider: str = "cpu"
 
 
 @dataclass(frozen=True, repr=False)

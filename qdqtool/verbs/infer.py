@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.artifacts import files_of
 from qdqtool.display import Displayed, counted
 from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.runtime.execution import ExecutionOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,22 +27,18 @@ FILE = "detections.json"
 
 
 @dataclass(frozen=True)
-class InferOptions:
+class InferOptions(ExecutionOptions):
     """How pictures are made.
 
     Attributes:
         reading: decoder or script, thresholds; None for `DecodeOptions()`: recognized, score above 0.3.
         names: "coco", a file of class names, or names with commas between; None shows numbers.
-        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
         force: whether a folder that holds files will do; those of the same name are replaced.
-        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
     reading: DecodeOptions | None = None
     names: str | None = None
-    provider: str = "cpu"
     force: bool = False
-    progress: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def insert(
     notes += measured.notes
     proto, view = _prepare(opened, options, notes)
     stored = stored_table(proto)
-    table = (scales if isinstance(scales, ScaleTable) else load_table(scales)) if scales is not None else ScaleTable()
+    table = _table_of(scales)
     estimated = data is None and scales is None
     if estimated:
         decided = decide(proto, view, options.plan)
@@ -143,27 +143,54 @@ def insert(
             refuse_empty(view, decided, opened.name)  # before the data are run
         table, measured = measure_scales(proto, opened, decided, data, options, measured)
         advised = measured.notes
-        decided = decide(proto, view, options.plan, stored, table)
-        if measured.float_layers:
-            table = with_borrowed_scales(table, view, options.plan, decided)
+        decided, table = _decide_again(proto, view, options, stored, table, measured)
     if not options.allow_empty:
         refuse_empty(view, decided, opened.name)
-    chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
-    if scales is None and rounds_everywhere(options.plan):
-        chosen = with_fixed_ranges(view, options.plan, chosen)
+    chosen = _scales_of(view, decided, table, options, given=scales is not None)
     done = insert_pairs(view, decided, chosen, given=scales is not None)
     lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
     if data is not None:
         store_table(proto, table)
-    notes += _told_kept(proto, decided, chosen_now=bool(options.condition) or data is not None)
-    notes += _without_scale(decided)
-    notes += advised
+    chosen_now = bool(options.condition) or data is not None
+    notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
     model = give_back(proto, opened, target)
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)
     return InsertResult(
         model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned, foreign
     )
+
+
+def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:
+    """The table that was given, read where it is a file; an empty one where none was."""
+    if scales is None:
+        return ScaleTable()
+    return scales if isinstance(scales, ScaleTable) else load_table(scales)
+
+
+def _decide_again(
+    proto: onnx.ModelProto,
+    view: GraphView,
+    options: InsertOptions,
+    stored: ScaleTable | None,
+    table: ScaleTable,
+    measured: InsertMeasurement,
+) -> tuple[Plan, ScaleTable]:
+    """The plan with what data decided, and the table with scales for it."""
+    decided = decide(proto, view, options.plan, stored, table)
+    if measured.float_layers:
+        table = with_borrowed_scales(table, view, options.plan, decided)
+    return decided, table
+
+
+def _scales_of(
+    view: GraphView, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
+) -> Mapping[str, Scale]:
+    """The scale of every point: shared where the plan ties, fixed where the target fixes a range and none was given."""
+    chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
+    if not given and rounds_everywhere(options.plan):
+        chosen = with_fixed_ranges(view, options.plan, chosen)
+    return chosen
 
 
 def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:

@@ -19,28 +19,25 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, told_counts
-from qdqtool.linting.lint_context import LintContext, Target
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
+from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 _SHOWN = 5  # places of one code, before "and N more"
 
 
 @dataclass(frozen=True)
-class LintOptions:
-    """What is looked at.
+class LintOptions(TargetOptions):
+    """What is looked at, beside `TargetOptions`. Without a version, checks for one version only are silent.
 
     Attributes:
-        target: gpu or dla.
-        trt_version: whose rules hold, a TrtVersion or its text; None for the newest, and then checks for one version
-            only are silent.
         platform: for dla, xavier or orin; None for the one that the version is mostly for.
         select: codes to look for; empty for all.
         ignore: codes to leave out.
         fix: codes to repair; empty for none, ("all",) for whatever can be.
     """
 
-    target: Target = "gpu"
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

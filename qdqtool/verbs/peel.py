@@ -34,7 +34,7 @@ from qdqtool.passes.relu6 import replay_cuts
 from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
-from qdqtool.rulebook import RuleBook, load_rules
+from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
@@ -113,7 +113,7 @@ def peel(
     clean = _clean_model(opened, options, notes)
     notes[:0] = _warnings(clean, options)
     view = GraphView(clean.proto.graph, clean.folder)
-    rules = load_rules(options.target, options.trt_version)
+    rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, clean)
     halves = rules.policy.weight_halves
@@ -133,15 +133,27 @@ def peel(
         if cache_path is not None:
             write_with_sidecar(cache_path, text.encode(), _facts(opened, made, covered, options), files)
         emitted = write_emitted(texts, places, files)
-        barred = files.not_executable.items()
-        notes += [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
+        notes += _not_executable(files)
     origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
-    result_table = ScaleTable(covered.scales, covered.unscaled)
-    left = covered.float_outputs
-    notices = tuple(notes)
     return PeelResult(
-        given, made, result_table, left, covered.ties, origins, notices, emitted, baked, options.target, cache
+        model=given,
+        cache=made,
+        table=ScaleTable(covered.scales, covered.unscaled),
+        float_outputs=covered.float_outputs,
+        ties=covered.ties,
+        origins=origins,
+        notes=tuple(notes),
+        emitted=emitted,
+        weights=baked,
+        target=options.target,
+        path=cache,
     )
+
+
+def _not_executable(files: FileSet) -> list[str]:
+    """A sentence for each script that the file system would not make executable."""
+    barred = files.not_executable.items()
+    return [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
 
 
 def _check_places(
@@ -304,7 +316,7 @@ def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions
     if options.bake_weights:
         asked["bake_weights"] = "True"
     if options.target == "dla":
-        asked |= {"fill": options.fill, "ties": str(options.ties), "force_ptq": str(options.force_ptq)}
+        asked |= {"fill": options.fill, "ties": str(options.shared_scales), "force_ptq": str(options.force_ptq)}
     before = {name: np.float32(scale.bits) for name, scale in covered.own.items()}
     return {
         "verb": "peel",

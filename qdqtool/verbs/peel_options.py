@@ -16,6 +16,7 @@ from qdqtool.passes.bake import Baked
 from qdqtool.passes.peel import OnConflict
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.scales import ScaleTable
+from qdqtool.target_options import CacheTargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
@@ -25,12 +26,10 @@ Fill = Literal["ptq", "propagate", "none"]
 
 
 @dataclass(frozen=True)
-class PeelOptions:
-    """How Q/DQ are taken out.
+class PeelOptions(CacheTargetOptions):
+    """How Q/DQ are taken out. For "gpu" scales are those of points and of what holds the same values; for "dla" of all.
 
     Attributes:
-        trt_version: whose cache is written: a TrtVersion, or text such as "8502" or "jp5.1".
-        target: "gpu": the points and what holds the same values; "dla": every float tensor.
         on_conflict: what to do where one tensor has several scales.
         on_asymmetric: what to do where integers are no symmetric int8: "widen" takes the symmetric range around theirs.
             With `force_ptq` it is "widen": the scales are dropped.
@@ -39,7 +38,7 @@ class PeelOptions:
         source: the model that Q/DQ were inserted into, to be given back as it was.
         fill: for "dla", where tensors get a scale that exact propagation leaves without: "ptq" from the calibrated
             table in the metadata, then from data; "propagate" also inside fused groups; "none" lets some stay without.
-        ties: for "dla", whether tensors of one range take the largest scale among them.
+        shared_scales: for "dla", whether tensors of one range take the largest scale among them.
         force_ptq: for "dla", drop the Q/DQ's scales and calibrate every tensor of the clean model.
         data: what `fill` and `force_ptq` calibrate on.
         calibration: method and provider for that, or a method's name; with the method "" it is that of the table,
@@ -51,14 +50,13 @@ class PeelOptions:
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    target: str = "gpu"
     on_conflict: OnConflict = "error"
     on_asymmetric: OnAsymmetric = "error"
     bake_weights: bool = False
     allow_estimated: bool = False
     source: ModelSource | None = None
     fill: Fill = "ptq"
-    ties: bool = True
+    shared_scales: bool = True
     force_ptq: bool = False
     data: Data | DataLoader | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
@@ -76,7 +74,7 @@ class PeelResult(Displayed, Generic[ModelT]):
         cache: what TensorRT reads.
         table: the same scales with their origin; for "dla" also what has none, and why.
         float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
-        ties: for "dla", tensor -> the one whose scale it took.
+        shared_scales: for "dla", tensor -> the one whose scale it took.
         origins: how many scales come from where, ties not counted.
         notes: warnings, a sentence each.
         emitted: kind -> the file written, or its text where the cache goes to no file.

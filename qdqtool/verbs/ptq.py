@@ -24,9 +24,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import tie_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
-from qdqtool.rulebook import load_rules
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
+from qdqtool.target_options import CacheTargetOptions
 from qdqtool.trtversion import TrtVersion, parse, require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 
@@ -37,25 +37,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PtqOptions:
+class PtqOptions(CacheTargetOptions):
     """How a cache is made from a plain model.
 
     Attributes:
-        trt_version: whose cache is written, and whose ties hold: a TrtVersion, or text such as "8502" or "jp5.1".
-        target: "gpu" or "dla".
         calibration: method (default `entropy`, TensorRT's) and provider, or a method's name.
         feed: how data is read.
-        ties: whether tensors that the target gives one range take the largest of theirs.
+        shared_scales: whether tensors that the target gives one range take the largest of theirs.
         backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
         cuda: how batches get to the GPU for "tensorrt": "cudart" or "pycuda".
         shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
-    target: str = "gpu"
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
     feed: DataOptions | None = None
-    ties: bool = True
+    shared_scales: bool = True
     backend: str = "embedded"
     cuda: str = "cudart"
     shapes: Shapes | None = None
@@ -149,7 +146,7 @@ def ptq(
     made = run_job(job, open_data(job, data))
     if target is not None:
         write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made))
-    rules = load_rules(options.target, options.trt_version)
+    rules = options.rule_book()
     notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
     foreign = parser_warnings(job.opened.proto, options.trt_version)
     return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes), foreign)
@@ -214,8 +211,8 @@ def run_job(job: PtqJob, feed: DataLoader) -> Made:
     if found.cache is not None:
         return Made(found.cache, found.table, {}, {}, found.written)
     table, options = found.table, job.options
-    rules = load_rules(options.target, options.trt_version)
-    scales, taken = tie_scales(job.view, rules, table.scales) if options.ties else (table.scales, {})
+    rules = options.rule_book()
+    scales, taken = tie_scales(job.view, rules, table.scales) if options.shared_scales else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
     return Made(made, replace(table, scales=scales), taken, _before(table, taken))
 
@@ -238,7 +235,7 @@ def _check_embedded_alone(options: PtqOptions) -> None:
     """Refuse, beside TensorRT, what would do nothing there."""
     if options.backend != "tensorrt":
         return
-    if not options.ties:
+    if not options.shared_scales:
         raise QdqError("--no-shared-scales", "TensorRT makes its ties by itself", "leave it out, or --backend tensorrt")
     plain, how = CalibrationOptions(), options.calibration or CalibrationOptions()
     for name in ("provider", "workers", "max_memory", "checkpoint"):
@@ -265,7 +262,11 @@ def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
 def _facts(job: PtqJob, made: Made) -> dict[str, Any]:
     """What stands beside the cache."""
     options, run = job.options, made.table.provenance
-    asked: dict[str, Any] = {"target": options.target, "trt_version": options.trt_version.text, "ties": options.ties}
+    asked: dict[str, Any] = {
+        "target": options.target,
+        "trt_version": options.trt_version.text,
+        "ties": options.shared_scales,
+    }
     if made.written:
         asked.update(backend=run.backend, tensorrt=run.tensorrt, cuda=options.cuda)
     return {

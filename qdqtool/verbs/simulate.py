@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import onnx
@@ -27,10 +27,12 @@ from qdqtool.options import TextOption
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules
+from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
-from qdqtool.simulation.implicit import ROUNDINGS, Implicit, Target, simulate_implicit
+from qdqtool.simulation.implicit import ROUNDINGS, Implicit, simulate_implicit
 from qdqtool.simulation.measure_table import measure_rows
+from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
 
@@ -46,23 +48,16 @@ _SHOWN = 6  # operators in float that are named
 
 
 @dataclass(frozen=True)
-class SimulateOptions:
-    """Whose INT8 is computed.
+class SimulateOptions(TargetOptions, ExecutionOptions):
+    """Whose INT8 is computed. Without a version, it is that of the cache's header, or without a cache the newest.
 
     Attributes:
-        target: "gpu", or "dla".
         cache: of a plain model: a calibration cache, or its file.
-        trt_version: whose rules hold, a TrtVersion or its text; None for that of the cache's header, or without a cache
-            for the newest.
-        provider: what onnxruntime runs on: cpu, cuda or tensorrt.
-        progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
     """
 
-    target: Target = "gpu"
-    cache: Cache | str | Path | None = None
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
-    provider: str = "cpu"
-    progress: bool | None = None
+    cache: Cache | str | Path | None = None
+    targets: ClassVar[tuple[str, ...]] = tuple(ROUNDINGS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,7 +82,7 @@ class Simulated(Displayed):
     folder: Path | None
     name: str
     mode: Mode
-    target: Target
+    target: str
     tensors: tuple[str, ...]
     weights: tuple[str, ...]
     floats: dict[str, str]
@@ -241,8 +236,6 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
             not read the cache or has no INT8 on its DLA, a cache without a scale that is used.
     """
     options = options or SimulateOptions()
-    if options.target not in ROUNDINGS:
-        raise QdqError("--target", f"{options.target!r} is not one", "choose gpu or dla")
     plain = open_model(model)
     inline_quantized(plain.proto)
     view = GraphView(plain.proto.graph, plain.folder)
@@ -306,7 +299,7 @@ def _from_pairs(plain: Opened, peeled: Peeled, options: SimulateOptions) -> Simu
 def _implicit(
     plain: Opened,
     entries: Mapping[str, np.float32],
-    target: Target,
+    target: str,
     version: TrtVersion | None,
     kept: tuple[str, ...],
 ) -> Simulated:
@@ -322,7 +315,7 @@ def _implicit(
     return Simulated(proto, *of_plain, "implicit", target, done.tensors, done.weights, done.floats, tuple(notes))
 
 
-def _told(done: Implicit, target: Target) -> list[str]:
+def _told(done: Implicit, target: str) -> list[str]:
     activations, weights = (_BY_VALUE[how] for how in ROUNDINGS[target])
     places = {"gpu": "what INT8 operators read at the outputs of fused groups", "dla": "every tensor with a scale"}
     rounding = f"half-way values {activations}, those of weights {weights}, one scale per output channel of a weight"

@@ -48,7 +48,7 @@ class TaskJudge:
         self._task, self._form, self._exported = task, form, frozenset(exported)
 
     def __call__(self, values: Values) -> float:
-        """See `loop.Subject.judge`."""
+        """See `TrainingRun.measure`."""
         proto = self._form.write({name: value for name, value in values.items() if name in self._exported})
         task, options = self._task, replace(self._task.options, progress=False)
         found = evaluate(proto, task.data, task.labels, options, task.feed)

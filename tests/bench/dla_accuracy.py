@@ -121,7 +121,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     plan = qdqtool.PlanOptions(target="dla" if way == "inserted" else "gpu", trt_version=version)
     asked = qdqtool.InsertOptions(plan=plan, calibration=how, keep_float=0)
     placed = qdqtool.insert(plain, data=samples, options=asked, output=out.with_name("q.onnx"))
-    options = qdqtool.PeelOptions(version, "dla", source=plain, ties=products != "tied", emit=("json",))
+    options = qdqtool.PeelOptions(version, "dla", source=plain, shared_scales=products != "tied", emit=("json",))
     if way == "force-ptq":
         options = replace(options, force_ptq=True, data=samples, calibration=how)
     places = {"output": out.with_name("clean.onnx"), "cache": out.with_name("c.cache")}

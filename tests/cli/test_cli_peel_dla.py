@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnx
 import pytest
 
 from qdqtool.cache.text import read_cache
+from qdqtool.cli.main import main
 from tests.cli.command import contents, refused, run, write_net
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -21,16 +23,22 @@ FLOATS = ["x", "c1", "r1", "c2", "r2", "g", "f", "y"]
 DLA = ("--target", "dla", "--trt-version", "8602")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, capsys: Capsys) -> Path:
+@pytest.fixture(scope="module")
+def made_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`q.onnx` has the table of all tensors, `bare.onnx` the scales of its points alone."""
-    write_net(tmp_path)
-    said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx")
-    assert said.code == 0, said.err
-    bare = onnx.load(tmp_path / "q.onnx")
+    folder = tmp_path_factory.mktemp("peel_dla")
+    write_net(folder)
+    assert main(["insert", str(folder / "m.onnx"), "--data", str(folder / "d.npz"), "-o", str(folder / "q.onnx")]) == 0
+    bare = onnx.load(folder / "q.onnx")
     del bare.metadata_props[:]
-    (tmp_path / "bare.onnx").write_bytes(bare.SerializeToString())
-    return tmp_path
+    (folder / "bare.onnx").write_bytes(bare.SerializeToString())
+    return folder
+
+
+@pytest.fixture
+def folder(made_folder: Path, tmp_path: Path) -> Path:
+    """The test's own copy of it."""
+    return shutil.copytree(made_folder, tmp_path, dirs_exist_ok=True)
 
 
 def peel(capsys: Capsys, folder: Path, name: str, *words: object) -> tuple[str, str]:

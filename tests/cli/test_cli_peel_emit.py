@@ -8,6 +8,7 @@ import configparser
 import json
 import os
 import shlex
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.cli.main import main
 from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.trtversion import parse
 from qdqtool.verbs import PeelOptions, insert, peel
@@ -37,15 +39,21 @@ DETECTOR = """d (float[1,3,8,8] x) => (float[1,2,8,8] scores, float[1,4,8,8] box
 }"""
 
 
-@pytest.fixture
-def detector(tmp_path: Path, capsys: Capsys) -> Path:
+@pytest.fixture(scope="module")
+def made_detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`q.onnx`, made with data from `m.onnx`, whose nodes have no names; both in their folder."""
+    folder = tmp_path_factory.mktemp("detector")
     model = model_of(DETECTOR, 13)
-    (tmp_path / "m.onnx").write_bytes(model.SerializeToString(deterministic=True))
-    np.savez(tmp_path / "d.npz", x=np.random.default_rng(5).normal(size=(4, 3, 8, 8)).astype(np.float32))
-    said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx")
-    assert said.code == 0, said.err
-    return tmp_path
+    (folder / "m.onnx").write_bytes(model.SerializeToString(deterministic=True))
+    np.savez(folder / "d.npz", x=np.random.default_rng(5).normal(size=(4, 3, 8, 8)).astype(np.float32))
+    assert main(["insert", str(folder / "m.onnx"), "--data", str(folder / "d.npz"), "-o", str(folder / "q.onnx")]) == 0
+    return folder
+
+
+@pytest.fixture
+def detector(made_detector: Path, tmp_path: Path) -> Path:
+    """The test's own copy of it."""
+    return shutil.copytree(made_detector, tmp_path, dirs_exist_ok=True)
 
 
 def peeled(capsys: Capsys, folder: Path, *words: object, target: str = "gpu", version: str = "8502") -> str:

@@ -229,7 +229,7 @@ def test_calibrate_and_ptq_take_a_graph(models: Path) -> None:
     table = calibrate(graph, data)
     same = calibrate(proto_of(models, CLASSIFIER), data)
     assert {name: table[name].hex() for name in table} == {name: same[name].hex() for name in same}
-    cache = ptq(graph, data, PtqOptions(V8502, ties=False, calibration=CalibrationOptions("mse"))).cache
+    cache = ptq(graph, data, PtqOptions(V8502, shared_scales=False, calibration=CalibrationOptions("mse"))).cache
     assert {name: f"{int(s.view(np.uint32)):08x}" for name, s in cache.entries.items()} == {
         n: table[n].hex() for n in table
     }

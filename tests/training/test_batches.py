@@ -123,6 +123,15 @@ def test_a_fixed_batch_stays_whole() -> None:
     batches = Batches(open_feed(lambda: items, [fixed]), BatchOptions())
     assert batches.count == 2
     assert next(batches.from_sample(0))["x"].shape == (2, 2)
+    assert (batches.batch, batches.samples_per_batch) == (1, 2)
+    whole = numbers(batches.from_batch(0), 6)
+    assert numbers(batches.from_batch(4), 2) == whole[8:], "an item of the feed is one batch: 4 of them, not 8"
+
+
+def test_batches_are_counted_in_samples_of_the_feed() -> None:
+    batches = Batches(feed(45), BatchOptions(batch=4))
+    assert (batches.batch, batches.samples_per_batch) == (4, 4)
+    assert numbers(batches.from_batch(3), 5) == numbers(batches.from_sample(12), 5)
 
 
 def test_one_sample_is_both_and_says_so() -> None:

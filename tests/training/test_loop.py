@@ -19,17 +19,22 @@ from qdqtool.errors import QdqError
 from qdqtool.training.averages import MovingMaxima
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.optimizers import AdamW, Sgd
+from qdqtool.training.options import Length, RunOptions, TrainingOptions, UpdateOptions
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.schedules import Schedule
-from qdqtool.training.task import Computed, LoopOptions, TrainingProblem, Values
+from qdqtool.training.training_run import Computed, TrainingRun, Values
 
 F = np.float32
 GOAL = np.array([1.0, -2.0, 3.0], F)
 CONSTANT = Schedule("constant", warmup=0)
 
 
-class Supply:
-    def from_sample(self, first: int) -> Iterator[Batch]:
+class Numbers:
+    """Batches of one sample, its number."""
+
+    samples_per_batch = 1
+
+    def from_batch(self, first: int) -> Iterator[Batch]:
         return ({"x": np.array([number], F)} for number in itertools.count(first))
 
 
@@ -61,21 +66,25 @@ class Heard:
         self.events.append(facts)
 
 
-def judge(values: Values) -> float:
+def distance(values: Values) -> float:
     return float(np.sum((values["w"] - GOAL) ** 2)) + 1e-6
 
 
-def subject_of(student: Any = None, measure: Callable[[Values], float] = judge, **more: Any) -> TrainingProblem:
+def run_of(student: Any = None, measure: Callable[[Values], float] = distance, **more: Any) -> TrainingRun:
     parameters = Parameters({"w": np.zeros(3, F)})
     ones = np.ones(3, F)
-    return TrainingProblem(parameters, student or Parabola(), Supply(), measure, ones, ones.copy(), AdamW(3), **more)
+    return TrainingRun(parameters, student or Parabola(), Numbers(), measure, AdamW(3), ones, ones.copy(), **more)
 
 
-OPTIONS = LoopOptions(steps=200, rate=0.1, every=20, schedule=Schedule(warmup=0))
-
-
-def loop_of(subject: TrainingProblem | None = None, keep: Any = None, **more: Any) -> Loop:
-    return Loop(subject or subject_of(), replace(OPTIONS, **more), Heard(), keep)
+def loop_of(training: TrainingRun | None = None, keep: Any = None, **more: Any) -> Loop:
+    """A loop of 200 steps, measured at every 20th, at a rate of 0.1 without average; `more` are options by name."""
+    length = Length(more.pop("steps", 200), more.pop("grad_accum", 1), more.pop("evaluate_every", 20))
+    run = {"steps": length.steps, "schedule": Schedule(warmup=0), "patience": 6}
+    update = {"lr": 0.1, "ema_decay": 0.0}
+    for name, value in more.items():
+        (run if hasattr(RunOptions(), name) else update)[name] = value
+    options = TrainingOptions(update=UpdateOptions(**update), run=RunOptions(**run))  # type: ignore[arg-type]
+    return Loop(training or run_of(), options, length, Heard(), keep)
 
 
 def test_it_gets_there() -> None:
@@ -96,7 +105,7 @@ def test_the_best_is_kept_and_not_the_last() -> None:
         seen.append(values["w"].copy())
         return [5.0, 4.0, 3.0, 3.5, 3.6, 3.7][min(next(calls), 5)]
 
-    loop = loop_of(subject_of(measure=measure), patience=3)
+    loop = loop_of(run_of(measure=measure), patience=3)
     progress = loop.run()
     assert (progress.best, progress.best_step, progress.step) == (3.0, 40, 140)
     assert progress.reason == "3 measurements brought no gain"
@@ -104,14 +113,14 @@ def test_the_best_is_kept_and_not_the_last() -> None:
 
 
 def test_where_nothing_is_better_the_start_is_handed_out() -> None:
-    loop = loop_of(subject_of(measure=lambda values: 1.0 + float(np.abs(values["w"]).sum()) / 100), patience=2)
+    loop = loop_of(run_of(measure=lambda values: 1.0 + float(np.abs(values["w"]).sum()) / 100), patience=2)
     progress = loop.run()
     assert (progress.best_step, progress.best, progress.step) == (0, 1.0, 120)
     assert loop.best_values()["w"].tolist() == [0, 0, 0]
 
 
 def test_every_step_is_told() -> None:
-    loop = loop_of(steps=4, every=2, accumulate=3, batch=1)
+    loop = loop_of(steps=4, evaluate_every=2, grad_accum=3)
     loop.run()
     heard: Any = loop._listener
     assert [one["step"] for one in heard.steps] == [1, 2, 3, 4]
@@ -122,39 +131,39 @@ def test_every_step_is_told() -> None:
 
 def test_gradients_of_several_batches_are_averaged() -> None:
     student = Parabola()
-    whole = replace(subject_of(student), optimizer=Sgd(3, 0.0))
-    Loop(whole, replace(OPTIONS, steps=1, accumulate=4, schedule=CONSTANT, clip=0.0), Heard()).run()
+    whole = replace(run_of(student), optimizer=Sgd(3, 0.0))
+    loop_of(whole, steps=1, grad_accum=4, schedule=CONSTANT, grad_clip=0.0).run()
     assert student.fed == [0, 1, 2, 3]
     noise = np.mean([0.1 * np.sin(np.arange(3) + k) for k in range(4)], 0)
     assert np.allclose(whole.parameters.vector, 0.2 * (GOAL - noise), atol=1e-6)
 
 
 def test_a_gradient_is_clipped() -> None:
-    subject = replace(subject_of(), optimizer=Sgd(3, 0.0))
-    Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT, clip=1.0), Heard()).run()
-    assert np.linalg.norm(subject.parameters.vector) == pytest.approx(0.1, rel=1e-5)
+    training = replace(run_of(), optimizer=Sgd(3, 0.0))
+    loop_of(training, steps=1, schedule=CONSTANT, grad_clip=1.0).run()
+    assert np.linalg.norm(training.parameters.vector) == pytest.approx(0.1, rel=1e-5)
 
 
 def test_decay_shrinks_what_is_decayed_and_l1_pulls_to_zero() -> None:
     flat = type("Flat", (), {"compute": lambda self, b, v: Computed(0.0, {}, {"w": np.zeros(3, F)})})()
     for more in ({"weight_decay": 0.5}, {"l1": 0.5}):
-        subject = replace(subject_of(flat), optimizer=Sgd(3, 0.0), decayed=np.array([1, 1, 0], F))
-        subject.parameters.vector[...] = [2, -2, 2]
-        Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT, clip=0.0, **more), Heard()).run()
+        training = replace(run_of(flat), optimizer=Sgd(3, 0.0), decayed=np.array([1, 1, 0], F))
+        training.parameters.vector[...] = [2, -2, 2]
+        loop_of(training, steps=1, schedule=CONSTANT, grad_clip=0.0, **more).run()
         shrunk = [1.9, -1.9] if "weight_decay" in more else [1.95, -1.95]
-        assert np.allclose(subject.parameters.vector, [*shrunk, 2])
+        assert np.allclose(training.parameters.vector, [*shrunk, 2])
 
 
-def test_the_pace_is_each_elements_own() -> None:
-    subject = replace(subject_of(), pace=np.array([1, 0, 0.5], F))
-    Loop(subject, replace(OPTIONS, steps=1, schedule=CONSTANT), Heard()).run()
-    assert np.allclose(subject.parameters.vector, [0.1, 0, 0.05], rtol=1e-4)
+def test_the_multiplier_of_the_rate_is_each_elements_own() -> None:
+    training = replace(run_of(), lr_multiplier=np.array([1, 0, 0.5], F))
+    loop_of(training, steps=1, schedule=CONSTANT).run()
+    assert np.allclose(training.parameters.vector, [0.1, 0, 0.05], rtol=1e-4)
 
 
 def test_the_average_is_what_is_measured_and_handed_out() -> None:
-    loop = loop_of(average=0.99)
+    loop = loop_of(ema_decay=0.99)
     loop.run()
-    last = loop._subject.parameters.vector
+    last = loop._run.parameters.vector
     best = loop.best_values()["w"]
     assert not np.array_equal(best, last)
     assert np.allclose(best, GOAL, atol=1.0)
@@ -163,7 +172,7 @@ def test_the_average_is_what_is_measured_and_handed_out() -> None:
 def test_a_gain_that_is_hardly_one_does_not_keep_it_going() -> None:
     """The measure falls by a ten-thousandth each time: that is kept as the best, but counts as none."""
     measures = itertools.count()
-    loop = loop_of(subject_of(measure=lambda values: 1.0 - next(measures) * 1e-4), patience=3)
+    loop = loop_of(run_of(measure=lambda values: 1.0 - next(measures) * 1e-4), patience=3)
     progress = loop.run()
     assert (progress.step, progress.best_step) == (140, 140)
 
@@ -172,7 +181,7 @@ def test_a_gain_that_is_hardly_one_does_not_keep_it_going() -> None:
 
 
 def test_a_nan_halves_the_rate_and_goes_back_to_the_best() -> None:
-    loop = loop_of(subject_of(Parabola(lambda number: number == 30)))
+    loop = loop_of(run_of(Parabola(lambda number: number == 30)))
     progress = loop.run()
     heard: Any = loop._listener
     assert progress.halvings == 1
@@ -192,10 +201,10 @@ def test_averages_and_moving_scales_go_back_too() -> None:
             found = super().compute(batch, values)
             return replace(found, largest=(1e6,)) if 40 <= batch["x"][0] < 45 else found
 
-    fresh = [subject_of(Steep(lambda number: number == 45), maxima=moving()) for _ in range(2)]
-    loop = Loop(fresh[0], replace(OPTIONS, steps=46, every=40, average=0.9, schedule=CONSTANT), Heard())
+    fresh = [run_of(Steep(lambda number: number == 45), maxima=moving()) for _ in range(2)]
+    loop = loop_of(fresh[0], steps=46, evaluate_every=40, ema_decay=0.9, schedule=CONSTANT)
     loop.run()
-    still = Loop(fresh[1], replace(OPTIONS, steps=40, every=40, average=0.9, schedule=CONSTANT), Heard())
+    still = loop_of(fresh[1], steps=40, evaluate_every=40, ema_decay=0.9, schedule=CONSTANT)
     still.run()
     assert loop.progress.halvings == 1
     assert fresh[0].maxima.amax.tobytes() == fresh[1].maxima.amax.tobytes()  # type: ignore[union-attr]
@@ -203,7 +212,7 @@ def test_averages_and_moving_scales_go_back_too() -> None:
 
 
 def test_three_nans_end_it_with_the_best_so_far() -> None:
-    loop = loop_of(subject_of(Parabola(lambda number: number > 25)))
+    loop = loop_of(run_of(Parabola(lambda number: number > 25)))
     progress = loop.run()
     assert (progress.halvings, progress.step, progress.best_step) == (3, 29, 20)
     assert progress.reason.startswith("the rate was halved 3 times, last because the loss is no number at step 29")
@@ -212,14 +221,14 @@ def test_three_nans_end_it_with_the_best_so_far() -> None:
 
 def test_a_gradient_that_is_no_number_never_reaches_the_weights() -> None:
     nan = type("Nan", (), {"compute": lambda self, b, v: Computed(1.0, {}, {"w": np.full(3, np.nan, F)})})()
-    loop = loop_of(subject_of(nan))
+    loop = loop_of(run_of(nan))
     assert loop.run().broken.startswith("a gradient is no number")
-    assert np.isfinite(loop._subject.parameters.vector).all()
+    assert np.isfinite(loop._run.parameters.vector).all()
 
 
 def test_a_measure_that_rises_goes_back() -> None:
     """A rate that throws the weights about: measured at 20, 40, 60, each time far above the start."""
-    loop = loop_of(rate=1e4, schedule=CONSTANT)
+    loop = loop_of(lr=1e4, schedule=CONSTANT)
     progress = loop.run()
     assert progress.halvings == 3
     assert "rose" in progress.broken
@@ -229,11 +238,11 @@ def test_a_measure_that_rises_goes_back() -> None:
 
 def test_a_start_that_cannot_be_measured_is_refused() -> None:
     with pytest.raises(QdqError, match="measures nan before the first step"):
-        loop_of(subject_of(measure=lambda values: math.nan)).run()
+        loop_of(run_of(measure=lambda values: math.nan)).run()
 
 
 def test_time_ends_it() -> None:
-    progress = loop_of(seconds=0.0).run()
+    progress = loop_of(max_minutes=0.0).run()
     assert (progress.step, progress.reason) == (1, "its time was over")
     assert progress.best < progress.start
 
@@ -264,7 +273,7 @@ def moving() -> MovingMaxima:
     return MovingMaxima({"s": np.array(0.1, F)}, {"s": 127})
 
 
-VARIANTS: list[dict[str, Any]] = [{}, {"average": 0.9}, {"accumulate": 2}, {"weight_decay": 0.1}]
+VARIANTS: list[dict[str, Any]] = [{}, {"ema_decay": 0.9}, {"grad_accum": 2}, {"weight_decay": 0.1}]
 
 
 @pytest.mark.parametrize("more", VARIANTS)
@@ -272,22 +281,22 @@ VARIANTS: list[dict[str, Any]] = [{}, {"average": 0.9}, {"accumulate": 2}, {"wei
 def test_it_is_taken_up_again_to_the_bit(more: dict[str, Any], last: int) -> None:
     """Killed after any checkpoint, also behind a step that broke; moving scales come along."""
 
-    def fresh() -> TrainingProblem:
-        return subject_of(Parabola(lambda number: number == 33), maxima=moving())
+    def fresh() -> TrainingRun:
+        return run_of(Parabola(lambda number: number == 33), maxima=moving())
 
-    whole = Loop(fresh(), replace(OPTIONS, **more), Heard())
+    whole = loop_of(fresh(), **more)
     wanted = whole.run()
     kept = Kept(last)
     with pytest.raises(KilledError):
-        Loop(fresh(), replace(OPTIONS, keep_every=7, **more), Heard(), kept).run()
-    again = Loop(fresh(), replace(OPTIONS, keep_every=7, **more), Heard(), Kept())
+        loop_of(fresh(), kept, checkpoint_every=7, **more).run()
+    again = loop_of(fresh(), Kept(), checkpoint_every=7, **more)
     again.restore(kept.facts, kept.arrays)
     found = again.run()
     assert replace(found, seconds=0.0) == replace(wanted, seconds=0.0)
     ours, theirs = again.best_values(), whole.best_values()
     assert {k: v.tobytes() for k, v in ours.items()} == {k: v.tobytes() for k, v in theirs.items()}
     assert set(ours) == {"w", "s"}
-    assert again._subject.parameters.vector.tobytes() == whole._subject.parameters.vector.tobytes()
+    assert again._run.parameters.vector.tobytes() == whole._run.parameters.vector.tobytes()
 
 
 def test_a_finished_run_is_finished() -> None:
@@ -295,7 +304,7 @@ def test_a_finished_run_is_finished() -> None:
     first = loop_of(keep=kept)
     first.run()
     student = Parabola()
-    again = loop_of(subject_of(student), Kept())
+    again = loop_of(run_of(student), Kept())
     again.restore(kept.facts, kept.arrays)
     assert again.run().reason == "all steps were taken"
     assert student.fed == []
@@ -318,7 +327,7 @@ def test_a_signal_keeps_the_work_and_interrupts(number: int) -> None:
 
     kept = Kept()
     with pytest.raises(KeyboardInterrupt, match="continue with --resume"):
-        loop_of(subject_of(Stopped()), kept).run()
+        loop_of(run_of(Stopped()), kept).run()
     assert kept.facts["step"] == 11
     again = loop_of(keep=Kept())
     again.restore(kept.facts, kept.arrays)

@@ -33,7 +33,7 @@ def test_the_defaults_mean_something() -> None:
         ({"l1": float("inf")}, "--l1: inf is not"),
         ({"betas": (0.9, 1.0)}, "--betas: 1 is not from 0 to below 1"),
         ({"momentum": 1.5}, "--momentum: 1.5"),
-        ({"average": 1.0}, "--ema-decay: 1"),
+        ({"ema_decay": 1.0}, "--ema-decay: 1"),
     ],
 )
 def test_updates_that_mean_nothing(given: dict[str, Any], told: str) -> None:
@@ -46,9 +46,9 @@ def test_updates_that_mean_nothing(given: dict[str, Any], told: str) -> None:
     ("given", "told"),
     [
         ({"steps": 0}, "--steps: 0 is no number"),
-        ({"accumulate": 0}, "--grad-accum: 0"),
-        ({"every": 0}, "--evaluate-every: 0"),
-        ({"keep_every": 0}, "--checkpoint-every: 0"),
+        ({"grad_accum": 0}, "--grad-accum: 0"),
+        ({"evaluate_every": 0}, "--evaluate-every: 0"),
+        ({"checkpoint_every": 0}, "--checkpoint-every: 0"),
         ({"threads": 0}, "--threads: 0"),
         ({"patience": -1}, "--patience: -1 is below 0"),
         ({"seed": -1}, "--seed: -1 is below 0"),

@@ -16,7 +16,7 @@ def course(schedule: Schedule, total: int = 1000) -> list[float]:
 
 
 def test_cosine_falls_from_one_to_the_least() -> None:
-    factors = course(Schedule("cosine", warmup=0, least=0.1))
+    factors = course(Schedule("cosine", warmup=0, min_lr_ratio=0.1))
     assert factors[0] == 1
     assert factors[-1] == pytest.approx(0.1)
     assert factors[500] == pytest.approx(0.55)
@@ -24,13 +24,13 @@ def test_cosine_falls_from_one_to_the_least() -> None:
 
 
 def test_linear_and_constant() -> None:
-    assert course(Schedule("linear", warmup=0, least=0.2))[250] == pytest.approx(0.8)
+    assert course(Schedule("linear", warmup=0, min_lr_ratio=0.2))[250] == pytest.approx(0.8)
     assert set(course(Schedule("constant", warmup=0))) == {1.0}
 
 
 def test_soft_start_rises_and_falls_evenly_in_the_logarithm() -> None:
     """The least, in its tenth up to 1; 1 until 0.7; back to the least at the end."""
-    factors = course(Schedule("soft-start", warmup=0, soft_start=0.1, annealing=0.7, least=0.01))
+    factors = course(Schedule("soft-start", warmup=0, soft_start=0.1, annealing=0.7, min_lr_ratio=0.01))
     assert factors[0] == pytest.approx(0.01)
     assert factors[50] == pytest.approx(0.1)
     assert factors[100:701] == [1.0] * 601
@@ -65,7 +65,7 @@ def test_every_factor_is_a_part(shape: str) -> None:
         (Schedule(warmup=1.0), "--warmup: 1 is no part"),
         (Schedule(soft_start=0.8), "--soft-start and --annealing: 0.8 and 0.7 do not follow"),
         (Schedule(annealing=1.0), "--soft-start and --annealing"),
-        (Schedule(least=0.0), "--min-lr-ratio: 0 is no factor"),
+        (Schedule(min_lr_ratio=0.0), "--min-lr-ratio: 0 is no factor"),
     ],
 )
 def test_what_makes_no_course_is_refused(schedule: Schedule, told: str) -> None:

@@ -158,7 +158,7 @@ def test_nan_is_named() -> None:
 def test_simulated_models_compare_by_the_names_of_the_plain_one() -> None:
     entries = {name: np.float32(0.05) for name in ("x", "c1", "r1", "c2", "r2", "g", "f", "y")}
     cache = qdqtool.Cache.of(qdqtool.TrtVersion(8, 5, 2), entries)
-    one = qdqtool.simulated_model(model_of(NET), qdqtool.SimulateOptions("dla", cache))
+    one = qdqtool.simulated_model(model_of(NET), qdqtool.SimulateOptions("dla", cache=cache))
     result = compare(model_of(NET), one.model)
     assert [m.tensor for m in result.tensors] == ["c1", "r1", "c2", "r2", "g", "f", "y"]
     assert result.outputs[0].sqnr < 40

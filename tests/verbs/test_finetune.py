@@ -55,8 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-QUICK = RunOptions(steps=40, every=10, progress=False)
-BRISK = UpdateOptions(relative_lr=0.02, average=0.8)  # few weights and few steps: each must count
+QUICK = RunOptions(steps=40, evaluate_every=10, progress=False)
+BRISK = UpdateOptions(relative_lr=0.02, ema_decay=0.8)  # few weights and few steps: each must count
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_the_other_verbs_take_it(folder: Path, tuned: FinetuneResult, tmp_path: 
 
 
 def test_the_largest_weights_stay_so_that_a_builder_finds_the_scales_again(folder: Path) -> None:
-    update, loss = UpdateOptions(relative_lr=0.3, average=0.0), LossOptions((parse_label("y:ce"),))
+    update, loss = UpdateOptions(relative_lr=0.3, ema_decay=0.0), LossOptions((parse_label("y:ce"),))
     result = tune(folder, "f.onnx", "l.npz", "fine.onnx", update=update, loss=loss)
     assert result.step
     old, new = (
@@ -261,8 +261,8 @@ def test_scales_that_learn_or_follow_change_and_stay_positive(folder: Path, rang
 
 
 def test_sgd_average_accumulation_and_decay(folder: Path) -> None:
-    update = UpdateOptions("sgd", lr=1e-4, nesterov=True, average=0.9, weight_decay=0.01)
-    result = tune(folder, update=update, accumulate=2, steps=20)
+    update = UpdateOptions("sgd", lr=1e-4, nesterov=True, ema_decay=0.9, weight_decay=0.01)
+    result = tune(folder, update=update, grad_accum=2, steps=20)
     assert result.after <= result.before
     assert tune(folder, batch=4, steps=20).after < result.before
 
@@ -305,13 +305,13 @@ def test_a_task_metric_decides(folder: Path) -> None:
 
 @pytest.mark.parametrize("ranges", ["fixed", "ema"])
 def test_time_is_laid_out_and_ends_it(folder: Path, ranges: Any) -> None:
-    result = tune(folder, steps=None, max_minutes=0.005, every=None, ranges=ranges)
+    result = tune(folder, steps=None, max_minutes=0.005, evaluate_every=None, ranges=ranges)
     assert 20 <= result.planned <= 2000
     assert result.seconds < 5
 
 
 def test_the_log_has_a_line_for_each_step(folder: Path) -> None:
-    tune(folder, log=folder / "log", steps=12, every=5)
+    tune(folder, log=folder / "log", steps=12, evaluate_every=5)
     lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 13))
     assert [line["step"] for line in lines if line["event"] == "measure"] == [0, 5, 10, 12]
@@ -326,7 +326,8 @@ from pathlib import Path
 from qdqtool.training.options import RunOptions
 from qdqtool.verbs.finetune import FinetuneOptions, finetune
 folder, name = Path(sys.argv[1]), sys.argv[2]
-run = RunOptions(steps=400, every=50, keep_every=3, checkpoint=folder / f"{name}.ck", resume=True, progress=False)
+often = dict(evaluate_every=50, checkpoint_every=3)
+run = RunOptions(steps=400, **often, checkpoint=folder / f"{name}.ck", resume=True, progress=False)
 finetune(folder / "q.onnx", folder / "d.npz", FinetuneOptions(run=run), output=folder / f"{name}.onnx")
 """
 
@@ -359,7 +360,7 @@ def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
     path = folder / "other.ck"
 
     def stopped(**more: Any) -> None:
-        tune(folder, checkpoint=path, keep_every=5, steps=12, equalize=False, **more)
+        tune(folder, checkpoint=path, checkpoint_every=5, steps=12, equalize=False, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qdqtool.verbs.finetune.finished_model", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))

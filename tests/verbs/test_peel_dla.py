@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,10 +53,15 @@ def scales_of_points(model: onnx.ModelProto, factor: float = 0.011) -> ScaleTabl
 
 def placed(*, text: str = NET, table: bool = True, opset: int = 17) -> onnx.ModelProto:
     """The network with pairs; with the table of all tensors in its metadata, or with scales of the points alone."""
+    return onnx.ModelProto.FromString(_placed(text, table, opset))
+
+
+@functools.cache
+def _placed(text: str, table: bool, opset: int) -> bytes:
     model, options = model_of(text, opset), replace(FAST, plan=HEADS)
     given = {"data": feed()} if table else {"scales": scales_of_points(model)}
     result: onnx.ModelProto = insert(model, options=options, **given).model
-    return result
+    return result.SerializeToString()
 
 
 def dla(model: onnx.ModelProto, **options: object) -> PeelResult:
@@ -79,7 +85,7 @@ def test_every_float_tensor_is_in_the_cache_and_nothing_else(table: bool) -> Non
 
 
 def test_each_source_is_told() -> None:
-    result = dla(placed(), ties=False)
+    result = dla(placed(), shared_scales=False)
     points = {point.tensor for point in plan(model_of(NET), HEADS).activations}
     told = origins(result)
     assert {name for name, origin in told.items() if origin == "qdq"} == points
@@ -93,7 +99,7 @@ def test_each_source_is_told() -> None:
 def test_points_keep_their_bits_before_ties() -> None:
     model = placed()
     known = insert(model_of(NET), data=feed(), options=InsertOptions(plan=HEADS)).inserted.scales
-    loose = dla(model, ties=False)
+    loose = dla(model, shared_scales=False)
     for name, scale in known.items():
         assert loose.cache.entries[name].tobytes() == scale.bits.tobytes(), name
     tied = dla(model)
@@ -103,7 +109,7 @@ def test_points_keep_their_bits_before_ties() -> None:
 
 def test_the_table_gives_what_calibration_found() -> None:
     table = calibrate(model_of(NET), feed())
-    result = dla(placed(), ties=False)
+    result = dla(placed(), shared_scales=False)
     for name in ("c", "d", "a", "e", "y"):
         assert result.table[name].same_bits(table[name])
         assert result.table[name].method == {"c": "as r", "a": "as u"}.get(name, "mse")
@@ -120,7 +126,7 @@ def test_the_table_is_used_before_data() -> None:
 @pytest.mark.parametrize("table", [True, False])
 def test_ties_take_the_largest_and_name_it(table: bool) -> None:
     model, data = placed(table=table), None if table else feed()
-    alone, result = dla(model, ties=False, data=data), dla(model, data=data)
+    alone, result = dla(model, shared_scales=False, data=data), dla(model, data=data)
     for names in TIED_GROUPS:
         largest = max(alone.cache.entries[name] for name in names)
         assert {result.cache.entries[name].tobytes() for name in names} == {largest.tobytes()}
@@ -134,7 +140,7 @@ def test_ties_take_the_largest_and_name_it(table: bool) -> None:
 
 def test_the_sidecar_keeps_the_bits_from_before(tmp_path: Path) -> None:
     (tmp_path / "q.onnx").write_bytes(placed().SerializeToString())
-    alone = dla(placed(), ties=False)
+    alone = dla(placed(), shared_scales=False)
     result = peel(tmp_path / "q.onnx", PeelOptions(V8_6, "dla"))
     side = read_sidecar(tmp_path / "q.cache")
     assert side is not None and side.fresh
@@ -176,7 +182,7 @@ def test_fill_propagate_goes_into_fused_groups() -> None:
     assert "a" in plain.table.unscaled
     with pytest.raises(QdqError, match="2 of 6 tensors have no scale: n, z"):
         dla(placed(text=text, table=False), fill="propagate")
-    result = dla(placed(text=text), fill="propagate", ties=False)
+    result = dla(placed(text=text), fill="propagate", shared_scales=False)
     assert result.table["a"].method == "as r", "what the table tells comes before what peel derives"
 
 
@@ -184,12 +190,12 @@ def test_propagation_alone_can_be_enough() -> None:
     text = f"g (float[N,4,8,8] x) => (float[N,4] z) <{W}> {{ r = Relu(x) m = MaxPool<kernel_shape=[8,8]>(r) f = Flatten(m) k = MatMul(f, sq) z = Sigmoid(k) }}".replace(
         "fc>", "fc, float[4,4] sq>"
     )
-    result = dla(placed(text=text, table=False), fill="none", ties=False)
+    result = dla(placed(text=text, table=False), fill="none", shared_scales=False)
     assert result.origins.keys() <= {"qdq", "equal", "bound"}
 
 
 def test_data_calibrates_what_is_missing_and_nothing_else() -> None:
-    result = dla(placed(table=False), data=feed(), ties=False)
+    result = dla(placed(table=False), data=feed(), shared_scales=False)
     table = calibrate(model_of(NET), feed(), OWN)
     told = origins(result)
     assert {name for name, origin in told.items() if origin == "ptq"} == {"c", "d", "a", "e", "y"}
@@ -207,7 +213,7 @@ def test_data_adds_to_a_table_with_gaps() -> None:
     with pytest.raises(QdqError, match=f"2 of {len(FLOATS)} tensors have no scale: c, e"):
         dla(model)
     louder = [{"x": 5 * batch["x"]} for batch in feed()]
-    result, want = dla(model, data=louder, ties=False), calibrate(model_of(NET), louder, OWN)
+    result, want = dla(model, data=louder, shared_scales=False), calibrate(model_of(NET), louder, OWN)
     assert all(result.table[name].same_bits(want[name]) for name in ("c", "e"))
     assert all(result.table[name].same_bits(table[name]) for name in ("d", "a", "y"))
 
@@ -225,9 +231,11 @@ def test_data_is_not_used_where_it_was_not_asked_for(fill: str) -> None:
 def test_the_method_is_that_of_insert_unless_another_is_given() -> None:
     options = InsertOptions(plan=HEADS, calibration=CalibrationOptions("percentile=99"))
     model = insert(model_of(NET), data=feed(), options=options).model
-    assert dla(model, ties=False).table["d"].method == str(parse_method("percentile=99"))
+    assert dla(model, shared_scales=False).table["d"].method == str(parse_method("percentile=99"))
     assert (
-        dla(placed(table=False), data=feed(), calibration=CalibrationOptions("max"), ties=False).table["c"].method
+        dla(placed(table=False), data=feed(), calibration=CalibrationOptions("max"), shared_scales=False)
+        .table["c"]
+        .method
         == "max"
     )
 
@@ -244,7 +252,7 @@ def test_tensors_without_a_scale_by_nature_are_listed_and_left_out() -> None:
 
 
 def test_force_ptq_drops_the_pairs_scales() -> None:
-    result = dla(placed(table=False), force_ptq=True, data=feed(), ties=False)
+    result = dla(placed(table=False), force_ptq=True, data=feed(), shared_scales=False)
     table = calibrate(model_of(NET), feed(), CalibrationOptions("entropy"))
     assert list(result.cache.entries) == FLOATS
     assert "qdq" not in result.origins
@@ -255,7 +263,7 @@ def test_force_ptq_drops_the_pairs_scales() -> None:
 
 def test_force_ptq_ignores_the_table_and_takes_a_method() -> None:
     louder = [{"x": 5 * batch["x"]} for batch in feed()]
-    result = dla(placed(), force_ptq=True, data=louder, calibration=CalibrationOptions("max"), ties=False)
+    result = dla(placed(), force_ptq=True, data=louder, calibration=CalibrationOptions("max"), shared_scales=False)
     want = calibrate(model_of(NET), louder, CalibrationOptions("max"))
     assert all(result.table[name].same_bits(want[name]) for name in FLOATS if name not in "sz")
 

@@ -58,9 +58,14 @@ def batches(data: np.ndarray, size: int = 1) -> list[dict[str, np.ndarray]]:
 
 @functools.cache
 def made(
-    version: TrtVersion = V8_6, target: str = "gpu", *, ties: bool = True, method: str = "entropy", size: int = 1
+    version: TrtVersion = V8_6,
+    target: str = "gpu",
+    *,
+    shared_scales: bool = True,
+    method: str = "entropy",
+    size: int = 1,
 ) -> PtqResult:
-    options = PtqOptions(version, target, CalibrationOptions(method), DataOptions(), ties)
+    options = PtqOptions(version, target, CalibrationOptions(method), DataOptions(), shared_scales)
     return ptq(net(), batches(samples(), size), options)
 
 
@@ -88,7 +93,7 @@ def observed(model: onnx.ModelProto, feed: Iterable[dict[str, np.ndarray]]) -> d
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_tensor_has_the_bits_of_tensorrts_search_batch_by_batch_in_order(size: int) -> None:
     feed = batches(samples(), size)
-    result = made(ties=False, size=size)
+    result = made(shared_scales=False, size=size)
     assert list(result.cache.entries) == FLOATS
     for name, arrays in observed(net(), feed).items():
         histogram = EntropyHistogram()
@@ -100,23 +105,23 @@ def test_every_tensor_has_the_bits_of_tensorrts_search_batch_by_batch_in_order(s
 
 
 def test_entropy_is_the_default_and_depends_on_the_order_of_batches() -> None:
-    options = PtqOptions(V8_6, ties=False)
+    options = PtqOptions(V8_6, shared_scales=False)
     first = ptq(net(), batches(samples()), options)
-    assert first.cache.entries == made(ties=False).cache.entries
+    assert first.cache.entries == made(shared_scales=False).cache.entries
     assert {s.method for s in first.table.scales.values()} == {"entropy"}
     turned = ptq(net(), batches(samples()[::-1].copy()), options)
     assert turned.cache.entries["x"] != first.cache.entries["x"]
 
 
 def test_max_is_the_largest_value_that_onnxruntime_gives() -> None:
-    result = made(ties=False, method="max")
+    result = made(shared_scales=False, method="max")
     for name, arrays in observed(net(), batches(samples())).items():
         amax = np.float32(max(np.abs(array).max() for array in arrays))
         assert result.cache.entries[name].tobytes() == (amax / np.float32(127)).tobytes(), name
 
 
 def test_the_table_says_where_each_scale_comes_from() -> None:
-    scale = made(ties=False).table["r"]
+    scale = made(shared_scales=False).table["r"]
     assert (scale.origin, scale.method, scale.samples) == ("ptq", "entropy", 6)
 
 
@@ -132,7 +137,7 @@ def test_the_table_says_where_each_scale_comes_from() -> None:
     ],
 )
 def test_ties_follow_target_and_version(version: str, target: str, together: list[set[str]]) -> None:
-    alone, result = made(parse(version), target, ties=False), made(parse(version), target)
+    alone, result = made(parse(version), target, shared_scales=False), made(parse(version), target)
     tied = set().union(*together)
     for names in together:
         largest = max(alone.cache.entries[name] for name in names)
@@ -150,7 +155,7 @@ def test_a_tied_tensor_names_where_its_scale_came_from() -> None:
 
 
 def test_the_sidecar_keeps_the_bits_that_tied_ones_had(tmp_path: Path) -> None:
-    alone = made(target="dla", ties=False)
+    alone = made(target="dla", shared_scales=False)
     result = ptq(net(), batches(samples()), PtqOptions(V8_6, "dla"), cache=tmp_path / "c.cache")
     side = read_sidecar(tmp_path / "c.cache")
     assert side is not None and side.fresh and side.verb == "ptq" and side.header == "TRT-8601-EntropyCalibration2"
@@ -210,7 +215,7 @@ def test_zeros_are_left_out_of_the_cache_and_listed() -> None:
 def smooth() -> tuple[list[dict[str, np.ndarray]], PtqResult]:
     """A run on values that lie on no grid, as those of real data do."""
     feed = batches(np.random.default_rng(5).normal(size=(6, 4, 8, 8)).astype(np.float32))
-    return feed, ptq(model_of(NET), feed, PtqOptions(V8_6, ties=False))
+    return feed, ptq(model_of(NET), feed, PtqOptions(V8_6, shared_scales=False))
 
 
 def test_the_loss_of_mse_is_predicted_beside_and_is_never_larger() -> None:

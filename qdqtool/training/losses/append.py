@@ -56,6 +56,7 @@ def append_losses(
     teacher: Teacher | None,
     shapes: Mapping[str, tuple[int, ...]],
     kinds: Sequence[TargetKind] = (),
+    seed: int = 0,
 ) -> LossGraph:
     """Write every term that is asked for behind a forward graph; afterwards the teacher gives what they want.
 
@@ -67,6 +68,7 @@ def append_losses(
         teacher: may be None where no term wants one.
         shapes: tensor of the form -> its shape at the batch size trained with, from a run.
         kinds: what the network ends in, see `find_kinds`; part of the label-free term.
+        seed: of the projections' first values.
 
     Raises:
         QdqError: a tensor, shape, kind or script that does not do; nothing to minimize.
@@ -75,10 +77,10 @@ def append_losses(
     proto.CopyFrom(form)
     nodes = Nodes(proto, shapes)
     targets, inputs = Targets(nodes, teacher), LabelInputs(nodes)
-    weighted = _match_terms(nodes, targets, points, kinds, options.match_weight)
+    weighted = _match_terms(nodes, targets, points, kinds, options.label_free_weight)
     weighted += [(f"{one.output}:{one.kind}", label_term(nodes, inputs, one), one.weight) for one in options.labels]
-    for index, one in enumerate(options.bindings):
-        random = np.random.default_rng([options.seed, index])
+    for index, one in enumerate(options.distill):
+        random = np.random.default_rng([seed, index])
         weighted.append((f"{one.pair}:{one.kind}", bound_term(nodes, targets, one, random), one.weight))
     if options.script:
         weighted += script_terms(options.script, nodes, targets, inputs)

@@ -22,11 +22,11 @@ LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """Kinds of `--label` and the names of the numbers that may stand behind their `=`, in order."""
 
-BIND_KINDS: Mapping[str, tuple[str, ...]] = {"L1": (), "L2": (), "KL": ("temperature", "axis"), "COS": ("axis",)}
+DISTILL_KINDS: Mapping[str, tuple[str, ...]] = {"L1": (), "L2": (), "KL": ("temperature", "axis"), "COS": ("axis",)}
 """The same of `--distill`; L1, L2 and KL are TAO's criteria."""
 
 _LABEL_FORM = "write OUTPUT:KIND[:WEIGHT[:INPUT]]"
-_BIND_FORM = "write STUDENT:TEACHER:KIND[:WEIGHT]"
+_DISTILL_FORM = "write STUDENT:TEACHER:KIND[:WEIGHT]"
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Binding:
+class DistillPair:
     """One pair of tensors that is pulled together.
 
     Attributes:
         pair: "STUDENT:TEACHER" as given: which `:` parts the two is known once the graphs are.
-        kind: a key of `BIND_KINDS`.
+        kind: a key of `DISTILL_KINDS`.
         weight: what the term is multiplied by.
         numbers: what stood behind the kind's `=`, by name.
     """
@@ -76,30 +76,28 @@ class LossOptions:
 
     Attributes:
         labels: losses on labels.
-        bindings: distillation of named tensors.
+        distill: distillation of named tensors.
         script: `script.py:function` that builds terms of its own.
-        match: weight of the label-free term (normalized error at the points); None for 1 where nothing else is asked
-            for, else 0.
-        seed: of the projections' first values.
+        distill_weight: weight of the label-free term (normalized error at the points); None for 1 where nothing else
+            is asked for, else 0.
     """
 
     labels: tuple[Label, ...] = ()
-    bindings: tuple[Binding, ...] = ()
+    distill: tuple[DistillPair, ...] = ()
     script: str | None = None
-    match: float | None = None
-    seed: int = 0
+    distill_weight: float | None = None
 
     @property
-    def match_weight(self) -> float:
+    def label_free_weight(self) -> float:
         """The weight of the label-free term, the default worked out."""
-        if self.match is not None:
-            return self.match
-        return 0.0 if self.labels or self.bindings or self.script else 1.0
+        if self.distill_weight is not None:
+            return self.distill_weight
+        return 0.0 if self.labels or self.distill or self.script else 1.0
 
     @property
     def needs_teacher(self) -> bool:
         """Whether a teacher must be there before a script has been asked."""
-        return bool(self.bindings) or self.match_weight > 0
+        return bool(self.distill) or self.label_free_weight > 0
 
 
 def parse_label(text: str) -> Label:
@@ -119,7 +117,7 @@ def parse_label(text: str) -> Label:
     return Label(output, kind, weight, array, numbers)
 
 
-def parse_binding(text: str) -> Binding:
+def parse_distill(text: str) -> DistillPair:
     """`STUDENT:TEACHER:KIND[=NUMBERS][:WEIGHT]` as a value; names may hold colons themselves.
 
     Raises:
@@ -127,13 +125,13 @@ def parse_binding(text: str) -> Binding:
     """
     where = f"--distill {text}"
     words = text.split(":")
-    at = _place_of_kind(where, words, BIND_KINDS, _BIND_FORM)
+    at = _place_of_kind(where, words, DISTILL_KINDS, _DISTILL_FORM)
     if at < 2 or len(words) > at + 2:
-        raise QdqError(where, "is not two tensors, a kind and a weight", _BIND_FORM)
-    kind, numbers = _kind(where, words[at], BIND_KINDS)
+        raise QdqError(where, "is not two tensors, a kind and a weight", _DISTILL_FORM)
+    kind, numbers = _kind(where, words[at], DISTILL_KINDS)
     weight = _number(where, words[at + 1], "weight") if len(words) > at + 1 else 1.0
     _check_weight(where, weight)
-    return Binding(":".join(words[:at]), kind, weight, numbers)
+    return DistillPair(":".join(words[:at]), kind, weight, numbers)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.nodes import LossValue, Nodes
-from qdqtool.training.losses.options import Binding
+from qdqtool.training.losses.options import DistillPair
 from qdqtool.training.losses.teacher import Teacher
 
 
@@ -59,7 +59,7 @@ def match_term(nodes: Nodes, targets: Targets, tensor: str) -> LossValue:
     return terms.normalized_error(s, t)
 
 
-def bound_term(nodes: Nodes, targets: Targets, binding: Binding, random: np.random.Generator) -> LossValue:
+def bound_term(nodes: Nodes, targets: Targets, binding: DistillPair, random: np.random.Generator) -> LossValue:
     """The term of one `--distill`; where channels alone differ, a 1x1 projection that is trained brings them together.
 
     Raises:
@@ -100,7 +100,7 @@ def split_pair(pair: str, nodes: Nodes, targets: Targets, where: str) -> tuple[s
     raise QdqError(where, "neither side is a tensor of its model", "run qdqtool show for the names")
 
 
-def _check_projectable(s: LossValue, t: LossValue, axis: int, binding: Binding, where: str) -> None:
+def _check_projectable(s: LossValue, t: LossValue, axis: int, binding: DistillPair, where: str) -> None:
     told = f"the student's {list(s.shape)} and the teacher's {list(t.shape)}"
     if s.rank != t.rank or s.rank < 2:
         raise QdqError(where, f"{told} have different ranks or no channels", "bind tensors of the same layout")

@@ -12,7 +12,7 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.training.losses.append import append_losses
 from qdqtool.training.losses.labels import label_feeds
-from qdqtool.training.losses.options import LossOptions, parse_binding, parse_label
+from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
 from qdqtool.training.losses.reach import reached_parameters
 from qdqtool.training.losses.teacher import Teacher, float_twin
 from tests.graphs import model_of
@@ -43,7 +43,7 @@ def test_terms_of_every_kind_add_up() -> None:
     form = model_of(NET)
     teacher = Teacher(float_twin(model_of(NET.replace("Relu", "Tanh"))), None, {"x": X})
     labels = (parse_label("y:mse:2"), parse_label("y:mse:3"))
-    options = LossOptions(labels=labels, bindings=(parse_binding("z:y:L1:0.5"),), match=0.25)
+    options = LossOptions(labels=labels, distill=(parse_distill("z:y:L1:0.5"),), distill_weight=0.25)
     graph = append_losses(form, ("r", "y"), options, teacher, SHAPES)
     assert list(graph.parts) == ["match:r", "match:y", "y:mse", "y:mse#2", "z:y:L1"]
     assert list(graph.targets) == ["r", "y"]
@@ -74,7 +74,7 @@ def test_parameters_beside_the_loss_are_found() -> None:
 def test_a_projection_is_reached_and_trained() -> None:
     form = model_of(NET)
     guide = Teacher(bare(wide=np.ones((2, 7))), None, {})
-    graph = append_losses(form, (), LossOptions(bindings=(parse_binding("y:wide:L2"),)), guide, SHAPES)
+    graph = append_losses(form, (), LossOptions(distill=(parse_distill("y:wide:L2"),)), guide, SHAPES)
     parameters = reached_parameters(graph.proto, graph.loss, ("a", "b", "c", *graph.extra_parameters))
     assert parameters == ("a", "b", *graph.extra_parameters)
     found = gradients_of(graph, parameters, {"x": X, "teacher/wide": guide.run({})["wide"]})
@@ -85,9 +85,9 @@ def test_a_projection_is_reached_and_trained() -> None:
 @pytest.mark.parametrize(
     ("options", "points", "told"),
     [
-        (LossOptions(match=0.0), ("y",), "there is nothing to minimize"),
-        (LossOptions(match=-1.0), ("y",), "--distill-weight -1: is not 0 or above"),
-        (LossOptions(match=float("nan")), ("y",), "--distill-weight nan: is not 0 or above"),
+        (LossOptions(distill_weight=0.0), ("y",), "there is nothing to minimize"),
+        (LossOptions(distill_weight=-1.0), ("y",), "--distill-weight -1: is not 0 or above"),
+        (LossOptions(distill_weight=float("nan")), ("y",), "--distill-weight nan: is not 0 or above"),
         (LossOptions(), (), "share no tensor to match"),
         (LossOptions(), ("y",), "wants the teacher's tensor y, and there is no teacher"),
         (LossOptions(labels=(parse_label("x:mse"),)), (), "x:mse: no gradient runs from this term to the model"),

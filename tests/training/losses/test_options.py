@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.losses.options import LossOptions, parse_binding, parse_label
+from qdqtool.training.losses.options import LossOptions, parse_distill, parse_label
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_labels(text: str, output: str, kind: str, weight: float, array: str, nu
     ],
 )
 def test_bindings(text: str, pair: str, kind: str, weight: float, numbers: dict[str, float]) -> None:
-    binding = parse_binding(text)
+    binding = parse_distill(text)
     assert (binding.pair, binding.kind, binding.weight, binding.numbers) == (pair, kind, weight, numbers)
 
 
@@ -83,18 +83,18 @@ def test_what_is_no_label(text: str, told: str) -> None:
 )
 def test_what_is_no_binding(text: str, told: str) -> None:
     with pytest.raises(QdqError) as caught:
-        parse_binding(text)
+        parse_distill(text)
     assert told in caught.value.reason
 
 
 def test_the_teacher_is_matched_where_nothing_else_is_asked_for() -> None:
     label = parse_label("y:ce")
-    assert LossOptions().match_weight == 1
+    assert LossOptions().label_free_weight == 1
     assert LossOptions().needs_teacher
-    assert LossOptions(labels=(label,)).match_weight == 0
+    assert LossOptions(labels=(label,)).label_free_weight == 0
     assert not LossOptions(labels=(label,)).needs_teacher
-    assert LossOptions(labels=(label,), match=0.5).match_weight == 0.5
-    assert LossOptions(labels=(label,), match=0.5).needs_teacher
-    assert LossOptions(script="s.py").match_weight == 0
-    assert LossOptions(bindings=(parse_binding("a:b:L1"),)).needs_teacher
-    assert LossOptions(bindings=(parse_binding("a:b:L1"),)).match_weight == 0
+    assert LossOptions(labels=(label,), distill_weight=0.5).label_free_weight == 0.5
+    assert LossOptions(labels=(label,), distill_weight=0.5).needs_teacher
+    assert LossOptions(script="s.py").label_free_weight == 0
+    assert LossOptions(distill=(parse_distill("a:b:L1"),)).needs_teacher
+    assert LossOptions(distill=(parse_distill("a:b:L1"),)).label_free_weight == 0

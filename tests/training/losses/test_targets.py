@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matching and bindings: values, projections, and what each pair of tensors that does not go together says."""
+"""Matching and distill: values, projections, and what each pair of tensors that does not go together says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
 from qdqtool.training.losses.append import LossGraph, append_losses
-from qdqtool.training.losses.options import LossOptions, parse_binding
+from qdqtool.training.losses.options import LossOptions, parse_distill
 from qdqtool.training.losses.teacher import Teacher
 from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of, term_value
 
@@ -35,8 +35,8 @@ def teacher_of(tensors: Arrays) -> Teacher:
 def bound(texts: str, student: Arrays, teacher: Arrays, seed: int = 0) -> tuple[LossGraph, dict[str, Any]]:
     """The loss graph of some `--distill`, and what it computes."""
     proto, guide = bare(**student), teacher_of(teacher)
-    options = LossOptions(bindings=tuple(parse_binding(text) for text in texts.split()), seed=seed)
-    graph = append_losses(proto, (), options, guide, shapes_of(proto))
+    options = LossOptions(distill=tuple(parse_distill(text) for text in texts.split()))
+    graph = append_losses(proto, (), options, guide, shapes_of(proto), seed=seed)
     feeds = {graph.targets[name]: array for name, array in guide.run({}).items()}
     return graph, outputs_of(graph.proto, feeds)
 
@@ -132,12 +132,12 @@ def test_names_with_colons_are_parted_where_both_sides_know_them() -> None:
 def test_without_a_teacher_there_is_nothing_to_bind() -> None:
     proto = bare(a=MAP)
     with pytest.raises(QdqError, match="wants the teacher's tensor b, and there is no teacher; give --teacher"):
-        append_losses(proto, (), LossOptions(bindings=(parse_binding("a:b:L2"),)), None, shapes_of(proto))
+        append_losses(proto, (), LossOptions(distill=(parse_distill("a:b:L2"),)), None, shapes_of(proto))
 
 
 def test_matching_averages_over_the_points() -> None:
     proto, guide = bare(a=MAP, c=ROWS), teacher_of({"a": OTHER, "c": ROWS * 1.1})
-    graph = append_losses(proto, ("a", "c"), LossOptions(match=2.0), guide, shapes_of(proto))
+    graph = append_losses(proto, ("a", "c"), LossOptions(distill_weight=2.0), guide, shapes_of(proto))
     found = outputs_of(graph.proto, {graph.targets[name]: array for name, array in guide.run({}).items()})
     parts = {name: float(found[output]) for name, output in graph.parts.items()}
     assert parts["match:a"] == pytest.approx(term_value(terms.normalized_error, s=MAP, t=OTHER), rel=1e-6)
@@ -148,7 +148,7 @@ def test_matching_averages_over_the_points() -> None:
 
 def test_points_may_count_differently() -> None:
     proto, guide = bare(a=MAP, c=ROWS), teacher_of({"a": OTHER, "c": ROWS * 1.1})
-    graph = append_losses(proto, {"a": 0.25, "c": 3.0}, LossOptions(match=2.0), guide, shapes_of(proto))
+    graph = append_losses(proto, {"a": 0.25, "c": 3.0}, LossOptions(distill_weight=2.0), guide, shapes_of(proto))
     assert dict(graph.weights) == {"match:a": 0.5, "match:c": 6.0}
     found = outputs_of(graph.proto, {graph.targets[name]: array for name, array in guide.run({}).items()})
     parts = {name: float(found[output]) for name, output in graph.parts.items()}

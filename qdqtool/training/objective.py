@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is minimized: the loss graph of a training form, its teacher, and what the graph is fed of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.conditioning.edits import CHANGING
+from qdqtool.data.loader import Batch
+from qdqtool.graph.edit import edits_of
+from qdqtool.graph.io import Opened
+from qdqtool.training.batches import Batches
+from qdqtool.training.losses.append import LossGraph, append_losses
+from qdqtool.training.losses.distill_targets import TargetKind, find_kinds
+from qdqtool.training.losses.labels import label_feeds
+from qdqtool.training.losses.points import choose_points, rescaled
+from qdqtool.training.losses.teacher import Teacher, float_twin
+from qdqtool.training.options import TrainingOptions
+from qdqtool.training.shapes import run_once
+from qdqtool.training.student import Session, SessionOptions
+from qdqtool.training.training_graph import TrainingGraph
+
+Array = npt.NDArray[Any]
+
+_BALANCED_ON = 8  # held-out batches that say how large each error is
+_INNER = 0.5  # share of what lies inside: it keeps few samples from being learned by heart; 0.1 won .1 to .2 dB less
+_LEAST_ERROR = 0.01  # of the median error: less is not worth more
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """What is minimized.
+
+    Attributes:
+        graph: the form with its loss.
+        inputs: names of the model's inputs.
+        teacher: None where no term wants one.
+        where: the data, for messages.
+    """
+
+    graph: LossGraph
+    inputs: tuple[str, ...]
+    teacher: Teacher | None
+    where: object
+
+    def feed(self, batch: Batch) -> Mapping[str, Array]:
+        """All that the loss graph is fed of a batch of the data, parameters left out."""
+        inputs = {name: batch[name] for name in self.inputs}
+        wanted = self.graph.targets
+        found = self.teacher.run(inputs) if self.teacher is not None and wanted else {}
+        targets = {taker: found[name] for name, taker in wanted.items()} if found else {}
+        return {**inputs, **targets, **label_feeds(self.graph.label_specs, batch, self.where)}
+
+
+@dataclass(frozen=True)
+class DistillPoints:
+    """What the label-free term compares with the teacher.
+
+    Attributes:
+        points: tensors.
+        kinds: what the network ends in.
+        outputs: those names that are outputs of the form.
+    """
+
+    points: tuple[str, ...] = ()
+    kinds: tuple[TargetKind, ...] = ()
+    outputs: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the terms."""
+        return (*self.points, *(kind.name for kind in self.kinds))
+
+
+def make_objective(
+    form: TrainingGraph, batches: Batches, options: TrainingOptions, other: Opened | None, where: object
+) -> Objective:
+    """The loss that was asked for, each label-free term weighted by its error at the start.
+
+    Args:
+        form: the training form.
+        batches: the data.
+        options: what was asked for.
+        other: another teacher than the model in float.
+        where: the data, for messages.
+
+    Raises:
+        QdqError: what a term refuses; labels that do not fit; nothing to minimize.
+    """
+    given = {tensor.name for tensor in form.proto.graph.initializer}
+    names = tuple(value.name for value in form.proto.graph.input if value.name not in given)
+    inputs = {name: batches.held[0][name] for name in names}
+    shapes = {name: one.shape for name, one in run_once(form.proto, form.folder, inputs).items()}
+    teacher = _teacher(form, inputs, options, other)
+    distilled = DistillPoints()
+    if teacher is not None and options.loss.label_free_weight:
+        distilled = _distill_points(form, teacher, shapes, inputs, own=other is None)
+
+    def build(points: Sequence[str] | Mapping[str, float]) -> Objective:
+        seed = options.run.seed
+        graph = append_losses(form.proto, points, options.loss, teacher, shapes, distilled.kinds, seed)
+        return Objective(graph, names, teacher, where)
+
+    objective = build(distilled.points)
+    if not distilled.names:
+        return objective
+    return build(_balanced(objective, form, distilled, batches.held[:_BALANCED_ON]))
+
+
+def changed_function(proto: onnx.ModelProto) -> list[str]:
+    """The steps of `condition` that changed a model's float function, so that it is no teacher of its own."""
+    return sorted({edit["step"] for edit in edits_of(proto)} & CHANGING)
+
+
+def _teacher(
+    form: TrainingGraph, inputs: Mapping[str, Array], options: TrainingOptions, other: Opened | None
+) -> Teacher | None:
+    """The teacher, where a term wants one; a script may."""
+    if other is not None:
+        return Teacher(other.proto, other.folder, inputs, other.name)
+    if changed_function(form.quantized) or not (options.loss.needs_teacher or options.loss.script):
+        return None
+    return _own_teacher(form, inputs)
+
+
+def _own_teacher(form: TrainingGraph, inputs: Mapping[str, Array]) -> Teacher:
+    return Teacher(float_twin(form.proto), form.folder, inputs, "the model in float")
+
+
+def _distill_points(
+    form: TrainingGraph,
+    teacher: Teacher,
+    shapes: Mapping[str, tuple[int, ...]],
+    inputs: Mapping[str, Array],
+    *,
+    own: bool,
+) -> DistillPoints:
+    """What the network ends in, and points inside; no tensor whose channels another teacher has on other scales."""
+    made = {name for node in form.proto.graph.node for name in node.output} & teacher.names & shapes.keys()
+    kinds, covered = find_kinds(form.quantized, form.folder, made, shapes)
+    ends = {end.tensor for kind in kinds for end in kind.ends}
+    points = choose_points(form.quantized, form.folder, form.proto, teacher.names, without=ends | covered)
+    if points and not own:
+        ours, theirs = (_values(one, points, inputs) for one in (_own_teacher(form, inputs), teacher))
+        points = tuple(name for name in points if not rescaled(ours[name], theirs[name]))
+    return DistillPoints(points, kinds, frozenset(value.name for value in form.proto.graph.output))
+
+
+def _values(teacher: Teacher, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    teacher.shapes(names)
+    teacher.fetch(names)
+    return teacher.run(inputs)
+
+
+def _balanced(
+    objective: Objective, form: TrainingGraph, distilled: DistillPoints, batches: Sequence[Batch]
+) -> dict[str, float]:
+    """How much each term counts: the inverse of its error at the start; the ends together as much as what lies inside.
+
+    So the loss begins near 1 and tells what part of the error is left; what is no end is there to lead to them.
+    """
+    graph, names = objective.graph, distilled.names
+    session = Session(graph.proto, form.folder, [graph.parts[f"match:{name}"] for name in names], SessionOptions())
+    errors = np.mean([[float(one) for one in session.run(objective.feed(batch))] for batch in batches], axis=0)
+    ends = np.array([name in distilled.outputs for name in distilled.points] + [True] * len(distilled.kinds))
+    for some in (ends, ~ends):  # sums and ratios do not compare
+        if some.any():
+            errors[some] = np.maximum(errors[some], max(_LEAST_ERROR * float(np.median(errors[some])), 1e-12))
+    inner = int((~ends).sum())
+    share = 1 - _INNER if inner and ends.any() else 1.0
+    shares = np.where(ends, share / max(int(ends.sum()), 1), (1 - share if ends.any() else 1.0) / max(inner, 1))
+    return {name: float(part / error) for name, part, error in zip(names, shares, errors, strict=True)}

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss at the start: balanced terms, which teacher there is. Formulas: losses/; whole runs: verbs/test_finetune."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import CONDITIONED, set_metadata
+from qdqtool.graph.io import open_model
+from qdqtool.training.losses.options import LossOptions, parse_label
+from qdqtool.training.objective import Objective, changed_function, make_objective
+from qdqtool.training.options import TrainingOptions
+from qdqtool.training.student import Session, SessionOptions
+from qdqtool.training.training_graph import make_form
+from tests.graphs import model_of
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+F = np.float32
+QDQ = """net (float[N,2] x) => (float[N,2] y, float[N,2] z)
+    <float s = {0.5}, int8 o = {0}, float[2,2] w = {1, 2, 3, 4}, float ws = {0.1}, int8 wo = {0},
+     float[2,2] v = {1.04, 2, 3, 4}, float vs = {0.1}, int8 vo = {0}>
+{
+    q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o)
+    wq = QuantizeLinear(w, ws, wo) wd = DequantizeLinear(wq, ws, wo) y = MatMul(d, wd)
+    vq = QuantizeLinear(v, vs, vo) vd = DequantizeLinear(vq, vs, vo) z = MatMul(d, vd)
+}"""
+PLAIN = """net (float[N,2] x) => (float[N,2] y, float[N,2] z) <float[2,2] w = {1, 2, 3, 4}>
+{ y = MatMul(x, w) z = MatMul(x, w) }"""
+
+
+class Held:
+    """Held-out batches, all that is read of the data here."""
+
+    def __init__(self, more: Sequence[str] = ()) -> None:
+        draw = np.random.default_rng(0)
+        self.held = [{name: draw.normal(size=(2, 2)).astype(F) for name in ("x", *more)} for _ in range(3)]
+
+
+def edited(step: str) -> onnx.ModelProto:
+    """The model as `condition` would have left it after one step."""
+    model = model_of(QDQ, 17)
+    set_metadata(model, CONDITIONED, f'{{"schema": 1, "edits": [{{"step": "{step}", "site": "w"}}]}}')
+    return model
+
+
+def objective(options: TrainingOptions | None = None, data: Held | None = None, **more: Any) -> Objective:
+    proto = more.get("proto", model_of(QDQ, 17))
+    batches: Any = data or Held()
+    return make_objective(make_form(proto), batches, options or TrainingOptions(), more.get("other"), "d.npz")
+
+
+def value(found: Objective, data: Held) -> float:
+    """The mean loss over the held-out batches, the weights as they are."""
+    session = Session(found.graph.proto, None, [found.graph.loss], SessionOptions())
+    return float(np.mean([session.run(found.feed(batch))[0] for batch in data.held]))
+
+
+def test_balanced_terms_begin_near_one() -> None:
+    data = Held()
+    found = objective(data=data)
+    assert set(found.graph.parts) == {"match:values 2"}, "outputs of one kind are one term"
+    assert value(found, data) == pytest.approx(1, rel=1e-4)
+
+
+def test_the_feed_has_inputs_and_what_the_teacher_gives() -> None:
+    found = objective()
+    batch = {**Held().held[0], "beside": np.zeros(1, F)}
+    assert set(found.feed(batch)) == {"x", *found.graph.targets.values()}
+    teacher = found.feed(batch)[found.graph.targets["y"]]
+    assert np.allclose(teacher, batch["x"] @ np.array([[1, 2], [3, 4]], F), atol=1e-5)
+
+
+def test_labels_alone_want_no_teacher() -> None:
+    options = TrainingOptions(loss=LossOptions(labels=(parse_label("y:mse"),)))
+    data = Held(["y_label"])
+    found = objective(options, data)
+    assert found.teacher is None
+    assert set(found.feed(data.held[0])) == {"x", "y_label"}
+
+
+def test_another_teacher_is_taken() -> None:
+    found = objective(other=open_model(model_of(PLAIN, 17)))
+    assert found.teacher is not None and found.teacher.where != "the model in float"
+    batch = Held().held[0]
+    first, second = (found.feed(batch)[found.graph.targets[name]] for name in ("y", "z"))
+    assert np.array_equal(first, second), "as in that model, and not in this one"
+
+
+@pytest.mark.parametrize(("step", "changed"), [("correct", ["correct"]), ("clip", ["clip"]), ("equalize", [])])
+def test_steps_that_change_the_float_function(step: str, changed: list[str]) -> None:
+    assert changed_function(edited(step)) == changed
+
+
+def test_a_model_whose_function_changed_is_no_teacher_for_a_script(tmp_path: Path) -> None:
+    (tmp_path / "loss.py").write_text("def f(b): return b.terms.mean_square(b.tensor('y'), b.teacher('y'))")
+    options = TrainingOptions(loss=LossOptions(script=f"{tmp_path / 'loss.py'}:f"))
+    assert objective(options).teacher is not None
+    with pytest.raises(QdqError, match="wants the teacher's tensor y, and there is no teacher"):
+        objective(options, proto=edited("correct"))
