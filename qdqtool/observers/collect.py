@@ -29,6 +29,7 @@ from qdqtool.observers.processes import SharedWork, observe_in_processes
 from qdqtool.observers.state_file import State, StateIdentity
 from qdqtool.progress import is_shown
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.threads import check_threads
 
 WHOLE = (0, 1)
 
@@ -58,8 +59,7 @@ def count_batches(
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
     options = with_method(options)
-    if options.workers < 1:
-        raise QdqError("--workers", f"{options.workers} cannot work", "give 1 or more")
+    check_threads("--workers", options.workers)
     model = ObservableModel(proto, folder, options.provider, options.where)
     names = model.names if wanted is None else model.chosen(wanted)
     method = parse_method(options.method)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from qdqtool.errors import QdqError
+from qdqtool.threads import check_threads
 from qdqtool.training.optimizers import AdamW, Optimizer, Sgd
 from qdqtool.training.schedules import Schedule
 
@@ -19,6 +20,7 @@ RELATIVE_LR = 0.002
 AVERAGE = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
+_MOST = 1_000_000_000  # updates: years
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,10 @@ class RunOptions:
         """
         self.schedule.check()
         counts = (("--steps", self.steps), ("--grad-accum", self.accumulate), ("--evaluate-every", self.every))
-        for option, value in (*counts, ("--checkpoint-every", self.keep_every), ("--threads", self.threads)):
-            if value is not None and value < 1:
-                raise QdqError(option, f"{value} is no number to go by", "give 1 or more")
+        for option, value in (*counts, ("--checkpoint-every", self.keep_every)):
+            if value is not None and not 1 <= value <= _MOST:
+                raise QdqError(option, f"{value} is no number to go by", f"give 1 to {_MOST}")
+        check_threads("--threads", self.threads)
         if self.patience < 0 or self.seed < 0:
             option, value = ("--patience", self.patience) if self.patience < 0 else ("--seed", self.seed)
             raise QdqError(option, f"{value} is below 0", "give 0 or more")

@@ -28,6 +28,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(PROJECT), str(PROJECT / "tests")]
 
 import qdqtool
+from tests.fuzz.count_options import count_runs, count_tasks
 from tests.fuzz.fork_server import Ended, Limits, Task, run_all
 from tests.fuzz.fuzz_commands import COMMANDS
 from tests.fuzz.fuzz_report import Report
@@ -38,7 +39,7 @@ from tests.fuzz.save_faults import save_faults
 from tests.fuzz.verdict import Fault, faults_of
 
 _LEFT_OUT = ("qdqtool.__main__", "qdqtool.testing", "qdqtool.polygraphy", "qdqtool.distributed.dask_cluster")
-PARTS = ("mutants", "saving", "heavy")
+PARTS = ("mutants", "counts", "saving", "heavy")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,6 +101,8 @@ def _part(part: str, source: Source, arguments: argparse.Namespace, place: Path)
     keep = arguments.keep / part if arguments.keep else None
     if part == "saving":
         return save_faults(source.families, place, limits, arguments.only, keep)
+    if part == "counts":
+        return _run(count_tasks(source.families), count_runs(), place, limits, arguments.jobs, Report(keep))
     if part == "heavy":
         return _run(heavy_tasks(), len(CASES), place, limits, 1, Report(keep), heavy_faults)
     wanted = tasks(source, arguments.count, arguments.only)
