@@ -256,7 +256,12 @@ def _arrays(path: Path, names: Names | None) -> BoxLabels:
     if lacking:
         raise QdqError(path, f"has no array {' and '.join(lacking)}", "boxes [m, 4], labels [m], image [m] (numbers)")
     boxes, labels, owner = (stored[key].whole() for key in ("boxes", "labels", image))
-    if labels.ndim != 1 or boxes.shape != (len(labels), 4) or labels.shape != owner.shape or labels.dtype.kind not in "iu":
+    if (
+        labels.ndim != 1
+        or boxes.shape != (len(labels), 4)
+        or labels.shape != owner.shape
+        or labels.dtype.kind not in "iu"
+    ):
         raise QdqError(path, f"has boxes {boxes.shape}, labels {labels.shape} and {image} {owner.shape}", _FORMS)
     if boxes.dtype.kind not in "fiu" or owner.dtype.kind not in "iu":
         raise QdqError(path, f"has boxes of {boxes.dtype} and {image} of {owner.dtype}, not numbers", _FORMS)

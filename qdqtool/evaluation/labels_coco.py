@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""COCO's labels as checked values: each field is what COCO says, or is named. Which class a name is, is not asked here."""
+"""COCO's labels as checked values: each field is what COCO says, or is named. Not which class a name is."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class _Reader:
             Path(self._text(one, "file_name", at)).name: self._key(one, "id", at)
             for one, at in self._entries(document, "images")
         }
-        named = {self._key(one, "id", at): self._text(one, "name", at) for one, at in self._entries(document, "categories")}
+        named = {
+            self._key(one, "id", at): self._text(one, "name", at) for one, at in self._entries(document, "categories")
+        }
         if len({isinstance(key, str) for key in named}) > 1:
             raise self._fault("the ids of categories are numbers and text, which have no order")
         categories = {key: named[key] for key in sorted(named)}  # type: ignore[type-var]
@@ -74,7 +76,9 @@ class _Reader:
         """Each object of a list, and what messages call it."""
         entries = document.get(field)
         if not isinstance(entries, list):
-            raise self._fault(f"{field} is {_shown(entries)}, not a list" if field in document else f"{field} is missing")
+            raise self._fault(
+                f"{field} is {_shown(entries)}, not a list" if field in document else f"{field} is missing"
+            )
         for index, one in enumerate(entries):
             if not isinstance(one, dict):
                 raise self._fault(f"{field}[{index}] is {_shown(one)}, not an object")

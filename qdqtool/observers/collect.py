@@ -18,7 +18,6 @@ from qdqtool.amax import kernel
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
-from qdqtool.errors import QdqError
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import bytes_of, split_passes
 from qdqtool.observers.observation_plan import ObservationPlan

@@ -332,7 +332,7 @@ def test_external_data_of_another_writer(shared: Path) -> None:
 
 
 def test_a_type_that_the_file_declares_wrongly_is_refused_by_name() -> None:
-    """onnxruntime refuses such a model: no scale of it would be of use."""
+    """A runtime refuses such a model: no scale of it would be of use."""
     proto = model("g (float[1,4] x) => (float[1,4] z) { a = Abs(x) z = Abs(a) }")
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
     with pytest.raises(QdqError, match=r"declares z as uint8, its operator makes float"):
