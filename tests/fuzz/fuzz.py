@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--cpu", type=int, default=20, help="seconds after which a run counts as hanging (20)")
     parser.add_argument("--memory", type=int, default=3072, help="MiB of address space that a run may add (3072)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which the part `saving` ends (60)")
     parser.add_argument("--replay", metavar="ID", help="make one mutant again, such as peel:17, and keep its files")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the files of faulty runs, a few of each group")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON too")
@@ -100,7 +101,8 @@ def _part(part: str, source: Source, arguments: argparse.Namespace, place: Path)
     limits = Limits(arguments.cpu, 15 * arguments.cpu, arguments.memory << 20)
     keep = arguments.keep / part if arguments.keep else None
     if part == "saving":
-        return save_faults(source.families, place, limits, arguments.only, keep)
+        seconds = 60.0 * arguments.minutes
+        return save_faults(source.families, place, limits, arguments.only, Report(keep), seconds)
     if part == "counts":
         return _run(count_tasks(source.families), count_runs(), place, limits, arguments.jobs, Report(keep))
     if part == "heavy":
