@@ -318,12 +318,13 @@ def channel_loss(wanted: Sequence[Float64], got: Sequence[Float64]) -> float:
     """
     if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
         return 1.0  # as many rows as there are detections: other detections
-    signal = _spread(wanted)
-    error = _squares(_channels(wanted) - _channels(got))
-    alive = signal > 0
-    lost = np.where(np.isfinite(error[alive]), error[alive], np.inf) / signal[alive]
-    lost = np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, got)[alive])
-    return float(lost.mean()) if alive.any() else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # of values without end: such a channel is lost or never varies
+        signal = _spread(wanted)
+        error = _squares(_channels(wanted) - _channels(got))
+        alive = signal > 0
+        lost = np.where(np.isfinite(error[alive]), error[alive], np.inf) / signal[alive]
+        lost = np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, got)[alive])
+        return float(np.where(np.isnan(lost), 1.0, lost).mean()) if alive.any() else 0.0
 
 
 def _spread(arrays: Sequence[Float64]) -> Float64:

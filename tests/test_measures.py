@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.measures import ChangeSums, ExactSum, Measure, MeasureSums, decibel, largest_difference
+from qdqtool.measures import ChangeSums, ExactSum, Measure, MeasureSums, channel_loss, decibel, largest_difference
 
 Array = npt.NDArray[Any]
 
@@ -194,3 +194,14 @@ def test_equal_holes_are_passed_over() -> None:
 
 def test_zeros_are_no_division_by_zero() -> None:
     assert largest_difference({"a": np.zeros(2)}, {"a": np.zeros(2)})[0] == 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
+@pytest.mark.parametrize("where", ["reference", "model", "both"])
+def test_values_without_end_lose_a_share_and_say_nothing(value: float, where: str) -> None:
+    plain = [np.arange(8.0).reshape(1, 2, 4) * number for number in (1, 2, 3)]
+    wild = [np.where(array == array.max(), value, array) for array in plain]
+    pair = {"reference": (wild, plain), "model": (plain, wild), "both": (wild, wild)}[where]
+    assert 0.0 <= channel_loss(*pair) <= 1.0
+    assert where != "model" or channel_loss(*pair) > 0.0

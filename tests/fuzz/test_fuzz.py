@@ -30,12 +30,3 @@ def test_a_few_dozen_mutants_show_no_fault(tmp_path: Path) -> None:
     assert code == 0, text
     assert report["mutants"]["runs"] == 40
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-
-
-def test_saving_ends_in_time_and_tells_what_is_left(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--alone", "--work", str(tmp_path), "--json", str(tmp_path / "report.json")]
-    words = ["--parts", "saving", "--only", "cache-to-csv", "--minutes", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
-    done = subprocess.run([*command, *words], capture_output=True, text=True, env=environment, check=False)
-    assert "0 s are over; what was found so far:\nnot attacked to the end: cache-to-csv\n" in done.stderr
-    assert done.returncode == 0 and json.loads((tmp_path / "report.json").read_text())["saving"]["runs"] == 0

@@ -27,7 +27,10 @@ def attack(monkeypatch: pytest.MonkeyPatch, folder: Path, runs: int, ended_by: t
             if next(counted) == runs and ended_by:
                 raise ended_by
             (folder / "run").mkdir(exist_ok=True)
-            yield Ended(Task(f"{subject}:error-0", lambda _: Plan([])), folder, 2, False, 0.1, 50.0), [Fault("torn", "x")]
+            yield (
+                Ended(Task(f"{subject}:error-0", lambda _: Plan([])), folder, 2, False, 0.1, 50.0),
+                [Fault("torn", "x")],
+            )
 
     monkeypatch.setattr(save_faults, "_subject", lambda command, *_: command.name)
     monkeypatch.setattr(save_faults, "_attacked", attacked)
