@@ -70,18 +70,16 @@ def save_faults(
     After an interrupt, and once `seconds` are over, what was found so far is the report; stderr says what is left out.
     """
     end = time.monotonic() + seconds
-    wanted = [command for command in COMMANDS if command.saves and command.name.startswith(only or "")]
-    done = 0
+    left = [command for command in COMMANDS if command.saves and command.name.startswith(only or "")]
+    why = f"{seconds:g} s are over"
     try:
-        for done, command in enumerate(wanted):
-            if not _attack(command, families, place, limits, report, end):
-                sys.stderr.write(f"\n{seconds:g} s are over; what was found so far:\n")
-                break
-        else:
-            return report
+        while left and _attack(left[0], families, place, limits, report, end):
+            del left[0]
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; what was found so far:\n")
-    sys.stderr.write(f"not attacked to the end: {', '.join(command.name for command in wanted[done:])}\n")
+        why = "interrupted"
+    if left:
+        names = ", ".join(command.name for command in left)
+        sys.stderr.write(f"\n{why}; what was found so far:\nnot attacked to the end: {names}\n")
     return report
 
 
