@@ -68,7 +68,7 @@ class _Reader:
         }
         if len({isinstance(key, str) for key in named}) > 1:
             raise self._fault("the ids of categories are numbers and text, which have no order")
-        categories = {key: named[key] for key in sorted(named)}  # type: ignore[type-var]
+        categories = {key: named[key] for key in sorted(named)}
         boxes = [self._box(one, at, categories) for one, at in self._entries(document, "annotations")]
         return CocoLabels(images, categories, boxes)
 
