@@ -68,7 +68,7 @@ def read_bytes(path: str | PathLike[str], kind: FileKind) -> bytes:
             mode = Path(path).stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
                 raise QdqError(path, "is no regular file", kind.todo)
-            data = _content(file, kind.max_bytes + 1)
+            data = read_at_most(file, kind.max_bytes + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise QdqError(path, f"cannot be read ({reason})", kind.todo) from None
@@ -77,7 +77,7 @@ def read_bytes(path: str | PathLike[str], kind: FileKind) -> bytes:
     return data
 
 
-def _content(file: BinaryIO, most: int) -> bytes:
+def read_at_most(file: BinaryIO, most: int) -> bytes:
     """Up to `most` bytes of a file, in pieces: one read would ask for all of `most` at once, however short the file."""
     content = bytearray()
     while len(content) < most and (piece := file.read(min(_PIECE, most - len(content)))):

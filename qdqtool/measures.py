@@ -158,19 +158,21 @@ class MeasureSums:
                 self._add(one[block].astype(np.float64), two[block].astype(np.float64))
 
     def _add(self, x: Float64, y: Float64) -> None:
-        signal, other = _power(x), _power(y)
-        if not math.isfinite(signal + other):
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = x - y
+        powers = [_power(x), _power(y), _power(error)]
+        if not math.isfinite(sum(powers)):
             odd = ~((np.abs(x) < _LARGEST) & (np.abs(y) < _LARGEST))  # NaN, Inf, and what has no square
             same = (x == y) | (np.isnan(x) & np.isnan(y))
             self._broken += int(np.count_nonzero(odd & ~same))
             x, y = x[~odd], y[~odd]
-            signal, other = _power(x), _power(y)
+            error = x - y
+            powers = [_power(x), _power(y), _power(error)]
         if not x.size:
             return
-        error = x - y
         self._elements += x.size
         self._largest = max(self._largest, float(error.max()), -float(error.min()))
-        self._sums.add(np.array([signal, other, _power(error)]))
+        self._sums.add(np.array(powers))
 
     def measure(self, tensor: str) -> Measure:
         """What the sums say so far."""
@@ -228,9 +230,6 @@ class OutputChange:
     decibel: float
 
 
-_LARGEST = float(np.finfo(np.float32).max)
-
-
 class ChangeSums:
     """The sums of one output that make an `OutputChange`, over samples."""
 
@@ -244,13 +243,15 @@ class ChangeSums:
 
         A sum of squares that is NaN or beyond float32 counts as float32's largest value.
         """
-        off = made.astype(np.float64) - exact
+        with np.errstate(invalid="ignore"):  # Inf less Inf
+            off = made.astype(np.float64) - exact
         self._largest, self._size = max(self._largest, _magnitude(off)), max(self._size, _magnitude(exact))
         self._low = min(self._low, float(exact.min(initial=math.inf)))
         self._high = max(self._high, float(exact.max(initial=-math.inf)))
         self._elements += exact.size
         pair = np.array([np.square(exact, dtype=np.float64).sum(), np.square(off).sum()])
-        self._sums.add(np.nan_to_num(pair, nan=_LARGEST, posinf=_LARGEST).clip(max=_LARGEST).astype(np.float32))
+        most = float(np.finfo(np.float32).max)
+        self._sums.add(np.nan_to_num(pair, nan=most, posinf=most).clip(max=most).astype(np.float32))
 
     def change(self) -> OutputChange:
         """What the sums say so far."""
@@ -317,12 +318,13 @@ def channel_loss(wanted: Sequence[Float64], got: Sequence[Float64]) -> float:
     """
     if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
         return 1.0  # as many rows as there are detections: other detections
-    signal = _spread(wanted)
-    error = _squares(_channels(wanted) - _channels(got))
-    alive = signal > 0
-    lost = np.where(np.isfinite(error[alive]), error[alive], np.inf) / signal[alive]
-    lost = np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, got)[alive])
-    return float(lost.mean()) if alive.any() else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # of values without end: such a channel is lost or never varies
+        signal = _spread(wanted)
+        error = _squares(_channels(wanted) - _channels(got))
+        alive = signal > 0
+        lost = np.where(np.isfinite(error[alive]), error[alive], np.inf) / signal[alive]
+        lost = np.minimum(np.minimum(lost, 1.0), _lost_places(wanted, got)[alive])
+        return float(np.where(np.isnan(lost), 1.0, lost).mean()) if alive.any() else 0.0
 
 
 def _spread(arrays: Sequence[Float64]) -> Float64:

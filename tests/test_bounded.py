@@ -6,11 +6,15 @@ from __future__ import annotations
 import os
 import threading
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from qdqtool.bounded import RULES, FileKind, parse_json, read_bytes, read_json, read_text, read_toml
+from qdqtool.cache.convert import read_any
+from qdqtool.cache.sidecar import read_sidecar
+from qdqtool.cache.text import read_cache
 from qdqtool.errors import QdqError
 
 SMALL = FileKind("a small file", 3 << 20, "give a small one")
@@ -33,6 +37,22 @@ def test_a_short_file_takes_no_more_memory_than_its_size(tmp_path: Path) -> None
     (tmp_path / "f").write_bytes(b"short")
     tracemalloc.start()
     read_bytes(tmp_path / "f", FileKind("a large file", 1 << 40, ""))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 20
+
+
+@pytest.mark.parametrize("reader", ["text", "convert", "sidecar"])
+def test_readers_of_caches_take_no_more_memory_than_a_short_file(tmp_path: Path, reader: str) -> None:
+    """One read of the bound asks for the whole of it at once."""
+    readers: dict[str, Callable[[Path], object]] = {
+        "text": read_cache, "convert": read_any, "sidecar": read_sidecar
+    }  # fmt: skip
+    (tmp_path / "c").write_text("TRT-8502-EntropyCalibration2\nx: 3c010a14\n")
+    (tmp_path / "c.json").write_text('{"tool": "another"}')
+    readers[reader](tmp_path / "c")
+    tracemalloc.start()
+    readers[reader](tmp_path / "c")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 << 20

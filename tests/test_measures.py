@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.measures import ExactSum, Measure, MeasureSums, decibel, largest_difference
+from qdqtool.measures import ChangeSums, ExactSum, Measure, MeasureSums, channel_loss, decibel, largest_difference
 
 Array = npt.NDArray[Any]
 
@@ -79,8 +79,30 @@ def test_nan_and_inf_are_counted_and_left_out() -> None:
     assert measured(ref[:, 3:4], x[:, 3:4]).to_json()["identical"] is False
 
 
-def test_what_has_no_square_is_no_number_here() -> None:
-    assert measured(np.array([[1e200]]), np.array([[2e200]])).broken == 1
+@pytest.mark.parametrize(
+    ("one", "other", "broken"),
+    [
+        (1e200, 2e200, 1),
+        (1e154, -1e154, 1),  # each has a square, their difference has none
+        (1e300, 1e300, 0),  # the same in both is no fault
+        (1e100, 2e100, 0),  # beyond float32, not beyond float64
+    ],
+)
+def test_what_has_no_square_is_no_number_here(one: float, other: float, broken: int) -> None:
+    assert measured(np.array([[one, 1.0]]), np.array([[other, 1.0]])).broken == broken
+
+
+def test_a_value_that_float64_can_square_is_counted_beside_one_that_it_cannot() -> None:
+    got = measured(np.array([[1e200, 1e100]]), np.array([[1e200, 2e100]]))
+    assert (got.elements, got.broken, got.largest_error) == (1, 0, 1e100)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_change_from_inf_to_inf_counts_as_the_largest_and_says_nothing() -> None:
+    sums = ChangeSums()
+    inf = np.array([np.inf, 1], np.float32)
+    sums.add(inf, inf)
+    assert sums.change().relative == 1.0
 
 
 def test_scalars_large_blocks_and_rows_that_are_no_samples() -> None:
@@ -172,3 +194,14 @@ def test_equal_holes_are_passed_over() -> None:
 
 def test_zeros_are_no_division_by_zero() -> None:
     assert largest_difference({"a": np.zeros(2)}, {"a": np.zeros(2)})[0] == 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
+@pytest.mark.parametrize("where", ["reference", "model", "both"])
+def test_values_without_end_lose_a_share_and_say_nothing(value: float, where: str) -> None:
+    plain = [np.arange(8.0).reshape(1, 2, 4) * number for number in (1, 2, 3)]
+    wild = [np.where(array == array.max(), value, array) for array in plain]
+    pair = {"reference": (wild, plain), "model": (plain, wild), "both": (wild, wild)}[where]
+    assert 0.0 <= channel_loss(*pair) <= 1.0
+    assert where != "model" or channel_loss(*pair) > 0.0

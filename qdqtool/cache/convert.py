@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Literal, get_args
 
+from qdqtool.bounded import read_at_most
 from qdqtool.cache.amax import amax_of, cache_of, check_float32
 from qdqtool.cache.flatbuffer import read_pairs, write_pairs
 from qdqtool.cache.formats_json import (
@@ -54,7 +55,7 @@ def read_any(path: str | os.PathLike[str], source: Source | None = None) -> tupl
     """
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = read_at_most(file, MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error

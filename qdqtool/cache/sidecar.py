@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool import __version__
-from qdqtool.bounded import FileKind, parse_json
+from qdqtool.bounded import FileKind, parse_json, read_at_most
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.scales import Scale
@@ -214,7 +214,7 @@ def _document(path: Path) -> dict[str, Any] | None:
     """The JSON of a sidecar; None where there is no file, or one that is not ours."""
     try:
         with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+            data = read_at_most(file, _MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

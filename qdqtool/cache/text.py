@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from qdqtool.bounded import read_at_most
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError, printable
 from qdqtool.files import replacing
@@ -140,7 +141,7 @@ def read_cache(path: str | os.PathLike[str]) -> Cache:
     """
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = read_at_most(file, MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise QdqError(path, f"cannot be read ({reason})", "give the path of a calibration cache") from error

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.show import warn
+from qdqtool.threads import MOST_THREADS, usable_cores, useful_threads
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataOptions
@@ -23,6 +23,8 @@ _PREPROCESS = (
     "for images: imagenet, yolov5, yolov8, yolox, ssd, ultraface and/or key=value,... "
     "(size=WxH layout= color= scale= mean=a:b:c std=a:b:c resize= pad= interpolation=)"
 )
+_AUTO_WORKERS = 8
+_DIGITS = 18  # of a number: more are no count of anything
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -64,11 +66,14 @@ def calibration_options_from(args: argparse.Namespace, **more: Any) -> Calibrati
     """
     from qdqtool.observers.options import CalibrationOptions
 
+    workers = min(args.workers, useful_threads())
+    if workers < args.workers:
+        warn(f"--workers {args.workers}: {workers} are used, this machine has {usable_cores()} cores", args, "note")
     return CalibrationOptions(
         method=args.method or "",
         provider=args.provider,
         progress=False if args.quiet else None,
-        workers=args.workers,
+        workers=workers,
         max_memory=args.max_memory,
         **more,
     )
@@ -113,14 +118,14 @@ def _script(text: str) -> str:
 
 def _workers(text: str) -> int:
     if text == "auto":
-        return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers, 1 or more, or auto")
+        return min(usable_cores(), _AUTO_WORKERS)
+    if not text.isdecimal() or len(text) > _DIGITS or not 1 <= int(text) <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers, 1 to {MOST_THREADS}, or auto")
     return int(text)
 
 
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+)([KMGT]?)", text.upper().removesuffix("B"))
-    if not match:
+    if not match or len(match[1]) > _DIGITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 500M or 8G")
     return int(match[1]) * _UNITS[match[2]]

@@ -85,7 +85,8 @@ class ErrorTable:
 
     def at(self, clips: Float64) -> Float64:
         """The error at clipping values float64 [..., channels], each taken at the nearest edge below."""
-        found = bin_of(clips.astype(np.float32))
+        with np.errstate(over="ignore"):  # what is beyond float32 is beyond the last edge
+            found = bin_of(clips.astype(np.float32))
         taken: Float64 = self.error[np.arange(self.amax.size), found]
         return taken
 

@@ -73,15 +73,17 @@ def measure_losses(subject: ConditionContext, table: ScaleTable, feed: Iterable[
     activations = OrtActivations(copy.model, subject.folder, [name for four in names for name in vars(four).values()])
     sums: dict[str, ExactSum] = {}
     spreads: dict[str, ExactSum] = {}
+    keys = {name: twin.node.key for twin, four in zip(twins, names, strict=True) for name in vars(four).values()}
     runs = 0
     for sample in feed:
         runs += 1
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():
-                raise QdqError(twins[0].node.name, "an activation holds NaN or Inf", "leave that sample out")
+                problem = "it holds NaN or Inf, or values whose squares are beyond float32"
+                raise QdqError(keys[name], problem, "leave that sample out, or look at the weights")
             sums.setdefault(name, ExactSum(value.size)).add(value.reshape(-1))
             if name in errors:
-                spreads.setdefault(name, ExactSum(value.size)).add(np.square(value.reshape(-1)))
+                spreads.setdefault(name, ExactSum(value.size)).add(np.square(value.reshape(-1), dtype=np.float64))
     return [
         _loss(twin, [sums[name].total() for name in vars(four).values()], spreads[four.error].total(), runs)
         for twin, four in zip(twins, names, strict=True)

@@ -167,14 +167,21 @@ def averaged(x: Moments, axes: Sequence[int] | None, shape: Shape | None, keep: 
 
 
 def normalized(scale: Array, bias: Array, rank: int | None, axis: int) -> Moments:
-    """Mean 0 and variance 1, then scale and bias per channel, whatever came in."""
+    """Mean 0 and variance 1, then scale and bias per channel, whatever came in.
+
+    Args:
+        scale: float [channels], or of one value.
+        bias: the same.
+        rank: of the output; None where it is not known.
+        axis: the channels' in the output; -1 keeps the shape of scale and bias.
+    """
     if bias.shape != scale.shape and 1 not in (bias.size, scale.size):  # no runtime takes them
         return guess()
     mean, deviation = np.broadcast_arrays(bias, scale)
     found = gaussian(mean, deviation**2, known=True)
     if mean.ndim != 1 or axis == -1:
         return found
-    if rank is None:
+    if rank is None or rank <= axis:
         return collapsed(found)
     shape = tuple(mean.size if place == axis else 1 for place in range(rank))
     return replace(found, mean=found.mean.reshape(shape), var=found.var.reshape(shape))

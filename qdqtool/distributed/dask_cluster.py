@@ -13,8 +13,10 @@ from typing import Any
 
 from qdqtool.bounded import SCHEDULER, read_json
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.threads import usable_cores, useful_threads
 
 _ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://[^/]+:\d+|[\w.-]+:\d+")
+_DIGITS = 18
 _COMPARED = ("qdqtool", "onnxruntime", "numpy")
 _ANY_WORKER = 30.0  # seconds until a scheduler that answers must have a worker
 _ASKED = 5  # times that workers are asked before all of them have ended
@@ -91,8 +93,10 @@ def _address(where: str) -> Iterator[Any]:
     if local is None:
         yield where if _ADDRESS.fullmatch(where) else _from_file(Path(where))
         return
-    if not int(local[1]):
-        raise QdqError(where, "is no number of workers", "give local:1 or more")
+    most = useful_threads()
+    if len(local[1]) > _DIGITS or not 1 <= int(local[1]) <= most:
+        reason = f"is no number of worker processes for the {usable_cores()} cores of this machine"
+        raise QdqError(where, reason, f"give local:1 to local:{most}")
     from distributed import LocalCluster
 
     with LocalCluster(

@@ -8,14 +8,14 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from qdqtool.bounded import FileKind, read_bytes, read_json, read_text
+from qdqtool.bounded import FileKind, read_bytes, read_text
 from qdqtool.data.arrays import open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, truth_of
+from qdqtool.evaluation.labels_coco import Key, read_coco
 from qdqtool.evaluation.names import LEFT_OUT, Names
 
 Box = tuple[float, float, float, float]
@@ -124,20 +124,16 @@ def _named(where: Path, names: Names | None, seen: Sequence[str]) -> Names:
 
 
 def _coco(path: Path, images: Sequence[Path], names: Names | None) -> BoxLabels:
-    document = read_json(path, _COCO)
-    try:
-        files = {Path(one["file_name"]).name: one["id"] for one in document["images"]}
-        called = {one["id"]: str(one["name"]) for one in sorted(document["categories"], key=lambda one: one["id"])}
-        by_image: dict[Any, list[LabeledBox]] = {}
-        shown = names.shown if names else tuple(called.values())
-        number = {key: names.number(path, name) if names else index for index, (key, name) in enumerate(called.items())}
-        for one in document["annotations"]:
-            x, y, width, height = map(float, one["bbox"])
-            row = LabeledBox((x, y, x + width, y + height), number[one["category_id"]], bool(one.get("iscrowd", 0)))
-            by_image.setdefault(one["image_id"], []).append(row)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise QdqError(path, f"is not COCO's labels ({type(error).__name__}: {error})", _FORMS) from error
+    read = read_coco(path, _COCO)
+    files, called = read.images, read.categories
+    number = {key: names.number(path, name) if names else index for index, (key, name) in enumerate(called.items())}
+    by_image: dict[Key, list[LabeledBox]] = {}
+    for one in read.boxes:
+        x, y, width, height = one.bbox
+        row = LabeledBox((x, y, x + width, y + height), number[one.category], one.crowd)
+        by_image.setdefault(one.image, []).append(row)
     _refuse_missing(path, images, [one for one in images if one.name not in files], "no entry")
+    shown = names.shown if names else tuple(called.values())
     return BoxLabels(path, "coco", shown, lambda index: by_image.get(files[images[index].name], []))
 
 
@@ -172,7 +168,9 @@ def _voc_rows(file: Path, names: Names) -> list[LabeledBox]:
         try:
             x1, y1, x2, y2 = (float(_child(file, frame, key)) for key in ("xmin", "ymin", "xmax", "ymax"))
         except ValueError as error:
-            raise QdqError(file, f"has a corner that is no number ({error})") from None
+            raise QdqError(file, f"has a corner that is no number ({error})", _FORMS) from None
+        if not all(map(math.isfinite, (x1, y1, x2, y2))):
+            raise QdqError(file, f"has a corner that is not finite ({x1:g}, {y1:g}, {x2:g}, {y2:g})", _FORMS)
         difficult = (one.findtext("difficult") or "").strip() == "1"
         rows.append(LabeledBox((x1, y1, x2, y2), names.number(file, _child(file, one, "name")), difficult=difficult))
     return rows
@@ -258,10 +256,22 @@ def _arrays(path: Path, names: Names | None) -> BoxLabels:
     if lacking:
         raise QdqError(path, f"has no array {' and '.join(lacking)}", "boxes [m, 4], labels [m], image [m] (numbers)")
     boxes, labels, owner = (stored[key].whole() for key in ("boxes", "labels", image))
-    if boxes.shape != (len(labels), 4) or labels.shape != owner.shape or labels.dtype.kind not in "iu":
+    if (
+        labels.ndim != 1
+        or boxes.shape != (len(labels), 4)
+        or labels.shape != owner.shape
+        or labels.dtype.kind not in "iu"
+    ):
         raise QdqError(path, f"has boxes {boxes.shape}, labels {labels.shape} and {image} {owner.shape}", _FORMS)
+    if boxes.dtype.kind not in "fiu" or owner.dtype.kind not in "iu":
+        raise QdqError(path, f"has boxes of {boxes.dtype} and {image} of {owner.dtype}, not numbers", _FORMS)
+    if not np.isfinite(boxes).all():
+        raise QdqError(path, "has boxes that are not finite", _FORMS)
+    least, most = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
+    if least < 0 or most > _MOST_CLASSES:
+        raise QdqError(path, f"has the class {least if least < 0 else most}, which is no class number", _FORMS)
     if names is not None and len(labels):
-        names.checked(path, int(labels.max()))
+        names.checked(path, most)
     by_image: dict[int, list[LabeledBox]] = {}
     for box, label, number in zip(boxes.tolist(), labels.tolist(), owner.tolist(), strict=True):
         by_image.setdefault(number, []).append(LabeledBox(tuple(box), label))

@@ -58,6 +58,9 @@ def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
             beside = files.scratch(folder.absolute().parent) / folder.name
             beside.mkdir()
             yield beside
+            if _replaceable(folder, beside):
+                beside.replace(folder)  # one rename: a kill leaves all of it or nothing
+                return
             made = sorted(beside.iterdir())
             files.make_folder(folder)
             for file in made:
@@ -67,6 +70,16 @@ def filling(folder: Path, inputs: Iterable[Path] = ()) -> Iterator[Path]:
         if name is not None and beside != folder and not Path(name).is_relative_to(beside.parent):
             raise QdqError(name, str(error.strerror)) from error  # a file that the block read
         raise QdqError(folder, f"cannot be written ({error.strerror or error})", "give another with -o") from error
+
+
+def _replaceable(folder: Path, beside: Path) -> bool:
+    """Whether a folder is not there, or empty and as the new one is, on a system that renames over empty ones."""
+    if not os.path.lexists(folder):
+        return True
+    if os.name != "posix" or folder.is_symlink() or any(folder.iterdir()):
+        return False
+    old, new = folder.stat(), beside.stat()
+    return (old.st_mode, old.st_uid, old.st_gid) == (new.st_mode, new.st_uid, new.st_gid)
 
 
 def picture_names(files: Sequence[Path]) -> list[str]:

@@ -6,6 +6,7 @@ What passes here, later code trusts. Operators without a schema pass as they are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ _PAIR_FROM = 10  # the opset that has them first
 _TYPED_FROM_IR = 3  # attributes of older files may lack their type
 _KINDS = frozenset((*BITS, TensorProto.STRING))
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-_SAME_SHAPE = frozenset(("Cast", "QuantizeLinear"))
+_SAME_SHAPE = frozenset(("Cast", *_PAIR))
 _WEIGHT_RANKS = {"Conv": (3, 32), "ConvTranspose": (3, 32), "Gemm": (2, 2), "MatMul": (1, 32)}
 _WINDOWS = (("strides", 1), ("dilations", 1), ("pads", 2))
 _MANY = (1 << 31) - 1
@@ -165,10 +166,19 @@ class OperatorForms:
         return _Form(
             (few, schema.max_input, schema.min_output, schema.max_output),
             tuple(i for i, parameter in enumerate(schema.inputs) if parameter.option == single and i < few),
-            {name: int(entry.type.value) for name, entry in schema.attributes.items()},  # type: ignore[attr-defined]
+            _attribute_types(schema, newest),
             frozenset(name for name, entry in schema.attributes.items() if entry.required),
             _CHECKS.get(op) if domain == "" else None,
         )
+
+
+def _attribute_types(*schemas: onnx.defs.OpSchema) -> dict[str, int]:
+    """Attribute -> type in the first schema that has it: what reads a QuantizeLinear's axis asks for no opset."""
+    return {
+        name: int(entry.type.value)  # type: ignore[attr-defined]
+        for schema in reversed(schemas)
+        for name, entry in schema.attributes.items()
+    }
 
 
 def _newest(schema: onnx.defs.OpSchema) -> onnx.defs.OpSchema:
@@ -224,6 +234,19 @@ def _remember(node: NodeProto, given: Mapping[str, AttributeProto], constants: _
     if dims is not None:
         constants.shapes[node.output[0]] = dims
     return ""
+
+
+def _pair(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
+    """Q and DQ: a scale and a zero point that hold something, as many of one as of the other or one for all."""
+    sizes = [constants.dims(name) for name in node.input[1:3]]
+    for what, dims in zip(("scale", "zero point"), sizes, strict=False):
+        if dims is not None and 0 in dims:
+            return f"has an empty {what} (shape {list(dims)[:8]})"
+    if len(sizes) == 2 and sizes[0] is not None and sizes[1] is not None:
+        scales, zeros = (math.prod(dims) for dims in sizes if dims is not None)
+        if zeros not in (1, scales):
+            return f"has {scales} scales and {zeros} zero points"
+    return _typed(node, given, constants)
 
 
 def _product(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
@@ -295,7 +318,8 @@ def _transpose(node: NodeProto, given: Mapping[str, AttributeProto], constants: 
 
 _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("EyeLike", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"), _typed),
-    **dict.fromkeys(("Bernoulli", "Multinomial", "SequenceEmpty", "Cast", "QuantizeLinear"), _typed),
+    **dict.fromkeys(("Bernoulli", "Multinomial", "SequenceEmpty", "Cast"), _typed),
+    **dict.fromkeys(_PAIR, _pair),
     "Conv": _convolution,
     "ConvTranspose": _convolution,
     "Gemm": _product,
@@ -305,5 +329,5 @@ _CHECKS: dict[str, _Check] = {
     "LpPool": _pooling,
     "BatchNormalization": _normalization,
     "Transpose": _transpose,
-    **dict.fromkeys(("Constant", "Identity", "DequantizeLinear"), _remember),
+    **dict.fromkeys(("Constant", "Identity"), _remember),
 }

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
@@ -11,6 +13,7 @@ from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import bytes_needed, is_external
 
 _MIN_IR = 7
+_INFERRED_FROM = 7  # the first opset whose operators tell their types
 _LEAN_BYTES = 1024
 _MAX_RANK = 64
 # Operators that make a tensor of the shape that an input holds -> which input.
@@ -66,6 +69,8 @@ def opset_of(proto: onnx.ModelProto | onnx.FunctionProto) -> int | None:
 def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -> GraphProto:
     """The graph with the types that shape inference finds, without its weights; node for node like the original.
 
+    A type that the file declares for what an operator of ONNX makes counts where inference finds none: it may be wrong.
+
     Args:
         proto: the model.
         opset: of the default domain, where the model does not say.
@@ -81,7 +86,56 @@ def infer_types(proto: onnx.ModelProto, opset: int, *, in_order: bool = False) -
     lean.functions.extend(proto.functions)
     nodes = topological_protos(proto.graph.node) if in_order else proto.graph.node
     lean.graph.node.extend(_lean_node(node, opset) for node in nodes)
-    return inferred(lean)
+    declared = {} if opset < _INFERRED_FROM else _take_types(lean.graph)
+    graph = inferred(lean)
+    missing = _give_types(graph, declared)
+    if missing and any(name in missing for node in graph.node for name in node.input):
+        _give_types(lean.graph, {name: declared[name] for name in missing})  # what stands behind follows from it
+        graph = inferred(lean)
+        _give_types(graph, declared)
+    return graph
+
+
+def wrong_type(proto: onnx.ModelProto, types: Mapping[str, int]) -> tuple[str, str, str] | None:
+    """The first tensor that the file declares with another element type than its operator makes.
+
+    Args:
+        proto: the model.
+        types: what `known_types` found.
+
+    Returns:
+        Its name, the declared type and the right one in words; None where there is no such tensor.
+    """
+    for value in (*proto.graph.output, *proto.graph.value_info):
+        said, found = value.type.tensor_type.elem_type, types.get(value.name, 0)
+        if said and found and said != found:
+            return value.name, _type_name(said), _type_name(found)
+    return None
+
+
+def _type_name(code: int) -> str:
+    return TensorProto.DataType.Name(code).lower() if code in TensorProto.DataType.values() else str(code)
+
+
+def _take_types(graph: GraphProto) -> dict[str, int]:
+    """Take the declared element types away from what operators of ONNX make; inference would keep wrong ones."""
+    made = {name for node in graph.node if node.domain in ("", "ai.onnx") for name in node.output}
+    taken = {}
+    for value in (*graph.output, *graph.value_info):
+        if value.name in made and value.type.tensor_type.elem_type:
+            taken[value.name] = value.type.tensor_type.elem_type
+            value.type.tensor_type.ClearField("elem_type")
+    return taken
+
+
+def _give_types(graph: GraphProto, declared: Mapping[str, int]) -> set[str]:
+    """Give declared element types back where there is none by now; the names of those tensors."""
+    given = set()
+    for value in (*graph.output, *graph.value_info) if declared else ():
+        if value.name in declared and value.type.HasField("tensor_type") and not value.type.tensor_type.elem_type:
+            value.type.tensor_type.elem_type = declared[value.name]
+            given.add(value.name)
+    return given
 
 
 def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:

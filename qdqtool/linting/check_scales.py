@@ -32,9 +32,11 @@ def scale_value(subject: LintContext) -> Iterator[CheckFault]:
         scale = subject.scale_of(pair)
         if scale is None or scale.dtype.kind not in "fV":
             continue
-        value = scale.astype(np.float32)
+        with np.errstate(over="ignore"):  # a float64 scale beyond float32
+            value = scale.astype(np.float32)
         if not np.isfinite(value).all():
-            yield CheckFault(pair.tensor, "its scale is not finite", _CALIBRATE)
+            beyond = scale.dtype == np.float64 and bool(np.isfinite(scale).all())
+            yield CheckFault(pair.tensor, "its scale is " + ("beyond float32" if beyond else "not finite"), _CALIBRATE)
         elif (value <= 0).any():
             kind = "negative" if (value < 0).any() else "zero"
             yield CheckFault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", _CALIBRATE)

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.folding import FOLDING
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import is_product
 from qdqtool.match.full_scale_table import bounded_scales
 from qdqtool.match.per_tensor_plan import every_tensor
 from qdqtool.match.plan import Plan, PlanOptions
@@ -66,7 +68,7 @@ def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
     for one in decided.refusals:
         reasons.setdefault(one.reason, []).append(one.site)
     if not reasons:
-        told = "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
+        told = _unfolded_weight(view) or "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
     else:
         many = sorted(reasons.items(), key=lambda item: -len(item[1]))
         told = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
@@ -74,6 +76,29 @@ def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
     if any(one.rule == "float-head" for one in decided.refusals):
         todo = f"--float-heads none quantizes heads, {todo}"
     raise QdqError(where, f"has nothing to quantize ({told})", todo)
+
+
+def _unfolded_weight(view: GraphView) -> str:
+    """Which weight would be constant if an operator could make it of its constants, and why not; "" for none."""
+    for node in view.every:
+        if not is_product(node):
+            continue
+        for name in node.inputs[:2]:
+            if (maker := _unfoldable(view, name)) is not None:
+                shape = view.shape(maker.inputs[0])
+                told = f"it makes {maker.outputs[0]} of the constant {maker.inputs[0]}"
+                shown = "" if shape is None else f" of shape {list(shape)[:8]}"
+                return f"{node.key}: its weight comes from a {maker.op} that cannot be: {told}{shown}"
+    return ""
+
+
+def _unfoldable(view: GraphView, name: str) -> Node | None:
+    """The operator at the beginning of a tensor that reads constants alone and makes none; None where there is none."""
+    while (node := view.producers.get(name)) is not None and node.op in FOLDING and node.inputs:
+        if all(view.is_constant(source) for source in node.inputs if source):
+            return None if view.is_constant(name) else node
+        name = node.inputs[0]
+    return None
 
 
 def _more(sites: list[str]) -> str:

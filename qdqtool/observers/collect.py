@@ -17,7 +17,6 @@ import onnx
 from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
-from qdqtool.errors import QdqError
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
 from qdqtool.observers.data_passes import bytes_of, split_passes
 from qdqtool.observers.observation_plan import ObservationPlan
@@ -27,6 +26,7 @@ from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State, StateIdentity
 from qdqtool.progress import is_shown
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.threads import check_threads
 
 WHOLE = (0, 1)
 
@@ -56,8 +56,7 @@ def count_batches(
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
     options = with_method(options)
-    if options.workers < 1:
-        raise QdqError("--workers", f"{options.workers} cannot work", "give 1 or more")
+    check_threads("--workers", options.workers)
     model = ObservableModel(proto, folder, options.provider, options.where)
     names = model.names if wanted is None else model.chosen(wanted)
     method = parse_method(options.method)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.types import known_types
+from qdqtool.graph.types import known_types, wrong_type
 from qdqtool.graph.view import QUANTIZE, GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable import computable_part, runnable_part
@@ -52,7 +52,8 @@ class ObservableModel:
             where: what messages call the model.
 
         Raises:
-            QdqError: a weighted operator lies behind one that onnxruntime lacks.
+            QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
+                than its operator makes, which onnxruntime refuses.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
         self.where = where
@@ -62,6 +63,9 @@ class ObservableModel:
         part = runnable_part(proto, self.view, self.runtime, self.providers)
         self.behind = part.behind
         kinds = known_types(proto)
+        if (wrong := wrong_type(proto, kinds)) is not None:
+            name, said, found = wrong
+            raise QdqError(where, f"declares {name} as {said}, its operator makes {found}", "export the model again")
         others = {name for name, kind in kinds.items() if kind != onnx.TensorProto.FLOAT}
         made = [name for node in part.nodes for name in node.outputs if name and not self.view.is_constant(name)]
         self._fed = frozenset(_float_inputs(proto.graph, self.view))

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from qdqtool.autodiff.backends import BackendName
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource
+from qdqtool.threads import check_threads
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.optimizers import AdamW, Optimizer, Sgd
 from qdqtool.training.schedules import Schedule
@@ -23,6 +24,7 @@ RELATIVE_LR = 0.002
 EMA_DECAY = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0
+_MOST = 1_000_000_000  # updates: years
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,10 @@ class RunOptions:
         """
         self.schedule.check()
         counts = (("--steps", self.steps), ("--grad-accum", self.grad_accum), ("--evaluate-every", self.evaluate_every))
-        for option, value in (*counts, ("--checkpoint-every", self.checkpoint_every), ("--threads", self.threads)):
-            if value is not None and value < 1:
-                raise QdqError(option, f"{value} is no number to go by", "give 1 or more")
+        for option, value in (*counts, ("--checkpoint-every", self.checkpoint_every)):
+            if value is not None and not 1 <= value <= _MOST:
+                raise QdqError(option, f"{value} is no number to go by", f"give 1 to {_MOST}")
+        check_threads("--threads", self.threads)
         if self.patience < 0 or self.seed < 0:
             option, value = ("--patience", self.patience) if self.patience < 0 else ("--seed", self.seed)
             raise QdqError(option, f"{value} is below 0", "give 0 or more")

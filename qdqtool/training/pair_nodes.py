@@ -86,7 +86,10 @@ def _site(view: GraphView, pair: Pair, quantize: Node) -> TrainedPair:
     else:
         scale, zero = scale.reshape(()), zero.reshape(()) if zero.size == 1 else zero
     if zero.shape != scale.shape:
-        zero = np.broadcast_to(zero, scale.shape)
+        if zero.size not in (1, scale.size):
+            reason = f"its Q has {scale.size} scales and {zero.size} zero points"
+            raise QdqError(pair.tensor, reason, "repair the model")
+        zero = zero.reshape(scale.shape) if zero.size == scale.size else np.broadcast_to(zero, scale.shape)
     names = tuple(dict.fromkeys((quantize.inputs[1], pair.dequantize.inputs[1])))
     low, high = limits(view, pair, zero.dtype)
     source = quantize.inputs[0]
@@ -106,6 +109,8 @@ def _scale(view: GraphView, pair: Pair, quantize: Node) -> npt.NDArray[np.float3
         if value is None or value.dtype != np.float32:
             kind = "computed" if value is None else value.dtype.name
             raise QdqError(pair.tensor, f"the scale of its Q/DQ is {kind}", "training needs float32 constants there")
+        if not value.size:
+            raise QdqError(pair.tensor, "the scale of its Q/DQ is empty", "repair the model")
         values.append(value.astype(np.float32))
     scale, back = values
     if not np.isfinite(scale).all() or (scale <= 0).any():

@@ -176,7 +176,11 @@ def test_interrupted_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixtu
         (["--shard", "1/2"], "--shard: needs the name of the state; give -o part.state"),
         (["--shard", "3/2", "-o", "p"], "--shard: '3/2' is not the i-th of n; write it as 1/8 to 8/8"),
         (["--dask", "local:2", "--shard", "1/2"], "--dask: makes shards by itself and keeps no checkpoint"),
-        (["--workers", "0"], "argument --workers: '0' is not a number of workers, 1 or more, or auto"),
+        (["--workers", "0"], "argument --workers: '0' is not a number of workers, 1 to 1024, or auto"),
+        (["--workers", str(2**63 - 1)], "is not a number of workers, 1 to 1024, or auto"),
+        (["--workers", "9" * 5000], "is not a number of workers, 1 to 1024, or auto"),
+        (["--max-memory", "9" * 5000], "is not a number of bytes"),
+        (["--batch", "0"], "--batch: "),
         (["--merge", "x"], "--merge: takes the states of shards, not MODEL; leave MODEL out"),
         (["--max-memory", "1K"], "--max-memory: 1024 bytes are too few"),
     ],
@@ -196,6 +200,17 @@ def test_merge_needs_a_name_and_real_states(folder: Path, capsys: pytest.Capture
     assert main(["calibrate", "--merge", str(folder / "d.npz"), "-o", str(folder / "t.json")]) == 2
     assert "d.npz: is no calibration state" in capsys.readouterr().err
     assert not (folder / "t.json").exists()
+
+
+def test_more_workers_than_the_machine_has_use_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("qdqtool.threads.usable_cores", lambda: 1)
+    monkeypatch.setattr("qdqtool.cli.data.usable_cores", lambda: 1)
+    assert run(folder, "--data", str(folder / "d.npz"), "--workers", "1000") == 0
+    assert "qdqtool: note: --workers 1000: 8 are used, this machine has 1 cores" in capsys.readouterr().err
+    assert run(folder, "--data", str(folder / "d.npz"), "--workers", "8") == 0
+    assert "--workers" not in capsys.readouterr().err
 
 
 def test_workers_auto(folder: Path) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool.conditioning.bias_correction import find_additions
@@ -118,3 +119,28 @@ def test_an_operator_without_a_place_for_a_bias_is_told() -> None:
     found, left = find_additions(subject_of(model_of(FLAT)), [loss])
     assert found == []
     assert left == {"z": "has no bias that could be corrected"}
+
+
+ONES = "g (float[N,4,6,6] x) => (float[N,2,6,6] y) <float[2,4,1,1] w> { y = Conv(x, w) }"
+
+
+def _filled(weight: float) -> onnx.ModelProto:
+    proto = model_of(ONES)
+    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((2, 4, 1, 1), weight, np.float32), "w"))
+    return proto
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_sum_of_errors_whose_square_is_beyond_float32_is_counted() -> None:
+    proto, rows = _filled(1.0), np.full((2, 4, 6, 6), 4e17, np.float32)  # 36 errors of 1.6e18 each: their sum is 5.8e19
+    (loss,) = measure_losses(subject_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))
+    assert loss.mean == pytest.approx([1.6e18, 1.6e18])
+    assert loss.chance == pytest.approx([0.0, 0.0], abs=1e26)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("weight", "value"), [(1.0, 1e20), (3e38, 1.0)])
+def test_an_error_without_a_square_is_refused_by_its_tensor(weight: float, value: float) -> None:
+    proto, rows = _filled(weight), np.full((1, 4, 6, 6), value, np.float32)
+    with pytest.raises(QdqError, match=r"^y: it holds NaN or Inf, or values whose squares are beyond float32"):
+        measure_losses(subject_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))

@@ -47,3 +47,10 @@ def test_no_float64_copy_of_a_large_matrix_is_made() -> None:
 def test_parameters_of_different_lengths_are_a_guess() -> None:
     found = linear.normalized(np.ones(3), np.zeros(4), None, -1)
     assert found.mean.size == 1 and not found.known
+
+
+@pytest.mark.parametrize(("rank", "shape"), [(None, (1,)), (0, (1,)), (1, (1,)), (2, (1, 4)), (4, (1, 4, 1, 1))])
+def test_channels_stand_at_their_axis_where_the_output_has_it(rank: int | None, shape: tuple[int, ...]) -> None:
+    found = linear.normalized(np.arange(1.0, 5.0), np.zeros(4), rank, 1)
+    assert found.mean.size == found.var.size == int(np.prod(shape))
+    assert rank is None or rank < 2 or found.mean.shape == shape

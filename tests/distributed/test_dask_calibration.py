@@ -221,7 +221,9 @@ def test_refused_before_any_cluster(files: tuple[Path, Path], tmp_path: Path) ->
         ("no scheduler answers within 0.1 s", lambda: calibrate_on_dask(*files, nowhere)),
         ("is not UTF-8 text", lambda: calibrate_on_dask(*files, DaskOptions(str(files[0])))),
         ("no file of that name is here; give tcp", lambda: calibrate_on_dask(*files, DaskOptions("nowhere"))),
-        ("local:0: is no number of workers", lambda: calibrate_on_dask(*files, DaskOptions("local:0"))),
+        ("local:0: is no number of worker processes", lambda: calibrate_on_dask(*files, DaskOptions("local:0"))),
+        ("local:99999: is no number of worker proc", lambda: calibrate_on_dask(*files, DaskOptions("local:99999"))),
+        ("is no number of worker processes for", lambda: calibrate_on_dask(*files, DaskOptions("local:" + "9" * 5000))),
     ]
     for message, call in cases:
         with pytest.raises(QdqError, match=re.escape(message)) as caught:

@@ -178,6 +178,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     refuse(write(tmp_path / "v", {"a.xml": "<annotation>", "b.xml": ""}), "a.xml: cannot be read as XML", NAMES)
     refuse(voc(tmp_path / "w", "<object><name>car</name></object>"), "without a bndbox", NAMES)
     refuse(voc(tmp_path / "n", voc_object(box=(1, 2, "x", 4))), "no number", NAMES)
+    refuse(voc(tmp_path / "i", voc_object(box=(1, 2, "inf", 4))), "not finite", NAMES)
     refuse(voc(tmp_path / "m", "<object></object>"), "without", NAMES)
     refuse(write(tmp_path / "k", {"a.txt": kitti("Car", rest="0"), "b.txt": ""}), "columns in a row, KITTI", NAMES)
     (tmp_path / "l.json").write_text("{")
@@ -196,6 +197,22 @@ def test_what_is_no_form_of_labels_is_refused(tmp_path: Path) -> None:
     refuse(boxes(tmp_path, labels=None), "has no array labels")
     refuse(boxes(tmp_path, labels=np.array([0, 1])), "has boxes")
     refuse(boxes(tmp_path, labels=np.array([0.5])), "has boxes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"labels": np.array(0)}, "has boxes"),
+        ({"labels": np.array([-1])}, "has the class -1, which is no class number"),
+        ({"labels": np.array([2**40])}, "no class number"),
+        ({"labels": np.array([2])}, "there are 2 names"),
+        ({"boxes": np.array([["a", "b", "c", "d"]])}, "not numbers"),
+        ({"boxes": np.array([[np.nan, 1, 2, 3]])}, "not finite"),
+        ({"image": np.array([0.0])}, "not numbers"),
+    ],
+)
+def test_arrays_that_are_no_boxes_are_refused(tmp_path: Path, changes: dict[str, Any], part: str) -> None:
+    refuse(boxes(tmp_path, **changes), part, NAMES)
 
 
 def test_files_of_another_hand_are_named(tmp_path: Path) -> None:

@@ -20,6 +20,38 @@ def test_files_arrive_together_at_the_end(tmp_path: Path) -> None:
     assert (out / "a.png").read_bytes() == b"a"
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_new_folder_and_an_empty_one_are_filled_by_one_rename(
+    tmp_path: Path, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between two renames would leave a part."""
+    out, renamed = tmp_path / "out", []
+    if there:
+        out.mkdir()
+    plain = Path.replace
+
+    def replace(source: Path, target: Path) -> Path:
+        renamed.append(Path(target).name)
+        return plain(source, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with filling(out) as place:
+        for name in ("a.png", "b.png", "detections.json"):
+            (place / name).write_bytes(b"x")
+    assert renamed == ["out"]
+    assert sorted(path.name for path in out.iterdir()) == ["a.png", "b.png", "detections.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_empty_folder_of_other_rights_keeps_them(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir(0o700)
+    with filling(out) as place:
+        (place / "a.png").write_bytes(b"x")
+    assert out.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in out.iterdir()] == ["a.png"]
+
+
 def test_a_fault_leaves_nothing_behind_and_what_was_there_as_it_was(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -28,6 +28,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(PROJECT), str(PROJECT / "tests")]
 
 import qdqtool
+from tests.fuzz.count_options import count_runs, count_tasks
 from tests.fuzz.fork_server import Ended, Limits, Task, run_all
 from tests.fuzz.fuzz_commands import COMMANDS
 from tests.fuzz.fuzz_report import Report
@@ -38,7 +39,7 @@ from tests.fuzz.save_faults import save_faults
 from tests.fuzz.verdict import Fault, faults_of
 
 _LEFT_OUT = ("qdqtool.__main__", "qdqtool.testing", "qdqtool.polygraphy", "qdqtool.distributed.dask_cluster")
-PARTS = ("mutants", "saving", "heavy")
+PARTS = ("mutants", "counts", "saving", "heavy")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--cpu", type=int, default=20, help="seconds after which a run counts as hanging (20)")
     parser.add_argument("--memory", type=int, default=3072, help="MiB of address space that a run may add (3072)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which the part `saving` ends (60)")
     parser.add_argument("--replay", metavar="ID", help="make one mutant again, such as peel:17, and keep its files")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the files of faulty runs, a few of each group")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON too")
@@ -99,7 +101,10 @@ def _part(part: str, source: Source, arguments: argparse.Namespace, place: Path)
     limits = Limits(arguments.cpu, 15 * arguments.cpu, arguments.memory << 20)
     keep = arguments.keep / part if arguments.keep else None
     if part == "saving":
-        return save_faults(source.families, place, limits, arguments.only, keep)
+        seconds = 60.0 * arguments.minutes
+        return save_faults(source.families, place, limits, arguments.only, Report(keep), seconds)
+    if part == "counts":
+        return _run(count_tasks(source.families), count_runs(), place, limits, arguments.jobs, Report(keep))
     if part == "heavy":
         return _run(heavy_tasks(), len(CASES), place, limits, 1, Report(keep), heavy_faults)
     wanted = tasks(source, arguments.count, arguments.only)

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,9 @@ class Family:
 
 def families(place: Path, shared: Path | None) -> list[Family]:
     """Make all seeds below a folder; deterministic for one version of the project and one shared folder."""
-    small = _small(place / "small", model_of(SMALL_NET, 13))
-    made = [small, _classifier(place / "classifier"), _detector(place / "detector")]
-    made += [_small(place / name, model, name) for name, model in small_graphs()]
+    small = small_family(place / "small", model_of(SMALL_NET, 13))
+    made = [small, _classifier(place / "classifier"), detector_family(place / "detector")]
+    made += [small_family(place / name, model, name) for name, model in small_graphs()]
     made.append(_external(place / "external"))
     if shared:
         made += list(_corpus(place / "corpus", shared / "corpus"))
@@ -60,6 +61,7 @@ def _command(folder: Path, words: str, arm: Callable[[], None] | None = None) ->
 
 def _start(folder: Path, arm: Callable[[], None] | None) -> None:
     os.chdir(folder)
+    time.process_time = lambda: 0.0  # a checkpoint holds the CPU seconds so far, which no two runs share
     if arm:
         arm()
 
@@ -74,7 +76,7 @@ def _keep_checkpoint(to: Path) -> Callable[[], None]:
     return lambda: sys.addaudithook(heard)
 
 
-def _small(folder: Path, model: onnx.ModelProto, name: str = "small") -> Family:
+def small_family(folder: Path, model: onnx.ModelProto, name: str = "small") -> Family:
     """A network with everything that the verbs make of it. What a verb refuses to make is left out."""
     folder.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
@@ -104,7 +106,7 @@ def _small(folder: Path, model: onnx.ModelProto, name: str = "small") -> Family:
 
 def _external(folder: Path) -> Family:
     """The small network with its weights in a file of their own, which keeps its name."""
-    family = _small(folder, model_of(SMALL_NET, 13), "external")
+    family = small_family(folder, model_of(SMALL_NET, 13), "external")
     for role in ("model", "qdq"):
         model = onnx.load(family.files[role])
         onnx.save(
@@ -168,7 +170,7 @@ def _texts(folder: Path) -> dict[str, Path]:
 
 def _classifier(folder: Path) -> Family:
     model = onnx.load(PROJECT / "models" / "tiny_classifier.onnx")
-    family = _small(folder, model, "classifier")
+    family = small_family(folder, model, "classifier")
     with np.load(PROJECT / "models" / "digits8_test.npz") as digits:
         np.savez(folder / "labeled.npz", images=digits["x"][:4], y=digits["y"][:4])
     from PIL import Image
@@ -181,7 +183,7 @@ def _classifier(folder: Path) -> Family:
     return Family("classifier", {**family.files, **more, "classifier": family.files["model"]})
 
 
-def _detector(folder: Path) -> Family:
+def detector_family(folder: Path) -> Family:
     folder.mkdir(parents=True)
     model = write_detector(folder / "model.onnx")
     files = {"model": model, "detector": model, **_texts(folder)}

@@ -72,10 +72,8 @@ def lay_out(command: Command, family: Family, run: Path) -> list[str]:
         path = family.files[role]
         target = run / f"{role}{path.suffix}"
         _copy(path, target)
-        if (beside := path.with_name(f"{path.name}.json")).exists():
-            _copy(beside, run / f"{target.name}.json")
-        if (weights := path.with_name(f"{role}.bin")).exists():
-            _copy(weights, run / weights.name)
+        for beside in _beside(path, role):
+            _copy(beside, run / (beside.name if beside.suffix == ".bin" else f"{target.name}.json"))
         places[role] = target.name
     return [word.format(**places) for word in command.words.split()]
 
@@ -91,13 +89,17 @@ def digest(families: Sequence[Family]) -> str:
     whole = hashlib.sha256()
     for family in families:
         for role, path in sorted(family.files.items()):
-            content = (
-                b"".join(p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file())
-                if path.is_dir()
-                else path.read_bytes()
-            )
-            whole.update(f"{family.name} {role} {hashlib.sha256(content).hexdigest()}\n".encode())
+            for one in [path, *_beside(path, role)]:
+                files = sorted(p for p in one.rglob("*") if p.is_file()) if one.is_dir() else [one]
+                for file in files:
+                    whole.update(f"{family.name} {role} {file.relative_to(path.parent)} ".encode())
+                    whole.update(hashlib.sha256(file.read_bytes()).digest())
     return whole.hexdigest()[:12]
+
+
+def _beside(path: Path, role: str) -> list[Path]:
+    """The files that belong to a role's file: its sidecar, and weights of its own."""
+    return [p for p in (path.with_name(f"{path.name}.json"), path.with_name(f"{role}.bin")) if p.exists()]
 
 
 def _copy(path: Path, target: Path) -> None:

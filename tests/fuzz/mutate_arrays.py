@@ -127,7 +127,9 @@ def archive(random_: random.Random, content: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", random_.choice((methods[0], *methods)), compresslevel=1) as new:
         for name, data in members:
-            new.writestr(name or "x", data)
+            made = zipfile.ZipInfo(name or "x")  # a name alone would be written with the hour of the day
+            made.compress_type = new.compression
+            new.writestr(made, data, compresslevel=1)
     return octets(random_, buffer.getvalue()) if random_.random() < 0.1 else buffer.getvalue()
 
 

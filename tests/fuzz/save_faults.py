@@ -7,8 +7,10 @@ import atexit
 import functools
 import itertools
 import json
+import math
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,20 +57,49 @@ class Subject:
         return Task(f"{self.command.name}:{way}-{at}-{self.calls[at]}{'-over' if old else ''}", prepare)
 
 
-def save_faults(families: Sequence[Family], place: Path, limits: Limits, only: str | None, keep: Path | None) -> Report:
-    """Every command that writes files, on the first family that it runs on."""
-    report = Report(keep)
-    for command in COMMANDS:
-        if command.saves and command.name.startswith(only or ""):
-            subject = _subject(command, families, place, limits)
-            if subject is None:
-                report.add(*_unfit(command, place))
-                continue
-            for ended, faults in _attacked(subject, place, limits):
-                report.add(ended, faults)
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{command.name}: {report.runs} runs, {report.faulty} faulty ")
+def save_faults(
+    families: Sequence[Family],
+    place: Path,
+    limits: Limits,
+    only: str | None,
+    report: Report,
+    seconds: float = math.inf,
+) -> Report:
+    """Attack every command that writes files, on the first family that it runs on.
+
+    After an interrupt, and once `seconds` are over, what was found so far is the report; stderr says what is left out.
+    """
+    end = time.monotonic() + seconds
+    left = [command for command in COMMANDS if command.saves and command.name.startswith(only or "")]
+    why = f"{seconds:g} s are over"
+    try:
+        while left and _attack(left[0], families, place, limits, report, end):
+            del left[0]
+    except KeyboardInterrupt:
+        why = "interrupted"
+    if left:
+        names = ", ".join(command.name for command in left)
+        sys.stderr.write(f"\n{why}; what was found so far:\nnot attacked to the end: {names}\n")
     return report
+
+
+def _attack(
+    command: Command, families: Sequence[Family], place: Path, limits: Limits, report: Report, end: float
+) -> bool:
+    """Attack one command; False where time was over before its end."""
+    if time.monotonic() > end:
+        return False
+    subject = _subject(command, families, place, limits)
+    if subject is None:
+        report.add(*_unfit(command, place))
+        return True
+    for ended, faults in _attacked(subject, place, limits):
+        report.add(ended, faults)
+        if time.monotonic() > end:
+            return False
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{command.name}: {report.runs} runs, {report.faulty} faulty ")
+    return True
 
 
 def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> Subject | None:

@@ -14,7 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.validate import check_structure
 
 SHAPES = {
-    "w": (4, 2, 3, 3), "b": (4,), "m": (2, 3), "v": (3,), "s": (), "e": (0, 2, 3, 3), "q": (2, 2), "o": (1,)
+    "w": (4, 2, 3, 3), "b": (4,), "m": (2, 3), "v": (3,), "s": (), "e": (0, 2, 3, 3), "q": (2, 2), "o": (1,), "z": (0,)
 }  # fmt: skip
 
 
@@ -62,6 +62,12 @@ def with_attribute(made: onnx.NodeProto, **fields: Any) -> onnx.NodeProto:
             17,
             "from the caller of a function",
         ),
+        (node("QuantizeLinear", "x s", axis=0.5), 11, "has the attribute axis of type FLOAT, ONNX has INT"),  # of 13 on
+        (node("DequantizeLinear", "x s", axis=[1], domain="com.microsoft"), 9, "attribute axis of type INTS, ONNX has"),
+        (node("QuantizeLinear", "x z"), 17, r"has an empty scale \(shape \[0\]\)"),
+        (node("DequantizeLinear", "x b z"), 17, r"has an empty zero point \(shape \[0\]\)"),
+        (node("DequantizeLinear", "x b v"), 17, "has 4 scales and 3 zero points"),
+        (node("QuantizeLinear", "x s b", domain="com.microsoft"), 17, "has 1 scales and 4 zero points"),
         (node("Cast", "x", to=99), 17, "names the unknown element type 99"),
         (node("QuantizeLinear", "x s", output_dtype=99), 21, "names the unknown element type 99"),
         (node("Conv", "x m"), 17, r"has a weight of shape \[2, 3\], which has not at least 3 axes"),
@@ -94,6 +100,10 @@ def test_a_node_of_another_form_is_refused_by_name(made: onnx.NodeProto, opset: 
         (node("Conv", "x w -"), 17),
         (node("Conv", "x w", auto_pad="SAME_UPPER", made_up=1), 17),  # unknown attributes are nobody's harm
         (node("Unsqueeze", "x", axes=[0]), 11),
+        (node("QuantizeLinear", "x s o"), 17),
+        (node("QuantizeLinear", "x b s"), 17),
+        (node("QuantizeLinear", "x b b", axis=1), 11),
+        (node("DequantizeLinear", "x x"), 17),  # a computed scale
         (node("Gemm", "x m"), 9),  # C may be left out from opset 11 on
         (node("Unsqueeze", "x o"), 13),
         (node("EfficientNMS_TRT", "", anything=1.5), 17),

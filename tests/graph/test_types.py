@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.graph.types import float_tensors, infer_types, opset_of
+from qdqtool.graph.types import float_tensors, infer_types, known_types, opset_of, wrong_type
 from tests.graphs import model_of
 
 NET = """g (float[N,4,8,8] x, int64[2] where) => (float[N,64] z) <float[4,4,3,3] w, int64[2] shape = {0,-1}, float[1] half = {0.5}> {
@@ -49,6 +49,27 @@ def test_types_that_the_file_gives_reach_behind_a_plugin() -> None:
     told = model_of(text)
     told.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 4]))
     assert float_tensors(told) == ["x", "a", "b", "c", "z"]
+
+
+CHAIN = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = Abs(a) z = Abs(b) }"
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_a_type_that_the_file_has_wrong_is_not_believed(name: str) -> None:
+    model = model_of(CHAIN)
+    model.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 4]))
+    assert wrong_type(model, known_types(model)) is None
+    wrong = next(value for value in (*model.graph.output, *model.graph.value_info) if value.name == name)
+    wrong.type.tensor_type.elem_type = TensorProto.UINT8
+    assert float_tensors(model) == ["x", "a", "b", "z"]
+    assert wrong_type(model, known_types(model)) == (name, "uint8", "float")
+
+
+def test_a_declared_type_that_inference_does_not_find_reaches_what_stands_behind() -> None:
+    model = model_of("g (float[1,4] x) => (float[1,4] z) { a = trt.Clever(x) b = Abs(a) c = Abs(b) z = Abs(c) }")
+    model.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 4]))
+    assert float_tensors(model) == ["x", "b", "c", "z"]
+    assert wrong_type(model, known_types(model)) is None
 
 
 def test_a_graph_that_inference_refuses_keeps_what_the_file_says() -> None:

@@ -37,6 +37,15 @@ def test_q010_values_that_are_no_scale(scale: str, word: str, severity: str) -> 
     assert (finding.where, finding.severity) == ("x", severity) and word in finding.message
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("value", "word"), [(1e300, "is beyond float32"), (np.inf, "is not finite")])
+def test_q010_a_float64_scale(value: float, word: str) -> None:
+    model = classifier(f"{pair('x', 'd')} {conv('c', 'x_dq')} a = Relu(c)")
+    model.graph.initializer.append(numpy_helper.from_array(np.float64(value).reshape(()), "d"))
+    (finding,) = findings_of(model, "Q010")
+    assert word in finding.message
+
+
 def test_q010_one_bad_channel_of_a_weight() -> None:
     model = classifier(
         f"{pair('x')} {_per_channel('w', 0)} c = Conv<pads=[1,1,1,1]>(x_dq, w_dq) a = Relu(c)", more=_EIGHT

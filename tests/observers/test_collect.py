@@ -157,9 +157,10 @@ def test_a_fault_while_reading_comes_after_what_was_read(method: str, workers: i
         counted(clean(), method=method, workers=workers)
 
 
-def test_no_workers() -> None:
-    with pytest.raises(QdqError, match="--workers: 0 cannot work"):
-        counted(workers=0)
+@pytest.mark.parametrize("workers", [-1, 0, 1025, 2**63 - 1])
+def test_numbers_that_are_no_threads(workers: int) -> None:
+    with pytest.raises(QdqError, match=f"--workers: {workers} is no number of threads; give 1 to 1024"):
+        counted(workers=workers)
 
 
 # Checkpoints.

@@ -329,3 +329,11 @@ def test_external_data_of_another_writer(shared: Path) -> None:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for output, want in zip(session.get_outputs(), session.run(None, feeds), strict=True):
         assert np.allclose(got[output.name], want, rtol=1e-4, atol=1e-5)  # fusions round differently
+
+
+def test_a_type_that_the_file_declares_wrongly_is_refused_by_name() -> None:
+    """A runtime refuses such a model: no scale of it would be of use."""
+    proto = model("g (float[1,4] x) => (float[1,4] z) { a = Abs(x) z = Abs(a) }")
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    with pytest.raises(QdqError, match=r"declares z as uint8, its operator makes float"):
+        OrtActivations(proto, None)

@@ -15,7 +15,7 @@ from qdqtool.training.training_graph import TrainingGraph, make_form
 from tests.graphs import model_of
 
 FEED = {"x": (10 * np.random.default_rng(4).standard_normal((2, 3, 4, 4))).astype(np.float32)}
-HEAD = "net (float[2,3,4,4] x) => (y) <float[3,3,1,1] w, float s = {0.1}, float[1] s1 = {0.1}, float[3] s3 = {0.1, 0.2, 0.3}, float s0 = {0.0}, float t = {0.11}, int8 z = {0}, int8 z5 = {5}, uint8 u = {128}, int8[3] z3 = {0, 1, -1}, int8 lo = {-7}, int8 hi = {6}, int8[3] o3 = {0, 0, 0}, float[1] k = {1}>"
+HEAD = "net (float[2,3,4,4] x) => (y) <float[3,3,1,1] w, float s = {0.1}, float[1] s1 = {0.1}, float[3] s3 = {0.1, 0.2, 0.3}, float s0 = {0.0}, float t = {0.11}, int8 z = {0}, int8 z5 = {5}, uint8 u = {128}, int8[3] z3 = {0, 1, -1}, int8 lo = {-7}, int8 hi = {6}, int8[3] o3 = {0, 0, 0}, float[0] no = {}, int8[2] o2 = {0, 0}, float[1] k = {1}>"
 
 
 def form_of(body: str, ranges: str = "fixed", opset: int = 17) -> TrainingGraph:
@@ -112,6 +112,14 @@ def test_a_scale_that_others_read_does_not_move() -> None:
         (
             "q = QuantizeLinear(x, s0, z) d = DequantizeLinear(q, s0, z) y = Conv(d, w)",
             "^x: the scale of its Q/DQ is not positive",
+        ),
+        (
+            "q = QuantizeLinear(x, no, z) d = DequantizeLinear(q, no, z) y = Conv(d, w)",
+            "^x: the scale of its Q/DQ is empty",
+        ),
+        (
+            "q = QuantizeLinear<axis=1>(x, s3, o2) d = DequantizeLinear<axis=1>(q, s3, o2) y = Conv(d, w)",
+            "^x: its Q has 3 scales and 2 zero points",
         ),
         (
             "n = Abs(s) q = QuantizeLinear(x, n, z) d = DequantizeLinear(q, n, z) y = Conv(d, w)",

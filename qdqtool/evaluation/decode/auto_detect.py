@@ -73,7 +73,8 @@ def find_decoder(
 
 def _recognize(family: str, seen: HeadOutputs) -> RecognizedHead | str:
     module = importlib.import_module(f"qdqtool.evaluation.decode.{FAMILIES[family]}")
-    head: RecognizedHead | str = module.recognize(seen)
+    with np.errstate(all="ignore"):  # the outputs of a model that is no detector, or of a damaged one
+        head: RecognizedHead | str = module.recognize(seen)
     return head
 
 

@@ -112,6 +112,10 @@ class HeadDecoder:
         """
         if not geometries:
             return []
+        with np.errstate(all="ignore"):  # boxes without end have no score or no place in the image
+            return self._decoded(outputs, geometries)
+
+    def _decoded(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
         try:
             boxes, scores = self.head.candidates(outputs, geometries[0].input_size)
         except KeyError as error:

@@ -255,3 +255,17 @@ def test_nms_rows_beyond_the_number_are_no_boxes() -> None:
 def test_a_seen_output_is_listed_by_its_rank() -> None:
     seen = HeadOutputs({"a": (1, 2), "b": (1, 2, 3)})
     assert seen.of_rank(3) == {"b": (1, 2, 3)}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("value", [3.4e38, -3.4e38, np.inf, np.nan])
+def test_values_without_end_are_decoded_without_a_word(case: str, value: float) -> None:
+    """What a damaged model gives out: boxes of it may be anything, numpy's warnings are for nobody."""
+    outputs, _ = outputs_of(case)
+    decoder = recognized(CASES[case][0], outputs)
+    wild = {n: np.full_like(array, value) if array.dtype.kind == "f" else array for n, array in outputs.items()}
+    count = len(next(iter(outputs.values())))
+    with np.errstate(all="raise"):
+        found = decoder(wild, [identity(SIZE)] * count)
+    assert len(found) == count

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model in which nothing would be quantized is refused, and the message says what stands in the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan
+from qdqtool.match.target_points import refuse_empty
+from tests.graphs import model_of
+
+HEAD = "g (float[1,4,8,8] x) => (y) <float[3,3] w0, float[4,4,1,1] w1, int64[4] s = {4,4,1,1}, int64[2] p = {5,5}>"
+NOTHING = "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            "w = Reshape(w0, s) y = Conv(x, w)",
+            "y: its weight comes from a Reshape that cannot be: it makes w of the constant w0 of shape [3, 3]",
+        ),
+        (
+            "v = Reshape(w0, s) w = Identity(v) r = Relu(x) y = Conv(r, w)",
+            "y: its weight comes from a Reshape that cannot be: it makes v of the constant w0 of shape [3, 3]",
+        ),
+        (
+            "w = Unsqueeze(w0, p) y = Conv(x, w)",
+            "y: its weight comes from a Unsqueeze that cannot be: it makes w of the constant w0 of shape [3, 3]",
+        ),
+        ("y = Relu(x)", NOTHING),
+        ("w = Abs(x) y = Conv(x, w)", NOTHING),  # a weight that is computed of data
+        ("w = Relu(w0) y = MatMul(x, w)", NOTHING),  # an operator that is not folded
+    ],
+)
+def test_the_operator_that_keeps_a_weight_from_being_one_is_named(body: str, told: str) -> None:
+    view = GraphView(model_of(f"{HEAD} {{ {body} }}").graph)
+    with pytest.raises(QdqError) as caught:
+        refuse_empty(view, Plan((), (), (), (), ()), "m.onnx")
+    assert f"has nothing to quantize ({told})" in str(caught.value)
