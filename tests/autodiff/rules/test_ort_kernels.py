@@ -17,7 +17,7 @@ from tests.autodiff.rules.test_rules import check
 
 _LACKING = not any("training" in flavor for flavor in installed_flavors())
 _UNARY = [case for case in CASES if case.nodes in ("y = Sigmoid(x)", "y = Tanh(x)")]
-_SHAPES = {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "b": (4,)}
+_SHAPES = {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "b": (4,), "line": (2, 4, 9), "v": (4, 2, 3)}
 
 
 def kernels(nodes: str, wanted: str) -> list[str]:
@@ -37,6 +37,8 @@ def kernels(nodes: str, wanted: str) -> list[str]:
         ("y = Conv(x, w, b)", "x,w,b", ["ConvGrad/2"]),
         ("y = Conv(x, w, b)", "w", ["ConvGrad/1"]),
         ("y = Conv(x, w, b)", "x,b", []),
+        ("y = Conv<group=2>(line, v)", "line,v", []),
+        ("y = ConvTranspose<group=2>(line, v)", "line,v", []),
         ("y = ConvTranspose(x, w)", "x,w", ["ConvGrad/1"]),
         ("y = ConvTranspose(x, w)", "x", []),
         ("y = Sigmoid(x)", "x", ["SigmoidGrad/1"]),
