@@ -176,7 +176,7 @@ def try_runtime() -> dict[str, object]:
     import numpy as np
     import onnx
 
-    from qdqtool.autodiff.installed import has_gradient_builder
+    from qdqtool.autodiff.installed import has_gradient_kernels
     from qdqtool.runtime.activations import OrtActivations
 
     weight = np.full((2, 300), 3.0, np.float32)  # too large to stay in the model
@@ -191,7 +191,7 @@ def try_runtime() -> dict[str, object]:
     found = dict(OrtActivations(model, None, where="a trial").run({"x": np.ones((1, 2), np.float32)}))
     if sorted(found) != ["x", "y"] or not (found["y"] == 6).all():
         raise RuntimeError("a product of two matrices is wrong")
-    return {"gradients": has_gradient_builder()}
+    return {"gradients": has_gradient_kernels()}
 
 
 def _cannot_run(name: str, tried: Loaded) -> str:

@@ -3,69 +3,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import TensorProto
 
-from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
-from qdqtool.autodiff.pairs import PairFunction
-from qdqtool.errors import QdqError
+from qdqtool.autodiff.non_differentiable import STOPS
+from qdqtool.graph.order import reads_of
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Activity:
     """Where gradients flow.
 
     Attributes:
-        tensors: float32 tensors that depend on a parameter and that the loss depends on.
-        nodes: positions of the nodes that make such a tensor from such a tensor.
+        varying: parameters, and the real-valued tensors that depend on one.
+        counting: tensors that the loss depends on.
     """
 
-    tensors: frozenset[str]
-    nodes: frozenset[int]
+    varying: frozenset[str]
+    counting: frozenset[str]
 
-    def inputs(self, node: onnx.NodeProto) -> tuple[bool, ...]:
-        """For each input of a node, whether a gradient goes to it."""
-        reads = readable(node)
-        return tuple(name in self.tensors and at in reads for at, name in enumerate(node.input))
+    def has(self, tensor: str) -> bool:
+        """Whether a gradient by the tensor is needed."""
+        return tensor in self.varying and tensor in self.counting
+
+    def passes(self, node: onnx.NodeProto) -> bool:
+        """Whether a gradient must pass the node on its way back."""
+        if stops(node) or self.counting.isdisjoint(node.output):
+            return False
+        return not self.varying.isdisjoint(reads_of(node))
 
 
-def find_activity(forward: Forward) -> Activity:
-    """Walk from the parameters forwards and from the loss backwards, over float32 tensors alone.
+def find_activity(
+    nodes: Sequence[onnx.NodeProto], parameters: Iterable[str], loss: str, is_real: Callable[[str], bool]
+) -> Activity:
+    """Walk from the parameters forwards and from the loss backwards.
 
-    Raises:
-        QdqError: a parameter that no float32 path leads from to the loss.
+    Args:
+        nodes: in order.
+        parameters: what gradients are wanted of.
+        loss: the scalar.
+        is_real: whether a tensor holds real numbers.
     """
-    nodes = forward.proto.graph.node
-    grown = set(forward.parameters)
+    varying, counting = set(parameters), {loss}
     for node in nodes:
-        if _read(node, grown):
-            grown.update(name for name in node.output if _is_float(forward, name))
-    wanted, found = {forward.loss}, []
-    for position in reversed(range(len(nodes))):
-        node = nodes[position]
-        if wanted.intersection(grown.intersection(node.output)):
-            wanted.update(_read(node, grown))
-            found.append(position)
-    for name in forward.parameters:
-        if name not in wanted:
-            raise QdqError(name, "is a parameter that the loss does not depend on", "leave it out: --freeze it")
-    return Activity(frozenset(wanted & grown), frozenset(found))
+        if not stops(node) and not varying.isdisjoint(node.input):
+            varying.update(name for name in node.output if name and is_real(name))
+    for node in reversed(nodes):
+        if not stops(node) and not counting.isdisjoint(node.output):
+            counting.update(reads_of(node))
+    return Activity(frozenset(varying), frozenset(counting))
 
 
-def readable(node: onnx.NodeProto) -> frozenset[int]:
-    """The inputs of a node that can have a gradient; of a pair, its scale only where it is learned."""
-    if node.domain == PAIR_DOMAIN:
-        pair = PairFunction.parse(node.op_type)
-        return frozenset((0, 1) if pair is not None and pair.learned else (0,))
-    return frozenset(range(len(node.input)))
-
-
-def _read(node: onnx.NodeProto, tensors: set[str]) -> Sequence[str]:
-    return [node.input[at] for at in sorted(readable(node)) if at < len(node.input) and node.input[at] in tensors]
-
-
-def _is_float(forward: Forward, name: str) -> bool:
-    return bool(name) and forward.types.get(name, TensorProto.FLOAT) == TensorProto.FLOAT
+def stops(node: onnx.NodeProto) -> bool:
+    """Whether no gradient passes the node by definition."""
+    return node.domain in ("", "ai.onnx") and node.op_type in STOPS

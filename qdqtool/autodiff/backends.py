@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from qdqtool.autodiff.backend import GradientBackend
-from qdqtool.autodiff.installed import check_environment, gradient_builder, has_gradient_builder
+from qdqtool.autodiff.installed import check_environment, check_training_wheel, has_gradient_kernels
 from qdqtool.errors import QdqError
 
 BackendName = Literal["auto", "builtin", "ort-training"]
@@ -28,10 +28,10 @@ def make_backend(name: BackendName = "auto") -> GradientBackend:
     if name not in ("auto", "builtin", "ort-training"):
         raise QdqError("--backend", f"{name!r} is not one", "choose one of auto, builtin, ort-training")
     if name == "ort-training":
-        gradient_builder()
+        check_training_wheel()
     if name == "builtin":
         check_environment()
-    if name == "ort-training" or (name == "auto" and has_gradient_builder()):
+    if name == "ort-training" or (name == "auto" and has_gradient_kernels()):
         from qdqtool.autodiff.ort_training import OrtTraining
 
         return OrtTraining()

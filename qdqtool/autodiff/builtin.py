@@ -1,34 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The back end that needs no other runtime: reverse-mode differentiation, ONNX to ONNX, standard operators only.
-
-How one operator passes a gradient back is in `rules/`; here is which nodes are asked, in what order, and what becomes
-of the answers. Neither the loss nor the training form is made here.
-"""
+"""The back end that needs no other runtime: gradients by standard operators alone."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper
-
-from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward, GradientGraph
-from qdqtool.autodiff.non_differentiable import STOPS
-from qdqtool.autodiff.rules.fusion import JOINT_DOMAIN, FusedOps, silu, written_out
-from qdqtool.autodiff.rules.known import KnownValues
-from qdqtool.autodiff.rules.pairs import pair_of, rule_of
-from qdqtool.autodiff.rules.table import RULES
-from qdqtool.autodiff.rules.tape import LOWEST_OPSET, GraphValue, Tape
-from qdqtool.autodiff.rules.vjp_context import TODO, Rule, VjpContext
-from qdqtool.errors import QdqError
-from qdqtool.graph.builder import names_in
-from qdqtool.graph.order import needed, reads_of, topological_protos, wrapped
-
-_DEFAULT_DOMAINS = ("", "ai.onnx")
-_CONTINUOUS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
-_LOWEST_IR = 8  # what belongs to opset 16
+from qdqtool.autodiff.backend import Forward, GradientGraph
+from qdqtool.autodiff.reverse_mode import differentiate
+from qdqtool.autodiff.rules.table import RULES, operators
 
 
 class Builtin:
@@ -37,187 +16,9 @@ class Builtin:
     name = "builtin"
 
     def build(self, forward: Forward) -> GradientGraph:
-        """The gradient of the loss by every parameter.
-
-        Raises:
-            QdqError: an operator between a parameter and the loss has no gradient here; it is named. The loss is no
-                scalar, or does not depend on a parameter.
-            MissingPackageError: onnxruntime is not installed, and the graph resizes.
-        """
-        return _Differentiation(forward).graph()
+        """The gradient of the loss by every parameter; see `reverse_mode.differentiate`."""
+        return differentiate(forward, RULES)
 
     def operators(self) -> Sequence[str]:
         """Every operator that it differentiates, sorted. What has the gradient zero by definition is not among them."""
-        return sorted([*RULES, f"{PAIR_DOMAIN}::Pair"])
-
-
-class _Differentiation:
-    """One forward graph on its way to a gradient graph."""
-
-    def __init__(self, forward: Forward) -> None:
-        self._forward = forward
-        self._graph = forward.proto.graph
-        opset = next((entry.version for entry in forward.proto.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
-        self._tape = Tape(max(opset, LOWEST_OPSET), names_in(self._graph))
-        self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
-        self._known = KnownValues(forward.proto, forward.shapes, frozenset(forward.parameters))
-        self._nodes, self._joints = self._joined([_copy(node, opset) for node in topological_protos(self._graph.node)])
-        varying, counting = self._varying(), self._counting()
-        self._refuse_unknown(varying, counting)
-        self._active = varying & counting
-        self._cotangents: dict[str, list[GraphValue]] = {}
-
-    def _joined(self, nodes: Sequence[onnx.NodeProto]) -> tuple[Sequence[onnx.NodeProto], Mapping[str, GraphValue]]:
-        """Nodes joined where that pays, and the values that joining added."""
-        initializers = self._initializers.items()
-        shapes = {**self._forward.shapes, **{name: tuple(tensor.dims) for name, tensor in initializers}}
-        types = {**self._forward.types, **{name: tensor.data_type for name, tensor in initializers}}
-        joints = FusedOps(self._tape, shapes, types, (self._forward.loss, *self._forward.auxiliary))
-        return joints.join(nodes), joints.made
-
-    # ------------------------------------------------------------------ what is on the way
-
-    def _varying(self) -> set[str]:
-        """Parameters, and the real-valued tensors that depend on one."""
-        varying = set(self._forward.parameters)
-        for node in self._nodes:
-            if not _stops(node) and any(name in varying for name in node.input):
-                varying.update(name for name in node.output if name and self._value(name).kind in _CONTINUOUS)
-        return varying
-
-    def _counting(self) -> set[str]:
-        """Tensors that the loss depends on."""
-        counting = {self._forward.loss}
-        for node in reversed(self._nodes):
-            if not _stops(node) and any(name in counting for name in node.output):
-                counting.update(reads_of(node))
-        return counting
-
-    def _refuse_unknown(self, varying: set[str], counting: set[str]) -> None:
-        """Say no before anything is written, QuantizeLinear outside a pair among what has no rule."""
-        for node in self._nodes:
-            if _stops(node) or _rule(node) is not None or not any(name in counting for name in node.output):
-                continue
-            if any(name in varying for name in reads_of(node)):
-                label = node.op_type if node.domain in _DEFAULT_DOMAINS else f"{node.domain}::{node.op_type}"
-                what = "has a body, and bodies have" if any(item.HasField("g") for item in node.attribute) else "has"
-                raise QdqError(node.name or next(filter(None, node.output)), f"{label} {what} no gradient here", TODO)
-
-    # ------------------------------------------------------------------ the way back
-
-    def graph(self) -> GradientGraph:
-        """Forward nodes, backward nodes, and of both only what the outputs need."""
-        loss = self._value(self._forward.loss)
-        if math.prod(loss.shape) != 1 or loss.kind != TensorProto.FLOAT:
-            reason = f"is no scalar float32 loss, its shape is {list(loss.shape)}"
-            raise QdqError(loss.name, reason, "sum it up or take its mean")
-        for node in self._nodes:
-            self._tape.nodes.extend(self._inlined(node))
-        self._cotangents[loss.name] = [self._tape.constant(np.ones(loss.shape, np.float32))]
-        for node in reversed(self._nodes):
-            self._pass_back(node)
-        gradients = {name: self._gradient(name) for name in self._forward.parameters}
-        return GradientGraph(self._model(gradients), gradients)
-
-    def _inlined(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
-        """A pair as its two nodes, a joint as those that were joined, any other node as it is."""
-        if node.domain == JOINT_DOMAIN:
-            return written_out(node)
-        pair = pair_of(node.domain, node.op_type)
-        if pair is None:
-            return [node]
-        return pair.nodes(node.input, self._tape.fresh(f"{node.input[0]}/quantized"), node.output[0])
-
-    def _pass_back(self, node: onnx.NodeProto) -> None:
-        cotangents = tuple(self._total(name) for name in node.output)
-        wanted = tuple(name in self._active for name in node.input)
-        if not any(wanted) or all(value is None for value in cotangents):
-            return
-        rule = _rule(node)
-        assert rule is not None  # what has none was refused before
-        site = VjpContext(
-            node,
-            self._tape,
-            tuple(self._value(name) if name else None for name in node.input),
-            tuple(self._value(name) if name else None for name in node.output),
-            cotangents,
-            wanted,
-            {item.name: helper.get_attribute_value(item) for item in node.attribute},
-            self._known.value,
-        )
-        for name, use, gradient in zip(node.input, wanted, rule(site), strict=False):
-            if use and gradient is not None:
-                self._receive(name, gradient)
-
-    def _receive(self, name: str, gradient: GraphValue) -> None:
-        value = self._value(name)
-        if (gradient.shape, gradient.kind) != (value.shape, value.kind):
-            raise AssertionError(f"the gradient by {name} has shape {gradient.shape}, not {value.shape}")
-        self._cotangents.setdefault(name, []).append(gradient)
-
-    def _total(self, name: str) -> GraphValue | None:
-        """The gradient by a tensor: the sum over all its readers, each of which has been asked by now."""
-        terms = self._cotangents.get(name)
-        return self._tape.add_up(terms) if name and terms else None
-
-    def _value(self, name: str) -> GraphValue:
-        if name in self._joints:
-            return self._joints[name]
-        tensor = self._initializers.get(name)
-        if tensor is not None:
-            return GraphValue(name, tuple(tensor.dims), tensor.data_type, self._tape)
-        return GraphValue(name, tuple(self._forward.shapes[name]), self._forward.types[name], self._tape)
-
-    # ------------------------------------------------------------------ the result
-
-    def _gradient(self, parameter: str) -> str:
-        """The parameter's gradient under a name of its own."""
-        total = self._total(parameter)
-        if total is None:
-            reason = f"has no gradient, since {self._forward.loss} does not depend on it but through steps"
-            raise QdqError(parameter, reason, "freeze it")
-        name = self._tape.fresh(f"{parameter}_grad")
-        self._tape.nodes.append(helper.make_node("Identity", [total.name], [name]))
-        return name
-
-    def _model(self, gradients: Mapping[str, str]) -> onnx.ModelProto:
-        forward, graph = self._forward, self._graph
-        kept_outputs = dict.fromkeys((forward.loss, *forward.auxiliary))
-        outputs = [self._described(name, self._value(name)) for name in kept_outputs]
-        outputs += [self._described(gradients[name], self._value(name)) for name in forward.parameters]
-        kept, read = needed(wrapped(self._tape.nodes), [output.name for output in outputs])
-        fixed = [t for t in graph.initializer if t.name not in forward.parameters]
-        inputs = [given for given in graph.input if given.name not in self._initializers]
-        inputs += [self._described(name, self._value(name)) for name in forward.parameters]
-        initializers = [tensor for tensor in (*fixed, *self._tape.initializers) if tensor.name in read]
-        nodes = [node.proto for node in kept]
-        made = helper.make_graph(nodes, graph.name or "gradients", inputs, outputs, initializers)
-        opsets = [entry for entry in forward.proto.opset_import if entry.domain not in (*_DEFAULT_DOMAINS, PAIR_DOMAIN)]
-        opsets.insert(0, helper.make_opsetid("", self._tape.opset))
-        version = max(forward.proto.ir_version, _LOWEST_IR)
-        return helper.make_model(made, opset_imports=opsets, ir_version=version, producer_name="qdqtool")
-
-    def _described(self, name: str, like: GraphValue) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, like.kind, like.shape)
-
-
-def _rule(node: onnx.NodeProto) -> Rule | None:
-    if node.domain in _DEFAULT_DOMAINS:
-        return RULES.get(node.op_type)
-    if node.domain == JOINT_DOMAIN:
-        return silu
-    pair = pair_of(node.domain, node.op_type)
-    return None if pair is None else rule_of(pair)
-
-
-def _stops(node: onnx.NodeProto) -> bool:
-    return node.domain in _DEFAULT_DOMAINS and node.op_type in STOPS
-
-
-def _copy(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:
-    """The node for a graph of at least `LOWEST_OPSET`; rules may name further outputs of it."""
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    if opset < LOWEST_OPSET and node.op_type == "RoiAlign":  # its default is another one from there on
-        made.attribute.append(helper.make_attribute("coordinate_transformation_mode", "output_half_pixel"))
-    return made
+        return operators(RULES)

@@ -12,11 +12,7 @@ from qdqtool.errors import MissingPackageError
 from qdqtool.runtime.installed import flavor_clash, installed_flavors, load_onnxruntime
 
 WHEEL = "onnxruntime-training-cpu"
-
-
-_NEEDED = ("GradientGraphBuilder", "GradientNodeDefinition", "register_gradient_definition")
-
-
+_MARK = "GradientGraphBuilder"  # of a compiled part that has kernels of gradients
 _TODO = 'in an environment of its own: pip install "qdqtool[train]" (Python 3.10 to 3.12, x86-64); or --backend builtin'
 
 
@@ -32,32 +28,29 @@ def check_environment() -> str:
     return found[0] if found else ""
 
 
-def has_gradient_builder() -> bool:
-    """Whether the onnxruntime that is installed can build gradient graphs.
+def has_gradient_kernels() -> bool:
+    """Whether the onnxruntime that is installed has kernels of gradients.
 
     Raises:
         MissingPackageError: several flavors are installed.
     """
     flavor = check_environment()
-    return "training" in flavor and all(hasattr(_binding(), name) for name in _NEEDED)
+    return "training" in flavor and hasattr(_binding(), _MARK)
 
 
-def gradient_builder() -> Any:
-    """The C++ binding of onnxruntime-training; its Python package, which needs PyTorch, is not used.
+def check_training_wheel() -> None:
+    """Refuse an environment whose onnxruntime has no kernels of gradients.
 
     Raises:
         MissingPackageError: the wheel is not installed, is installed only in part, or lies over another flavor.
     """
     flavor = check_environment()
     if "training" not in flavor:
-        instead = f"{flavor} is installed, which builds no gradients" if flavor else "is not installed"
+        instead = f"{flavor} is installed, which has no kernels of gradients" if flavor else "is not installed"
         raise MissingPackageError(WHEEL, instead, _TODO)
-    binding = _binding()
-    lacking = [name for name in _NEEDED if not hasattr(binding, name)]
-    if lacking:
-        reason = f"is installed only in part (no {lacking[0]}): another flavor was written over it"
+    if not hasattr(_binding(), _MARK):
+        reason = f"is installed only in part (no {_MARK}): another flavor was written over it"
         raise MissingPackageError(flavor, reason, f"pip install --force-reinstall --no-deps {flavor}")
-    return binding
 
 
 def _binding() -> Any:

@@ -41,6 +41,7 @@ UNARY = [
     unary("ThresholdedRelu<alpha=0.5>"),
     unary("Gelu", opset=20),
     unary('Gelu<approximate="tanh">', opset=20),
+    Case("y = CastLike(x, k)", {"x": "2,3"}, {"k": F32(1)}),
     Case("d = Cast<to=11>(x)\n e = Mul(d, d)\n y = Cast<to=1>(e)", {"x": "2,3"}, label="Cast"),
     Case("y = Dropout(x)", {"x": "2,3"}),
     Case("y = Dropout(x, r, t)", {"x": "2,3"}, {"r": F32(0.5), "t": np.array(False)}),
@@ -283,6 +284,8 @@ NORMALIZATION = [
     Case("y = LayerNormalization<axis=1>(x, s)", {"x": "2,3,2", "s": "3,2"}),
     Case("y = GroupNormalization<num_groups=2, epsilon=0.01>(x, s, b)", {"x": "2,4,2,2", "s": "4", "b": "4"}, opset=21),
     Case("y = LRN<size=3, alpha=0.3, beta=0.6, bias=1.5>(x)", {"x": "2,5,2,1"}),
+    Case("y = MeanVarianceNormalization(x)", {"x": "2,3,2,3"}),
+    Case("y = MeanVarianceNormalization<axes=[1]>(x)", {"x": "2,4"}),
     *(Case(f"y = {op}<axis={axis}>(x)", {"x": "2,3,2"}) for op in ("Softmax", "LogSoftmax") for axis in (-1, 1)),
     *(Case(f"y = LpNormalization<axis=1, p={p}>(x)", {"x": "2,3"}) for p in (1, 2)),
 ]

@@ -10,7 +10,7 @@ import pytest
 from qdqtool.autodiff import backends, installed
 from qdqtool.errors import MissingPackageError, QdqError
 
-BINDING = SimpleNamespace(GradientGraphBuilder=1, GradientNodeDefinition=1, register_gradient_definition=1)
+BINDING = SimpleNamespace(GradientGraphBuilder=1)
 
 
 @pytest.fixture
@@ -24,26 +24,27 @@ def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_the_wheel_is_taken_where_it_is(world: SimpleNamespace) -> None:
     assert installed.check_environment() == "onnxruntime-training-cpu"
-    assert installed.has_gradient_builder() and installed.gradient_builder() is BINDING
+    assert installed.has_gradient_kernels()
+    installed.check_training_wheel()
     assert [backends.make_backend(name).name for name in ("auto", "ort-training")] == ["ort-training"] * 2
 
 
 def test_without_the_wheel(world: SimpleNamespace) -> None:
     world.flavors, world.binding = ["onnxruntime"], SimpleNamespace()
-    assert not installed.has_gradient_builder()
+    assert not installed.has_gradient_kernels()
     with pytest.raises(MissingPackageError) as error:
         backends.make_backend("ort-training")
     assert error.value.exit_code == 3
     assert str(error.value).startswith(
-        "onnxruntime-training-cpu: onnxruntime is installed, which builds no gradients; in an environment of its own:"
+        "onnxruntime-training-cpu: onnxruntime is installed, which has no kernels of gradients; in an environment of"
     )
 
 
 def test_without_any_onnxruntime(world: SimpleNamespace) -> None:
     world.flavors = []
-    assert installed.check_environment() == "" and not installed.has_gradient_builder()
+    assert installed.check_environment() == "" and not installed.has_gradient_kernels()
     with pytest.raises(MissingPackageError, match="onnxruntime-training-cpu: is not installed"):
-        installed.gradient_builder()
+        installed.check_training_wheel()
 
 
 @pytest.mark.parametrize("name", ["auto", "builtin", "ort-training"])
@@ -54,12 +55,12 @@ def test_two_flavors_stop_every_back_end(world: SimpleNamespace, name: backends.
 
 
 def test_a_wheel_that_was_written_over(world: SimpleNamespace) -> None:
-    world.binding = SimpleNamespace(GradientGraphBuilder=1)
-    assert not installed.has_gradient_builder()
+    world.binding = SimpleNamespace()
+    assert not installed.has_gradient_kernels()
     with pytest.raises(
         MissingPackageError, match=r"only in part .*--force-reinstall --no-deps onnxruntime-training-cpu"
     ):
-        installed.gradient_builder()
+        installed.check_training_wheel()
 
 
 def test_no_such_back_end() -> None:

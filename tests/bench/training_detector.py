@@ -78,9 +78,8 @@ class Neck(nn.Module):  # type: ignore[misc]
 class Tokens(nn.Module):  # type: ignore[misc]
     """Attention, and all that acts on numbers one by one, on axes, or moves them."""
 
-    def __init__(self, common: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.common = common
         self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
         self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.along = nn.Conv1d(WIDTH, WIDTH, 3, padding=1, groups=2)
@@ -97,8 +96,7 @@ class Tokens(nn.Module):  # type: ignore[misc]
         t = F.layer_norm(self._reduced(t), (WIDTH,))
         best, _ = t.topk(3, 1)
         t = t + best.sum(1, keepdim=True) * 0.1
-        if not self.common:
-            t = t + torch.einsum("bij,bkj->bik", t, best).mean(2, keepdim=True) * 0.1
+        t = t + torch.einsum("bij,bkj->bik", t, best).mean(2, keepdim=True) * 0.1
         return F.layer_norm(t, (WIDTH,)).transpose(1, 2).reshape(m.shape)
 
     def _attended(self, t: Any) -> Any:
@@ -122,19 +120,15 @@ class Tokens(nn.Module):  # type: ignore[misc]
         row = torch.arange(2)
         picked = t[row, row + 1]
         t = t + placed + picked[:, None] * 0.1
-        return t if self.common else t + torch.tanh(t[:, :, :5]).prod(2, keepdim=True) * 0.1
+        return t + torch.tanh(t[:, :, :5]).prod(2, keepdim=True) * 0.1
 
 
 class Detector(nn.Module):  # type: ignore[misc]
-    """The whole with its loss. Frozen BatchNormalization, as networks are exported.
+    """The whole with its loss. Frozen BatchNormalization, as networks are exported."""
 
-    `common`: without the operators that ort-training has no gradient of.
-    """
-
-    def __init__(self, common: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.common = common
-        self.trunk, self.neck, self.tokens = Trunk(), Neck(), Tokens(common)
+        self.trunk, self.neck, self.tokens = Trunk(), Neck(), Tokens()
         self.solid = nn.Conv3d(1, 2, (2, 3, 3), padding=(0, 1, 1))
         self.classes, self.boxes = nn.Conv2d(WIDTH, 6, 1), nn.Conv2d(WIDTH, 4, 1)
         self.whole = nn.Linear(WIDTH, 10)
@@ -148,21 +142,21 @@ class Detector(nn.Module):  # type: ignore[misc]
         m = self.tokens(self.neck(self.trunk(x)), row)
         deep = self.solid(m[:, None]).sum((1, 2))[:, None] * 0.05
         m = m + deep + F.pixel_unshuffle(m[:, :6], 2).mean(1, keepdim=True).mean((2, 3), keepdim=True)
-        m = m if self.common else m + torch.round(m) * m * 0.01  # Round itself passes nothing back
+        m = m + torch.round(m) * m * 0.01  # Round itself passes nothing back
         classes = self.classes(m).permute(0, 2, 3, 1).reshape(-1, 6)
         boxes = self.boxes(m).permute(0, 2, 3, 1).reshape(-1, 4)
         whole = self.whole(F.adaptive_max_pool2d(m, 1).flatten(1) + F.adaptive_avg_pool2d(m, 1).flatten(1))
         loss = F.cross_entropy(classes, labels) + F.binary_cross_entropy_with_logits(whole, torch.full_like(whole, 0.3))
         loss = loss + torch.where(boxes.abs() < 1, 0.5 * boxes * boxes, boxes.abs() - 0.5).mean()
         told = F.log_softmax(whole, 1)
-        return loss + (told.mean() if self.common else F.nll_loss(told, labels[:IMAGES]))
+        return loss + F.nll_loss(told, labels[:IMAGES])
 
 
-def write_detector(folder: Path, *, common: bool) -> None:
+def write_detector(folder: Path) -> None:
     """Write forward.onnx, batch.npz, the parameters' names, and autograd's gradients in float32 and float64."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    net = Detector(common).eval()
+    net = Detector().eval()
     values = torch.randn(IMAGES, 3, SIZE, SIZE), torch.randint(0, 6, (IMAGES * 64,)), torch.tensor([3])
     model = _exported(net, values)
     inputs = [one.name for one in model.graph.input]

@@ -41,15 +41,15 @@ class Row:
 
 
 def gradient_rows(work: Path, pythons: Pythons) -> Iterator[Row]:
-    """A row per network and back end: all of builtin's operators, those of both, and Q/DQ pairs."""
+    """A row per network and back end: a detector of many operators, and one of Q/DQ pairs."""
     if pythons.torch is None:
         print("training: gradients want --torch-python", file=sys.stderr)
         return
     both = [("builtin", pythons.own), *([("ort-training", pythons.train)] if pythons.train else [])]
-    for network, backends in (("detector, all", both[:1]), ("detector, of both", both), ("detector with pairs", both)):
-        folder = work / "cases" / network.replace(", ", "_").replace(" ", "_")
+    for network in ("detector", "detector with pairs"):
+        folder = work / "cases" / network.replace(" ", "_")
         said = _make(network, folder, pythons.torch)
-        for name, python in backends:
+        for name, python in both:
             command = [python, HERE / "training_steps.py", "gradients", name, folder]
             cost = measured(command) if not said else None  # type: ignore[arg-type]
             if cost is None or cost.code != 0:
@@ -65,7 +65,7 @@ def _make(network: str, folder: Path, python: Path) -> str:
         apart(_paired_case, folder)
         cost = measured([*torch, "gradients", folder])
         return "" if cost.code == 0 else cost.said
-    cost = measured([*torch, "detector", folder, "all" if network.endswith("all") else "common"])
+    cost = measured([*torch, "detector", folder])
     if cost.code != 0:
         return cost.said
     apart(_exported_case, folder)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's part of the training bench, by an interpreter of its own: gradients of a case, and the price of its steps.
 
-    training_torch.py gradients FOLDER | steps FOLDER STEPS ROUNDS FORMAT | detector FOLDER common|all
+    training_torch.py gradients FOLDER | steps FOLDER STEPS ROUNDS FORMAT | detector FOLDER
 
 A case is a folder as `training_nets` writes it; see there.
 """
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> None:
     else:
         from training_detector import write_detector
 
-        write_detector(Path(folder), common=rest[0] == "common")
+        write_detector(Path(folder))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
-from qdqtool.autodiff.installed import has_gradient_builder
+from qdqtool.autodiff.installed import has_gradient_kernels
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
 from qdqtool.scales import ScaleTable
 
 pytestmark = [
     pytest.mark.train,
-    pytest.mark.skipif(not has_gradient_builder(), reason="needs onnxruntime-training: make train"),
+    pytest.mark.skipif(not has_gradient_kernels(), reason="needs onnxruntime-training: make train"),
 ]
 
 

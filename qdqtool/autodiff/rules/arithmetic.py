@@ -93,18 +93,6 @@ def _clip(site: VjpContext) -> Gradients:
     return _each(site, gradient)
 
 
-def _prelu(site: VjpContext) -> Gradients:
-    x, slope = site.x, site.given(1)
-    positive = x.above(0)
-
-    def gradient(index: int, value: GraphValue) -> GraphValue:
-        if index:
-            return positive.where(x.lift(0), x * site.g)
-        return positive.where(site.g, site.g * slope)
-
-    return _each(site, gradient)
-
-
 RULES: Mapping[str, Rule] = {
     "Add": _add,
     "Clip": _clip,
@@ -113,7 +101,6 @@ RULES: Mapping[str, Rule] = {
     "Mean": _mean,
     "Min": _extreme,
     "Mul": _mul,
-    "PRelu": _prelu,
     "Pow": _pow,
     "Sub": _sub,
     "Sum": _add,

@@ -30,7 +30,7 @@ def _conv(site: VjpContext) -> Gradients:
     return [
         spread_back(g, w, windows, groups, x.shape[2:]) if site.wants(0) else None,
         weight_gradient(x, g, windows, groups) if site.wants(1) else None,
-        _bias(g) if site.wants(2) else None,
+        bias_gradient(g) if site.wants(2) else None,
     ]
 
 
@@ -38,18 +38,18 @@ def _conv_transpose(site: VjpContext) -> Gradients:
     """The forward pass is the input gradient of a Conv from y to x, so that Conv is the way back."""
     x, w, g = site.x, site.given(1), site.g
     groups = int(site.get("group", 1))
-    windows = _transposed_windows(site, w, g)
+    windows = transposed_windows(site, w, g)
     by_x = None
     if site.wants(0):
-        by_x = site.tape.emit("Conv", [g, w], x.shape, **_attributes(windows, groups))
+        by_x = site.tape.emit("Conv", [g, w], x.shape, **attributes_of(windows, groups))
     return [
         by_x,
         weight_gradient(g, x, windows, groups) if site.wants(1) else None,
-        _bias(g) if site.wants(2) else None,
+        bias_gradient(g) if site.wants(2) else None,
     ]
 
 
-def _transposed_windows(site: VjpContext, w: GraphValue, g: GraphValue) -> Windows:
+def transposed_windows(site: VjpContext, w: GraphValue, g: GraphValue) -> Windows:
     """The windows on the output. Where the output's shape is asked for, the pads are what is left over."""
     windows = windows_of(site, w.shape[2:], g.shape[2:], site.x.shape[2:])
     auto = site.get("auto_pad", "NOTSET")
@@ -63,7 +63,8 @@ def _transposed_windows(site: VjpContext, w: GraphValue, g: GraphValue) -> Windo
     return Windows(windows.kernel, windows.strides, windows.dilations, begins, ends)
 
 
-def _attributes(windows: Windows, groups: int) -> dict[str, Any]:
+def attributes_of(windows: Windows, groups: int) -> dict[str, Any]:
+    """The attributes of a Conv over windows."""
     return {
         "kernel_shape": windows.kernel,
         "strides": windows.strides,
@@ -73,7 +74,8 @@ def _attributes(windows: Windows, groups: int) -> dict[str, Any]:
     }
 
 
-def _bias(g: GraphValue) -> GraphValue:
+def bias_gradient(g: GraphValue) -> GraphValue:
+    """The gradient by a bias per channel, from the gradient by the output."""
     return g.sum([axis for axis in range(len(g.shape)) if axis != 1], keep=False)
 
 
@@ -88,7 +90,7 @@ def spread_back(g: GraphValue, w: GraphValue, windows: Windows, groups: int, lar
     reach = windows.reach(g.shape[2:])
     padded = zip(large, windows.begins, windows.ends, strict=True)
     left_over = tuple(size + b + e - r for (size, b, e), r in zip(padded, reach, strict=True))
-    how = {**_attributes(windows, groups), "output_padding": left_over}
+    how = {**attributes_of(windows, groups), "output_padding": left_over}
     return g.tape.emit("ConvTranspose", [g, w], shape, **how)
 
 
@@ -109,7 +111,7 @@ def _by_flipped_weight(g: GraphValue, w: GraphValue, windows: Windows, groups: i
     if any(count < 0 for count in (*begins, *ends)):  # Conv takes no negative pads
         g, begins, ends = g.pad((0, 0, *begins), (0, 0, *ends)), (0,) * rank, (0,) * rank
     back = Windows(windows.kernel, windows.strides, windows.dilations, begins, ends)
-    return g.tape.emit("Conv", [g, _turned(w, groups)], shape, **_attributes(back, groups))
+    return g.tape.emit("Conv", [g, _turned(w, groups)], shape, **attributes_of(back, groups))
 
 
 def _turned(w: GraphValue, groups: int) -> GraphValue:

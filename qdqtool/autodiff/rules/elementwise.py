@@ -13,10 +13,6 @@ from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 _Slope = Callable[[GraphValue, GraphValue, VjpContext], GraphValue]
 
 _SELU_ALPHA, _SELU_GAMMA = 1.6732632423543772, 1.0507009873554805  # the attributes' defaults
-_HALF_ROOT = math.sqrt(0.5)
-_NORMAL = 1 / math.sqrt(2 * math.pi)
-_GELU_CUBE = 0.044715
-_GELU_TANH = math.sqrt(2 / math.pi)
 
 
 def _by(slope: _Slope) -> Rule:
@@ -35,24 +31,6 @@ def _relu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     return _mask(y.above(0), x)
 
 
-def _gelu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
-    if site.get("approximate", "none") == "tanh":
-        bend = (_GELU_TANH * (x + _GELU_CUBE * (x * x * x))).unary("Tanh")
-        inner = _GELU_TANH * (1 + 3 * _GELU_CUBE * (x * x))
-        return 0.5 * (1 + bend) + 0.5 * x * (1 - bend * bend) * inner
-    return 0.5 * (1 + (x * _HALF_ROOT).unary("Erf")) + x * (_NORMAL * (-0.5 * (x * x)).unary("Exp"))
-
-
-def _mish(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
-    bend = x.unary("Softplus").unary("Tanh")
-    return bend + x * x.unary("Sigmoid") * (1 - bend * bend)
-
-
-def _hard_swish(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
-    """The slope x / 3 + 1 / 2 between -3 and 3, where it is neither 0 nor 1."""
-    return x.at_least(3).where(x.lift(1), x.at_most(-3).where(x.lift(0), x * (1 / 3) + 0.5))
-
-
 def _softsign(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     return ((1 + x.unary("Abs")) ** 2).unary("Reciprocal")
 
@@ -64,10 +42,6 @@ def _elu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
 def _selu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
     gamma = site.get("gamma", _SELU_GAMMA)
     return x.above(0).where(x.lift(gamma), y + gamma * site.get("alpha", _SELU_ALPHA))
-
-
-def _celu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
-    return x.above(0).where(x.lift(1), 1 + y / site.get("alpha", 1.0))
 
 
 def _leaky_relu(x: GraphValue, y: GraphValue, site: VjpContext) -> GraphValue:
@@ -104,18 +78,14 @@ _SLOPES: Mapping[str, _Slope] = {
     "Asinh": lambda x, y, site: 1 / (x * x + 1).unary("Sqrt"),
     "Atan": lambda x, y, site: 1 / (1 + x * x),
     "Atanh": lambda x, y, site: 1 / (1 - x * x),
-    "Celu": _celu,
     "Cos": lambda x, y, site: -x.unary("Sin"),
     "Cosh": lambda x, y, site: x.unary("Sinh"),
     "Elu": _elu,
     "Erf": lambda x, y, site: (2 / math.sqrt(math.pi)) * (-(x * x)).unary("Exp"),
     "Exp": lambda x, y, site: y,
-    "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
     "LeakyRelu": _leaky_relu,
     "Log": lambda x, y, site: x.unary("Reciprocal"),
-    "Mish": _mish,
     "Neg": lambda x, y, site: x.lift(-1),
     "Reciprocal": lambda x, y, site: -(y * y),
     "Relu": _relu,

@@ -10,36 +10,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from qdqtool.autodiff.rules.tape import GraphValue, Shape, Tape
-from qdqtool.autodiff.rules.vjp_context import Gradients, VjpContext
+from qdqtool.autodiff.rules.vjp_context import Gradients, Rule, VjpContext
 
 JOINT_DOMAIN = "qdqtool.joint"
 """Domain of nodes that stand for several until they are written down; none of it is in a finished graph."""
+SILU = f"{JOINT_DOMAIN}::SiLU"
 
 
 class FusedOps:
-    """Joins nodes of one forward graph. What is differentiated is a graph of its own, so nothing is edited.
-
-    Attributes:
-        made: values of the tensors that joining added, by name.
-    """
+    """Joins nodes of one forward graph. What is differentiated is a graph of its own, so nothing is edited."""
 
     def __init__(self, tape: Tape, shapes: dict[str, Shape], types: dict[str, int], kept: Iterable[str]) -> None:
         """Nothing is joined yet.
 
         Args:
             tape: gives names and constants.
-            shapes: of every tensor, initializers included.
-            types: of every tensor, initializers included.
+            shapes: of every tensor, initializers included; those of the tensors that joining adds come to them.
+            types: of every tensor, initializers included; likewise.
             kept: tensors that are given out, which therefore must stay.
         """
-        self.made: dict[str, GraphValue] = {}
         self._tape, self._shapes, self._types, self._kept = tape, shapes, types, frozenset(kept)
 
     def join(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
@@ -91,7 +87,7 @@ class FusedOps:
         def write(op: str, inputs: Sequence[str], shape: Shape) -> str:
             name = self._tape.fresh(f"{norm.output[0]}/{op}")
             nodes.append(helper.make_node(op, inputs, [name]))
-            self.made[name] = GraphValue(name, shape, x_kind, self._tape)
+            self._shapes[name], self._types[name] = shape, x_kind
             return name
 
         root = write("Sqrt", [write("Add", [variance, eps], channels)], channels)
@@ -109,7 +105,7 @@ class FusedOps:
         return [*nodes, made]
 
     def _constant(self, value: GraphValue) -> str:
-        self.made[value.name] = value
+        self._shapes[value.name], self._types[value.name] = value.shape, value.kind
         return value.name
 
 
@@ -129,8 +125,11 @@ def written_out(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     return [helper.make_node("Sigmoid", [x], [s]), helper.make_node("Mul", [x, s], [y], name=node.name)]
 
 
-def silu(site: VjpContext) -> Gradients:
+def _silu_gradient(site: VjpContext) -> Gradients:
     """With s = sigmoid(x), y = x s: dx = g (s + y (1 - s))."""
     s = site.outputs[1]
     assert s is not None  # `_silu` names it
     return [site.g * (s + site.y * (1 - s))]
+
+
+RULES: Mapping[str, Rule] = {SILU: _silu_gradient}

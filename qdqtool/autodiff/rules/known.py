@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,17 +19,24 @@ _MOST = 1 << 16  # numbers of a tensor that is worth folding: axes, pads, indice
 class KnownValues:
     """Looks values up, computes what it must, and remembers. Weights are given as they are, never computed."""
 
-    def __init__(self, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], varying: frozenset[str]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        fixed: Mapping[str, onnx.TensorProto],
+        opset: int,
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> None:
         """Nothing is computed yet.
 
         Args:
-            proto: the forward graph, flat.
+            nodes: of the forward graph, flat.
+            fixed: initializers that do not change between runs, by name.
+            opset: of the nodes.
             shapes: of every tensor.
-            varying: initializers that change between runs.
         """
-        self._initializers = {t.name: t for t in proto.graph.initializer if t.name not in varying}
-        self._producer = {name: node for node in proto.graph.node for name in node.output if name}
-        self._opsets = [entry for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
+        self._initializers = fixed
+        self._producer = {name: node for node in nodes for name in node.output if name}
+        self._opsets = [helper.make_opsetid("", opset)]
         self._shapes = shapes
         self._values: dict[str, npt.NDArray[Any] | None] = {}
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +71,8 @@ def _split_sizes(site: VjpContext, axis: int) -> tuple[int, ...]:
 
 def _slice(site: VjpContext) -> Gradients:
     """The pieces put back where they were, zeros around and between them."""
+    if any(value is not None and site.known(value.name) is None for value in site.inputs[1:]):
+        return [_slice_anywhere(site)]
     shape, gradient = site.x.shape, site.g
     begins, ends = [0] * len(shape), [0] * len(shape)
     for axis, places in _slice_places(site).items():
@@ -79,6 +83,18 @@ def _slice(site: VjpContext) -> Gradients:
         gradient = gradient.spread(axis, places.step)
         begins[axis], ends[axis] = places[0], shape[axis] - 1 - places[-1]
     return [gradient.pad(begins, ends)]
+
+
+def _slice_anywhere(site: VjpContext) -> GraphValue:
+    """Where bounds depend on data: the places themselves are sliced, and g is added to zeros there."""
+    shape, tape = site.x.shape, site.tape
+    count, line = math.prod(site.y.shape), tape.integers([-1])  # the count is that of one batch, the line that of any
+    places = tape.constant(np.arange(math.prod(shape), dtype=np.int64).reshape(shape))
+    seen = tape.emit("Slice", [places, *site.inputs[1:]], site.y.shape)
+    indices, updates = (tape.emit("Reshape", [value, line], (count,)) for value in (seen, site.g))
+    zeros = tape.zeros((math.prod(shape),), site.x.kind)
+    how: dict[str, Any] = {"axis": 0, "reduction": "add"}
+    return tape.emit("ScatterElements", [zeros, indices, updates], zeros.shape, **how).reshape(shape)
 
 
 def _slice_places(site: VjpContext) -> dict[int, range]:

@@ -2,10 +2,12 @@
 """Q/DQ pairs: the straight-through estimator with a mask, and LSQ's gradient for a scale that is learned.
 
 With y the quantized x and mask = (x was not cut off): dx = g mask, dscale = sum(g (y - mask x)) / scale. The formula,
-where it comes from and what it leaves out: `training/pairs.py`.
+where it comes from and what it leaves out: `autodiff/pairs.py`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 from onnx import TensorProto
@@ -26,19 +28,17 @@ _LIMITS: dict[int, tuple[int, int]] = {
 """The integers of each type, lowest and highest. Float8 is not among them: its steps are not even."""
 
 
-def rule_of(pair: PairFunction) -> Rule:
-    """The rule for one kind of pair."""
-
-    def rule(site: VjpContext) -> Gradients:
-        x, g, scale = site.x, site.g, site.given(1)
-        mask = _inside(site, pair).cast(x.kind)
-        by_scale = None
-        if pair.learned and site.wants(1):
-            shape = _spread_shape(x, scale, pair.axis)
-            by_scale = (g * (site.y - mask * x)).sum_to(shape).reshape(scale.shape) / scale
-        return [g * mask if site.wants(0) else None, by_scale]
-
-    return rule
+def _pair(site: VjpContext) -> Gradients:
+    pair = PairFunction.parse(site.node.op_type)
+    if pair is None:
+        raise site.refusal("is no kind of pair")
+    x, g, scale = site.x, site.g, site.given(1)
+    mask = _inside(site, pair).cast(x.kind)
+    by_scale = None
+    if pair.learned and site.wants(1):
+        shape = _spread_shape(x, scale, pair.axis)
+        by_scale = (g * (site.y - mask * x)).sum_to(shape).reshape(scale.shape) / scale
+    return [g * mask if site.wants(0) else None, by_scale]
 
 
 def _inside(site: VjpContext, pair: PairFunction) -> GraphValue:
@@ -64,6 +64,5 @@ def _spread_shape(x: GraphValue, scale: GraphValue, axis: int | None) -> Shape:
     return (scale.shape[0], *(1,) * (len(x.shape) - axis - 1))
 
 
-def pair_of(domain: str, op_type: str) -> PairFunction | None:
-    """The kind of pair that an operator is, None for any other operator."""
-    return PairFunction.parse(op_type) if domain == PAIR_DOMAIN else None
+PAIR = f"{PAIR_DOMAIN}::Pair"
+RULES: Mapping[str, Rule] = {PAIR: _pair}

@@ -67,6 +67,17 @@ class Tape:
             self._written[key] = GraphValue(output, shape, kind, self)
         return self._written[key]
 
+    def emit_several(
+        self, op: str, inputs: Sequence[GraphValue | None], shapes: Sequence[Shape | None], **attributes: Any
+    ) -> list[GraphValue | None]:
+        """Write one node with several outputs of the first input's type; one whose shape is None is left out."""
+        kind = next(value.kind for value in inputs if value is not None)
+        names = ["" if shape is None else self.fresh(f"backward/{op}") for shape in shapes]
+        read = ["" if value is None else value.name for value in inputs]
+        self.nodes.append(helper.make_node(op, read, names, **attributes))
+        pairs = zip(names, shapes, strict=True)
+        return [None if shape is None else GraphValue(name, shape, kind, self) for name, shape in pairs]
+
     def constant(self, array: npt.ArrayLike) -> GraphValue:
         """An initializer of the array's own type; equal arrays share one."""
         values = np.ascontiguousarray(array).reshape(np.shape(array))

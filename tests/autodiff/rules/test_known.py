@@ -15,7 +15,8 @@ SHAPES = {"x": (2, 3, 4), "y": (2, 3, 4), "big": (300, 300)}
 def known(nodes: str, varying: frozenset[str] = frozenset()) -> KnownValues:
     model = model_of(f"g (float[2,3,4] x) => (float y) <float[3] w> {{ {nodes} y = Mul(x, w) }}")
     shapes = SHAPES | {name: () for node in model.graph.node for name in node.output if name not in SHAPES}
-    return KnownValues(model, shapes, varying)
+    fixed = {one.name: one for one in model.graph.initializer if one.name not in varying}
+    return KnownValues(model.graph.node, fixed, model.opset_import[0].version, shapes)
 
 
 @pytest.mark.parametrize(
