@@ -52,7 +52,7 @@ def test_updates_that_mean_nothing(given: dict[str, Any], told: str) -> None:
         ({"threads": 0}, "--threads: 0"),
         ({"threads": 2**63}, "--threads: 9223372036854775808 is no number of threads"),
         ({"steps": 10**30}, "--steps: 1000000000000000000000000000000 is no number"),
-        ({"accumulate": 2**31}, "--grad-accum: 2147483648"),
+        ({"grad_accum": 2**31}, "--grad-accum: 2147483648"),
         ({"patience": -1}, "--patience: -1 is below 0"),
         ({"seed": -1}, "--seed: -1 is below 0"),
         ({"max_minutes": 0.0}, "--max-minutes: 0 is not more than 0"),
