@@ -50,7 +50,7 @@ def _quantize_alone(subject: LintContext, node: Node) -> CheckFault:
     if not uses and not subject.view.is_output(integers[1]):
         message = f"its Q {node.name} makes integers that nobody reads, which TensorRT refuses"
         return CheckFault(integers[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", fixable=True)
-    if not uses and _reads_integers(subject):
+    if all(use.node.op == DEQUANTIZE for use in uses) and _reads_integers(subject):
         message = f"its Q {node.name} makes integers that are an output of the network, which is built in INT8"
         return CheckFault(integers[0], message, "mind that a calibration cache cannot say it", severity="note")
     severity = _moved_severity(subject, *(use.node for use in uses))
@@ -63,8 +63,8 @@ def _quantize_alone(subject: LintContext, node: Node) -> CheckFault:
 def _dequantize_alone(subject: LintContext, node: Node) -> Iterator[CheckFault]:
     """What a DQ is whose integers no Q made; nothing where an operator of TensorRT's own made them."""
     maker = subject.view.producers.get(node.inputs[0])
-    if maker is not None and maker.op.rpartition("::")[2] in _QUANTIZERS:
-        return
+    if maker is not None and (maker.op == QUANTIZE or maker.op.rpartition("::")[2] in _QUANTIZERS):
+        return  # a Q that is an output, too, is told of itself
     made = "a body around this graph" if maker is None else f"{maker.op} {maker.name}"
     severity = None if maker is None else _moved_severity(subject, maker)
     message = f"DQ {node.name} reads integers that {made} makes, not a Q"
@@ -126,9 +126,16 @@ def not_int8(subject: LintContext) -> Iterator[CheckFault]:
             continue
         shifted = zero.dtype == np.uint8 and bool(np.all(zero == 128)) and _may_be_shifted(pair)
         todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _AGAIN
-        clips = zero.dtype == np.uint8 and pair.quantize is not None and not np.any(zero)
-        told = ": it warns, and clips everything above 127 times the scale" if clips else ""
-        yield CheckFault(pair.tensor, f"quantized to {zero.dtype}, TensorRT takes int8{told}", todo, shifted)
+        text = f"quantized to {zero.dtype}, TensorRT takes int8{_silently(pair, zero)}"
+        yield CheckFault(pair.tensor, text, todo, shifted)
+
+
+def _silently(pair: Pair, zero: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
+    """What TensorRT does where it does not refuse the type; "" where it refuses it."""
+    if pair.quantize is None or np.any(zero):
+        return ""
+    told = {"uint8": ": it warns, and clips everything above 127 times the scale", "int32": ": it warns, and takes that"}
+    return told.get(str(zero.dtype), "")
 
 
 def _is_bias(subject: LintContext, pair: Pair) -> bool:

@@ -56,9 +56,10 @@ def test_q003_integers_that_only_move_are_a_note_where_the_parser_was_seen_to_ta
     assert f"that {between.partition('<')[0].partition('(')[0]} r makes, not a Q" in second.message
 
 
+@pytest.mark.parametrize("body", ["y = Relu(x)", "y = DequantizeLinear(q, s, z)"])
 @pytest.mark.parametrize(("version", "severity"), [(None, "note"), (V10_15, "note"), (V10_3, "error")])
-def test_q003_integers_that_are_an_output(version: TrtVersion | None, severity: str) -> None:
-    model = graph("y = Relu(x) q = QuantizeLinear(x, s, z)")
+def test_q003_integers_that_are_an_output(body: str, version: TrtVersion | None, severity: str) -> None:
+    model = graph(f"q = QuantizeLinear(x, s, z) {body}")
     model.graph.output.append(helper.make_tensor_value_info("q", onnx.TensorProto.INT8, None))
     (finding,) = findings_of(model, "Q003", version=version)
     assert (finding.where, finding.severity) == ("x", severity)
