@@ -134,7 +134,10 @@ def _silently(pair: Pair, zero: np.ndarray[tuple[int, ...], np.dtype[np.generic]
     """What TensorRT does where it does not refuse the type; "" where it refuses it."""
     if pair.quantize is None or np.any(zero):
         return ""
-    told = {"uint8": ": it warns, and clips everything above 127 times the scale", "int32": ": it warns, and takes that"}
+    told = {
+        "uint8": ": it warns, and clips everything above 127 times the scale",
+        "int32": ": it warns, and takes that",
+    }
     return told.get(str(zero.dtype), "")
 
 
