@@ -25,8 +25,10 @@ FIRST_WITH_THIS_PARSER = (10, 15)  # TensorRT's own parser from there on says th
 def parser_refusal(subject: LintContext) -> Iterator[CheckFault]:
     """NVIDIA's ONNX parser refuses a node: TensorRT for RTX itself, asked in a child process (`--parser`).
 
-    Its parser is that of TensorRT 10.15 to 11. For an older version, or for none, its refusals are notes. It stops at
-    the first node that it refuses. Beside it stand the codes of the checks that say the same of that node.
+    Its parser is that of TensorRT 10.15 to 11. For an older version, or for none, its refusals are notes; for TensorRT
+    so is that of an operator which may be a plugin, as TensorRT for RTX brings none. It names every operator that it
+    does not know, and of the other faults the first alone. Beside it stand the codes of the checks that say the same
+    of that node.
     """
     if subject.verdict is None:
         return
@@ -36,7 +38,7 @@ def parser_refusal(subject: LintContext) -> Iterator[CheckFault]:
         told = f" ({' and '.join(codes)} {'say' if len(codes) > 1 else 'says'} the same)" if codes else reason
         text = f"{_name(subject)} refuses {places.label(refusal) or 'the model'}: {_plain(refusal)}{told}"
         todo = f"see what {codes[0]} says to do" if codes else "export it in a form that the parser takes"
-        yield CheckFault(places.of(refusal), text, todo, severity=_severity(subject))
+        yield CheckFault(places.of(refusal), text, todo, severity=_severity(subject, refusal))
 
 
 @check("Q051", "parser-warning", "note")
@@ -111,11 +113,14 @@ def beside(places: _Places, refusal: ParserMessage) -> tuple[tuple[str, ...], st
     return codes, f" ({rule.reason.rstrip('.')})" if rule.reason and not codes else ""
 
 
-def _severity(subject: LintContext) -> Severity:
+def _severity(subject: LintContext, refusal: ParserMessage) -> Severity:
     target: str = subject.target
+    if target == "rtx":
+        return "error"
+    rule = load_parser_messages().kind_of(refusal.message)
     asked = subject.asked
     new = asked is not None and (asked.major, asked.minor) >= FIRST_WITH_THIS_PARSER
-    return "error" if target == "rtx" or new else "note"
+    return "error" if new and not (rule is not None and rule.plugin) else "note"
 
 
 def _name(subject: LintContext) -> str:

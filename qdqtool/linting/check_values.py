@@ -87,12 +87,13 @@ def _reads_integers(subject: LintContext) -> bool:
 def asymmetric(subject: LintContext) -> Iterator[CheckFault]:
     """A zero point that is not zero: asymmetric quantization.
 
-    TensorRT's INT8 is symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is symmetric in
-    disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on behind a parser flag.
+    TensorRT's INT8 and INT4 are symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is
+    symmetric in disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on behind a
+    parser flag.
     """
     for pair in _all_pairs(subject):
         zero = subject.zero_point(pair)
-        if zero is None or is_other_format(zero) or zero.dtype == np.int32:
+        if zero is None or zero.dtype == np.int32 or (is_other_format(zero) and zero.dtype.name != "int4"):
             continue
         middle = 128 if zero.dtype == np.uint8 else 0
         if np.any(zero != middle) and np.any(zero != 0):

@@ -23,6 +23,7 @@ class RefusalRule:
         codes: checks that find the same.
         reason: why no check does; "" where one does.
         exact: the whole message, where words would be in others too.
+        plugin: whether TensorRT may have a plugin for what TensorRT for RTX refuses.
     """
 
     name: str
@@ -30,6 +31,7 @@ class RefusalRule:
     codes: tuple[str, ...]
     reason: str = ""
     exact: str = ""
+    plugin: bool = False
 
     def covers(self, message: str) -> bool:
         """Whether a message is of this kind."""
@@ -71,5 +73,10 @@ def load_parser_messages() -> ParserMessages:
 
 def _refusal(entry: Mapping[str, Any]) -> RefusalRule:
     return RefusalRule(
-        entry["name"], tuple(entry["says"]), tuple(entry["codes"]), entry.get("reason", ""), entry.get("exact", "")
+        entry["name"],
+        tuple(entry["says"]),
+        tuple(entry["codes"]),
+        entry.get("reason", ""),
+        entry.get("exact", ""),
+        entry.get("plugin", False),
     )

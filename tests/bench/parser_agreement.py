@@ -42,7 +42,8 @@ class Judged:
     """One graph, and what both judges say of it.
 
     Attributes:
-        family: axis, type, zero-point, scale, opset, rank, form, corpus or foreign.
+        family: axis, type, zero-point, scale, opset, rank, form, block, corpus, foreign (Q/DQ
+            of other quantizers) or float (graphs that are hard to read).
         name: of the graph.
         errors: codes of lint's errors; "unreadable" where lint refuses to open it.
         refusals: the parser's messages; empty where it accepts the graph.
@@ -69,7 +70,8 @@ class Judged:
             return [table.accepted.get(code, "") for code in self.errors]
         if self.verdict == "parser":
             rules = [table.kind_of(message) for message in self.refusals]
-            return [rule.reason if rule is not None else "" for rule in rules]
+            warned = f"lint warns of it: {', '.join(self.same)}." if self.same else ""
+            return [warned or (rule.reason if rule is not None else "") for rule in rules]
         return []
 
 
@@ -92,7 +94,8 @@ def graphs(only: Sequence[str]) -> Iterator[tuple[str, str, onnx.ModelProto | Pa
         yield from ((one.family, one.name, one.model) for one in mutants())
     shared = Path(os.environ.get("QDQTOOL_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "corpus"
     if "foreign" in only:
-        yield from (("foreign", path.stem, path) for path in sorted((shared / "qdq").glob("*.onnx")))
+        for folder, family in (("qdq", "foreign"), ("structure", "float")):
+            yield from ((family, path.stem, path) for path in sorted((shared / folder).glob("*.onnx")))
     if "corpus" in only:
         for path in sorted((shared / "models").glob("*.onnx")):
             yield "corpus", path.stem, insert(onnx.load(path)).model
@@ -119,8 +122,8 @@ def report(rows: Sequence[Judged]) -> list[str]:
     alone: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if row.verdict == "parser":
-            rules = [load_parser_messages().kind_of(message) for message in row.refusals]
-            alone.update((rule.name, rule.reason) if rule else (row.refusals[0], "") for rule in rules)
+            rule = load_parser_messages().kind_of(row.refusals[0])
+            alone[rule.name if rule else row.refusals[0], row.reasons()[0]] += 1
     lines += ["", "| refused by the parser alone | graphs | reason |", "|---|---|---|"]
     lines += [f"| {name} | {count} | {reason or 'NONE'} |" for (name, reason), count in alone.most_common()]
     return lines

@@ -21,7 +21,7 @@ class Mutant:
     """A model and what was done to it.
 
     Attributes:
-        family: axis, type, zero-point, scale, opset, rank or form.
+        family: axis, type, zero-point, scale, opset, rank, form or block.
         name: of the mutant, with its base.
         model: the graph.
     """
@@ -114,6 +114,8 @@ def _changes(kind: str) -> Iterator[tuple[str, str, Change]]:
     yield from (("opset", f"opset {number}", _opset(number)) for number in (9, 10, 11, 12, 13, 19, 20, 21, 22, 23, 24))
     yield from _ranks(kind)
     yield from _forms(kind)
+    if kind == "matmul":
+        yield from _blocks()
 
 
 def _axes(kind: str) -> Iterator[tuple[str, str, Change]]:
@@ -194,6 +196,18 @@ def _ranks(kind: str) -> Iterator[tuple[str, str, Change]]:
         yield "rank", f"x is {'x'.join(map(str, shape))}", lambda model, shape=shape: _set_shape(model, shape)
     yield "rank", "w has an axis more", lambda model: _reshape_weight(model, 1)
     yield "rank", "w has an axis less", lambda model: _reshape_weight(model, -1)
+
+
+def _blocks() -> Iterator[tuple[str, str, Change]]:
+    """Scales in blocks along the inner side of a matrix product, 16 long, and formats of 4 and 8 bits."""
+    kinds = {"int4": TensorProto.INT4, "int8": TensorProto.INT8, "float8e4m3fn": TensorProto.FLOAT8E4M3FN}
+    for name, kind in kinds.items():
+        for size in (5, 8, 16, 32):
+            yield "block", f"{name} in blocks of {size}", lambda m, kind=kind, size=size: _set_blocks(m, kind, size)
+    for name, kind in kinds.items():
+        yield "block", f"{name} with the zero point 1", lambda m, kind=kind: _set_kind(m, "w", kind, 1)
+    yield "block", "one block too few", lambda m: _set_blocks(m, TensorProto.INT8, 8, count=1)
+    yield "block", "FP8 on x, INT8 on w", lambda m: _set_kind(m, "x", TensorProto.FLOAT8E4M3FN, 0)
 
 
 def _forms(kind: str) -> Iterator[tuple[str, str, Change]]:
@@ -279,12 +293,28 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int:
 
 
 def _set_type(model: onnx.ModelProto, tensor: str, kind: int) -> None:
+    _set_kind(model, tensor, kind, 0)
+    _opset(17)(model)
+    if kind not in (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32):
+        _opset(21)(model)
+
+
+def _set_kind(model: onnx.ModelProto, tensor: str, kind: int, value: int) -> None:
     name = f"{tensor}_z"
     shape = _array(model, name).shape
     stored = next(one for one in model.graph.initializer if one.name == name)
-    stored.CopyFrom(helper.make_tensor(name, kind, shape, [0] * int(np.prod(shape, dtype=int))))
-    if kind not in (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32):
-        _opset(21)(model)
+    stored.CopyFrom(helper.make_tensor(name, kind, shape, [value] * int(np.prod(shape, dtype=int))))
+    _opset(21)(model)
+
+
+def _set_blocks(model: onnx.ModelProto, kind: int, size: int, count: int | None = None) -> None:
+    """Scales of `w` [16, 32] in blocks along axis 0."""
+    blocks = count or -(-16 // size)
+    _put(model, "w_s", np.full((blocks, 32), 0.02, np.float32), zero="w_z")
+    _set_kind(model, "w", kind, 0)
+    _set_axis(model, "w", 0)
+    for node in _nodes_of(model, "w"):
+        node.attribute.append(helper.make_attribute("block_size", size))
 
 
 def _cast_scale(model: onnx.ModelProto, tensor: str, kind: type) -> None:

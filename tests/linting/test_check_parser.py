@@ -80,6 +80,13 @@ def test_a_refusal_is_an_error_where_the_parser_is_the_version_s_own(version: Tr
     assert finding.severity == severity
 
 
+def test_an_operator_that_may_be_a_plugin_of_tensorrt_is_a_note_for_tensorrt() -> None:
+    text = 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"'
+    verdict = refused(text, "EfficientNMS_TRT", "c", "c")
+    (finding,) = findings_of(SHIFTED, "Q050", version=TrtVersion(11, 0, 0), verdict=verdict)
+    assert finding.severity == "note" and "TensorRT for RTX brings no plugins" in finding.message
+
+
 @pytest.mark.parametrize(
     ("node", "operator", "where", "text"),
     [

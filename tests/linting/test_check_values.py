@@ -142,6 +142,13 @@ def test_q005_leaves_int4_and_fp8_alone() -> None:
         assert places_of(model, "Q005") == places_of(model, "Q004") == []
 
 
+@pytest.mark.parametrize(("kind", "places"), [(onnx.TensorProto.INT4, ["x"]), (onnx.TensorProto.FLOAT8E4M3FN, [])])
+def test_q004_int4_is_symmetric_too(kind: int, places: list[str]) -> None:
+    model = classifier(f"{pair('x', zero='other')} {conv('c', 'x_dq')} a = Relu(c)", opset=21)
+    model.graph.initializer.append(helper.make_tensor("other", kind, [], [1]))
+    assert places_of(model, "Q004") == places
+
+
 def test_q006_an_int32_bias_and_a_rounded_one() -> None:
     (finding,) = findings_of(with_bias(), "Q006")
     assert (finding.where, finding.fixable) == ("bias", True) and "int32 behind a DQ" in finding.message

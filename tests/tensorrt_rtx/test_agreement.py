@@ -14,7 +14,16 @@ PART = [one for one in mutants() if one.name.startswith(("conv:", "matmul:"))]
 def test_there_are_more_than_five_hundred_graphs_and_no_two_of_one_name() -> None:
     names = [one.name for one in mutants()]
     assert len(names) == len(set(names)) > 500
-    assert {one.family for one in mutants()} == {"form", "axis", "type", "zero-point", "scale", "opset", "rank"}
+    assert {one.family for one in mutants()} == {
+        "form",
+        "axis",
+        "type",
+        "zero-point",
+        "scale",
+        "opset",
+        "rank",
+        "block",
+    }
 
 
 def test_every_mutant_but_the_sound_ones_differs_from_its_base() -> None:
