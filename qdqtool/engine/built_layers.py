@@ -26,6 +26,7 @@ _BITS = {
     "FP4E2M1": 4,
     "Bool": 8,
 }
+_FLOATS = frozenset({"Float", "Half", "BFloat16"})
 PRODUCT_KINDS = ("correlation", "deconv", "gemm", "runtime_fusion")
 _NO_WORK = ("signal", "wait")
 _SEPARATOR = "\x1f"  # of the ONNX nodes of one layer
@@ -52,6 +53,11 @@ class BuiltTensor:
     def bytes(self) -> int:
         """What it takes in memory; a type that is not known counts as one byte a value."""
         return (math.prod(self.dims) * _BITS.get(self.type, 8) + 7) // 8
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it has more than one side that is longer than 1, unlike a bias or scales."""
+        return sum(side > 1 for side in self.dims) > 1
 
 
 @dataclass(frozen=True)
@@ -93,9 +99,18 @@ class BuiltLayer:
 
     @property
     def product_type(self) -> str:
-        """The type that a product multiplies, which is that of what it reads first; "" for what is no product."""
+        """The type that a product multiplies; "" for what is no product.
+
+        That of what it reads first, unless that is quantized and nothing that it is multiplied with has its type: a
+        product of INT8 values with a float weight dequantizes the values and multiplies in float.
+        """
         read = self.inputs or self.constants
-        return read[0].type if self.is_product and read else ""
+        if not self.is_product or not read:
+            return ""
+        factors = [tensor for tensor in (*self.inputs, *self.constants) if tensor is not read[0] and tensor.is_matrix]
+        quantized = read[0].type not in _FLOATS
+        alone = quantized and factors and all(tensor.type != read[0].type for tensor in factors)
+        return max(factors, key=lambda tensor: tensor.bytes).type if alone else read[0].type
 
     @property
     def bytes_moved(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,7 +53,8 @@ def run_worker(library: RtxLibrary, job: Mapping[str, Any], where: object, secon
 
 
 def _run(library: RtxLibrary, job: str, noise: Path, where: object, seconds: float) -> int:
-    command = [library.python, "-B", str(WORKER)]
+    own = library.python == sys.executable
+    command = [library.python, "-B" if own else "-BI", str(WORKER)]  # this one's PYTHONPATH is none of another's
     with noise.open("wb") as errors:
         try:
             return subprocess.run(

@@ -19,6 +19,7 @@ from qdqtool.tensorrt_rtx.installed import RtxLibrary
 from qdqtool.tensorrt_rtx.result_cache import make_key, read_entry, write_entry
 
 _CHUNK = 1 << 20
+_KEYS = frozenset({"version", "accepted", "network_layers", "errors", "warnings", "log_errors", "cpu_seconds"})
 
 
 def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds
     model = opened.sha256 if own_file else hashlib.sha256(data).hexdigest()
     parts = {"version": library.version, "worker": _digest(WORKER), "model": model, "external": _external(opened)}
     key = make_key({**job, "engine": None, **parts})
-    if not job.get("engine") and (known := read_entry(key)) is not None:
+    if not job.get("engine") and (known := read_entry(key)) is not None and known.keys() >= _KEYS:
         return known
     if own_file:
         result = run_worker(library, {**job, "model": str(opened.path)}, opened.name, seconds)

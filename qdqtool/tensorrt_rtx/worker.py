@@ -45,8 +45,6 @@ def _end_with_parent() -> None:
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
     trt = _library()
-    if job["action"] == "version":
-        return {"version": str(trt.__version__)}
     log = _make_log(trt)
     begun = time.process_time()
     builder = trt.Builder(log)

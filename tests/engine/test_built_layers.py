@@ -137,6 +137,30 @@ def test_the_type_of_a_product_is_what_it_reads(kind: str, tactic: str, expected
     assert (layer.product_type, layer.is_product) == (expected, bool(expected))
 
 
+ACT, WEIGHT, BIAS = "1,8,4,4", "8,8,3,3", "1,8,1,1"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "constants", "expected"),
+    [
+        ([(ACT, "Int8")], [(WEIGHT, "Int8"), (BIAS, "Float")], "Int8"),
+        ([(ACT, "Int8"), (ACT, "Half")], [(WEIGHT, "Int8"), (BIAS, "Half")], "Int8"),
+        ([(ACT, "Int8"), (WEIGHT, "Int8")], [(BIAS, "Float")], "Int8"),
+        ([(ACT, "Int8")], [(BIAS, "Float")], "Int8"),
+        ([(ACT, "Float"), (WEIGHT, "Float")], [], "Float"),
+        ([("4,16", "Int8")], [("16,32", "Float")], "Float"),
+        ([("4,16", "Half")], [("16,32", "Int8"), ("1,32", "Half")], "Half"),
+        ([], [(WEIGHT, "Int8")], "Int8"),
+    ],
+)
+def test_integers_that_are_multiplied_with_floats_are_multiplied_in_float(
+    inputs: list[tuple[str, str]], constants: list[tuple[str, str]], expected: str
+) -> None:
+    told = [", ".join(tensor("t", *one) for one in each) for each in (inputs, constants)]
+    (layer,) = parse_layers(line(kind="runtime_fusion", inputs=told[0], constants=told[1]))
+    assert layer.product_type == expected
+
+
 def test_products_are_counted_by_type() -> None:
     text = "\n".join(
         [line("a"), line("b", inputs=tensor("x", "4", "Float")), line("c", kind="gemm"), line("d", kind="kgen")]

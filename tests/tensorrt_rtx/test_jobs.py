@@ -17,6 +17,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.tensorrt_rtx.installed import RtxLibrary
 from qdqtool.tensorrt_rtx.jobs import run_job
+from qdqtool.tensorrt_rtx.result_cache import write_entry
 from tests.graphs import SMALL_NET, model_of
 from tests.tensorrt_rtx.fake_python import ACCEPTED, giving
 
@@ -104,6 +105,14 @@ def test_what_makes_a_question_another_one(child: RtxLibrary, tmp_path: Path, ch
         job["sm"] = ["120"]
     run_job(library, open_model(path), job, 30)
     assert len(jobs(tmp_path)) == asked
+
+
+def test_an_entry_that_is_no_result_is_asked_again(child: RtxLibrary, tmp_path: Path) -> None:
+    opened = open_model(saved(tmp_path))
+    run_job(child, opened, JOB, 30)
+    (entry,) = (tmp_path / "results" / "rtx").iterdir()
+    write_entry(entry.name.partition(".")[0], {"accepted": True})
+    assert run_job(child, opened, JOB, 30)["version"] == "1.7.1.116" and len(jobs(tmp_path)) == 2
 
 
 def test_an_engine_is_never_taken_from_the_cache(child: RtxLibrary, tmp_path: Path) -> None:
