@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.layer_info import MAX_RANK, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.errors import QdqError
 
 _VERSION = re.compile(r"TensorRT version: ([\d.]+)|\[TensorRT v(\d+)\]")
 _LISTED = re.compile(r"^Layer\((?P<kind>[^)]*)\): (?P<name>.*?), Tactic: (?P<tactic>[^,]*), (?P<ports>.*)$")
-_PORT = re.compile(r"\[(\w+)\(")
+_PORT = re.compile(r"\[(\w+)\(([^()\[\]]*)\)\]")
+_DIGITS = 10  # of the size of a dimension
 _RESTART = re.compile(r"After dead-layer removal: \d+ layers")
 _NOT_FLOAT = re.compile(r"\[(?:INT32|INT64|BOOL)\]")
 _TODO = "give a log of trtexec --verbose that goes on to the fusions, or the JSON of --exportLayerInfo"
@@ -53,12 +54,20 @@ def _listing(lines: Iterable[str]) -> list[EngineLayer]:
                 break
             continue
         read, _, written = found["ports"].partition(" -> ")
-        layers.append(
-            EngineLayer(
-                found["name"], found["kind"], inputs=tuple(_PORT.findall(read)), outputs=tuple(_PORT.findall(written))
-            )
-        )
+        layers.append(EngineLayer(found["name"], found["kind"], inputs=_tensors(read), outputs=_tensors(written)))
     return layers
+
+
+def _tensors(text: str) -> tuple[LayerTensor, ...]:
+    """What `x[Half(1,256,180,180)], y[Int8(1,3)]` tells; the name before it may be anything, and is left out."""
+    return tuple(LayerTensor(kind, shape=_shape(sizes)) for kind, sizes in _PORT.findall(text))
+
+
+def _shape(text: str) -> tuple[int, ...] | None:
+    """`1,256,180,180`; None where a size is spelled in another way, as that of packed channels is."""
+    sizes = text.split(",")
+    plain = all(size.isascii() and size.isdigit() and len(size) <= _DIGITS for size in sizes)
+    return tuple(map(int, sizes)) if plain and len(sizes) <= MAX_RANK else None
 
 
 class _FusionReplay:

@@ -48,7 +48,11 @@ from tests.docs.pages import (
 )
 
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
-_OTHERS = {"trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions"), "polygraphy": ("--save-inputs",)}
+_EXPORTS = ("--profilingVerbosity", "--exportLayerInfo", "--exportProfile")
+_OTHERS = {
+    "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions", *_EXPORTS),
+    "polygraphy": ("--save-inputs",),
+}
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 

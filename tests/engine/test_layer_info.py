@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qdqtool.engine.layer_info import EngineLayer
+from qdqtool.engine.layer_info import EngineLayer, LayerTensor
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.errors import QdqError
 
@@ -91,7 +91,7 @@ def test_an_export_with_names_only_and_one_without_the_outer_table(tmp_path: Pat
     ],
 )
 def test_what_a_kernels_name_tells_of_tensor_cores(tactic: str, read: str, cores: bool | None) -> None:
-    assert EngineLayer("a", inputs=(read,), tactic=tactic).tensor_cores is cores
+    assert EngineLayer("a", inputs=(LayerTensor(read),), tactic=tactic).tensor_cores is cores
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_is_a_reformat(layer: EngineLayer, reformat: bool) -> None:
     [("Int8", "int8"), ("UInt8", "other"), ("Row major linear Int32", "other"), ("BFloat16", "float"), ("N/A", None)],
 )
 def test_types_as_files_write_them(text: str, kind: str | None) -> None:
-    assert EngineLayer("a", outputs=(text,)).output == kind
+    assert EngineLayer("a", outputs=(LayerTensor(text),)).output == kind
 
 
 LISTING = """[I] TensorRT version: 8.2.3
@@ -136,7 +136,10 @@ def test_a_log_that_lists_the_engine(tmp_path: Path) -> None:
     info = read_layer_info(write(tmp_path, LISTING))
     assert (info.source, info.version, len(info.layers)) == ("listing", "8.2.3", 2)
     layer = info.layers[1]
-    assert (layer.name, layer.inputs, layer.outputs) == ("c + PWN(k, r)", ("Int8", "Int8"), ("Half",))
+    assert layer.name == "c + PWN(k, r)"
+    assert layer.inputs == (LayerTensor("Int8", shape=(1, 3)),) * 2 and layer.outputs == (
+        LayerTensor("Half", shape=(1, 3)),
+    )
     assert layer.output == "float" and info.layers[0].is_reformat
 
 
