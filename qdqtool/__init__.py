@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from qdqtool.match.plan import Plan, PlanOptions
     from qdqtool.scales import Scale, ScaleTable
     from qdqtool.trtversion import TrtVersion
+    from qdqtool.verbs.build import build
+    from qdqtool.verbs.build_options import BuildOptions, BuildResult
     from qdqtool.verbs.compare import CompareOptions, Comparison, compare
     from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
     from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 # name -> the room it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
 _HOMES = {
     "BackendComparison": "verbs.ptq_compare",
+    "BuildOptions": "verbs.build_options",
+    "BuildResult": "verbs.build_options",
     "Cache": "cache.text",
     "CalibrationOptions": "calibration.engine",
     "CompareOptions": "verbs.compare",
@@ -101,6 +105,7 @@ _HOMES = {
     "SimulateResult": "verbs.simulate",
     "Simulated": "verbs.simulate",
     "TrtVersion": "trtversion",
+    "build": "verbs.build",
     "calibrate": "calibration.engine",
     "condition": "verbs.condition",
     "compare": "verbs.compare",
@@ -131,6 +136,8 @@ _HOMES = {
 
 __all__ = [
     "BackendComparison",
+    "BuildOptions",
+    "BuildResult",
     "Cache",
     "CalibrationOptions",
     "CompareOptions",
@@ -177,6 +184,7 @@ __all__ = [
     "SimulateResult",
     "Simulated",
     "TrtVersion",
+    "build",
     "calibrate",
     "compare",
     "compare_backends",

@@ -61,6 +61,7 @@ def results() -> dict[str, Any]:
         qdqtool.sensitivity(model, data, qdqtool.SensitivityOptions(calibration="mse")),
         linted,
         linted.findings[0],
+        qdqtool.BuildResult(Path("e.engine"), None, info, "TensorRT 10.7.0.23, built here", 38),
         qdqtool.predicted_layers(placed.model, "8502"),
         shown,
         qdqtool.EngineDifference(shown, shown, align_layers(shown.info, shown.info)),

@@ -134,12 +134,17 @@ def nodes_inside(info: EngineInfo, known: Mapping[str, str]) -> list[frozenset[s
 
     Myelin also names it in the generated kernel that requantizes what it gives.
     """
-    inside = [layer.nodes(known) for layer in info.layers]
+    inside = [_as_named(layer.nodes(known), known) for layer in info.layers]
     multiplied: set[str] = set()
     for layer, nodes in zip(info.layers, inside, strict=True):
         if layer.is_product:
             multiplied |= {name for name in nodes if known.get(name) in _PRODUCTS}
     return [nodes if layer.is_product else nodes - multiplied for layer, nodes in zip(info.layers, inside, strict=True)]
+
+
+def _as_named(nodes: frozenset[str], known: Mapping[str, str]) -> frozenset[str]:
+    """The names of the model's own: TensorRT calls a node without a name `node_of_<first output>`."""
+    return frozenset(name if name in known else name.removeprefix("node_of_") for name in nodes)
 
 
 def _core(nodes: frozenset[str], known: Mapping[str, str]) -> frozenset[str]:

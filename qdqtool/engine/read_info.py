@@ -46,7 +46,7 @@ def read_layer_info(path: Path) -> EngineInfo:
     if is_profile(document):
         times = times_in(path, document)
         return EngineInfo(path, tuple(map(EngineLayer, times)), "profile", times=times)
-    return _from_json(path, document)
+    return info_in(path, document)
 
 
 def with_profile(info: EngineInfo, path: Path) -> EngineInfo:
@@ -69,7 +69,12 @@ def _text(path: Path) -> str:
     return data.decode("utf-16" if wide else "utf-8", errors="replace")
 
 
-def _from_json(path: Path, document: object) -> EngineInfo:
+def info_in(path: Path, document: object) -> EngineInfo:
+    """The layers in the document of an export.
+
+    Raises:
+        QdqError: it has none.
+    """
     entries = document.get("Layers") if isinstance(document, dict) else document
     if not isinstance(entries, list) or not entries:
         raise QdqError(path, "has no list of Layers", _TODO)

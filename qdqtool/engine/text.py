@@ -31,10 +31,13 @@ def forecast_lines(forecast: Forecast) -> list[str]:
 
 
 def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]:
-    """How the engine differs from the prediction, and which of its INT8 layers run on Tensor Cores."""
+    """How the engine differs from the prediction, and which of its INT8 layers run on Tensor Cores.
+
+    TensorRT for RTX runs nearly every product as two layers, the product and a generated kernel: these are counted.
+    """
     lines = []
     for row in comparison.rows:
-        if row.verdict != "same":
+        if row.verdict != "same" and not (row.verdict == "split" and info.source == "built"):
             name = row.engine.name if row.engine else row.predicted.name if row.predicted else ""
             lines.append(f"{MEANING[row.verdict]}: {name}: {row.note}")
     lines.append(

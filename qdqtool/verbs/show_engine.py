@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
 from qdqtool.trtversion import TrtVersion, parse
+from qdqtool.verbs.build import built_layers
+from qdqtool.verbs.build_options import BuildOptions, ShapeRanges
 
 MODEL_ENDING = ".onnx"
 
@@ -34,11 +36,15 @@ class ShowEngineOptions:
         model: the model of the engine: its predicted layers are compared with those that were built.
         profile: a file of `trtexec --exportProfile` with the time of each layer.
         trt_version: whose rules predict, a TrtVersion or its text; None for the newest whose rules are known.
+        sm: of a model that is built: the compute capabilities.
+        shapes: of a model that is built: input -> lowest, best and highest shape.
     """
 
     model: ModelSource | None = None
     profile: str | Path | None = None
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
+    sm: tuple[str, ...] = ("89",)
+    shapes: ShapeRanges = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,25 +177,31 @@ class EngineDifference(Displayed):
         ]
 
 
-def show_engine(source: str | Path, options: ShowEngineOptions | None = None) -> ShownEngine:
-    """Read the layers of an engine from what was written of it; no GPU is needed.
+def show_engine(source: ModelSource, options: ShowEngineOptions | None = None) -> ShownEngine:
+    """Read the layers of an engine from what was written of it, or build a model's first; no GPU is needed.
 
     Args:
-        source: what `build` wrote beside an engine (`OUT.layers.json`), the JSON of `trtexec --exportLayerInfo` or
-            `--exportProfile`, or a verbose build log.
+        source: a model, which TensorRT for RTX builds on a CPU and whose predicted layers stand beside; or what `build`
+            wrote beside an engine (`OUT.layers.json`), the JSON of `trtexec --exportLayerInfo` or `--exportProfile`, or
+            a verbose build log.
         options: what is put beside the layers.
 
     Raises:
-        QdqError: a file that cannot be read, or is none of these; an engine itself, which only its GPU can read; the
-            profile or the model of another engine.
+        MissingPackageError: a model, and TensorRT for RTX is not installed.
+        QdqError: a model that it does not build; a file that cannot be read, or is none of these; an engine itself,
+            which only its GPU can read; the profile or the model of another engine.
     """
     options = options or ShowEngineOptions()
-    info = read_layer_info(Path(source))
+    if isinstance(source, (str, os.PathLike)) and not is_model(source):
+        info, model = read_layer_info(Path(source)), options.model
+    else:
+        model = source() if callable(source) else source
+        info = built_layers(model, BuildOptions("rtx", options.shapes, options.sm))
     if options.profile is not None:
         info = with_profile(info, Path(options.profile))
-    if options.model is None:
+    if model is None:
         return ShownEngine(info, totals_of(info))
-    predicted, view = _predicted(options.model, options.trt_version, "gpu")
+    predicted, view = _predicted(model, options.trt_version, "gpu")
     return ShownEngine(info, totals_of(info), predicted, compare_layers(predicted.layers, info, node_ops(view)))
 
 
@@ -209,21 +221,23 @@ def predicted_layers(
     return _predicted(model, parse(trt_version) if isinstance(trt_version, str) else trt_version, target)[0]
 
 
-def diff_engines(a: str | Path, b: str | Path) -> EngineDifference:
+def diff_engines(a: ModelSource, b: ModelSource, options: ShowEngineOptions | None = None) -> EngineDifference:
     """Put two engines of one model beside each other, aligned by the ONNX nodes in their layers.
 
     Args:
-        a: a file as `show_engine` takes it.
+        a: a file or a model as `show_engine` takes it.
         b: another one.
+        options: of `show_engine`, for both; a profile and a model are those of one engine alone, and not taken.
 
     Raises:
         QdqError: as `show_engine`; the engines have no ONNX node in common.
     """
-    first, second = show_engine(a), show_engine(b)
+    options = replace(options or ShowEngineOptions(), model=None, profile=None)
+    first, second = show_engine(a, options), show_engine(b, options)
     return EngineDifference(first, second, align_layers(first.info, second.info))
 
 
-def is_model(source: str | Path) -> bool:
+def is_model(source: str | os.PathLike[str]) -> bool:
     """Whether a path is that of a model, by its ending: everything else is read as what was written of an engine."""
     return os.fspath(source).lower().endswith(MODEL_ENDING)
 
