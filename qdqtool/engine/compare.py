@@ -14,12 +14,13 @@ from qdqtool.engine.predict import PredictedLayer
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 
-Verdict = Literal["same", "float", "int8", "split", "merged", "nodes", "engine", "predicted"]
+Verdict = Literal["same", "float", "int8", "output", "split", "merged", "nodes", "engine", "predicted"]
 # What each verdict means, as people read it.
 MEANING: Mapping[Verdict, str] = {
     "same": "as predicted",
     "float": "float instead of INT8",
     "int8": "INT8 instead of float",
+    "output": "gives out another type",
     "split": "part of a predicted layer",
     "merged": "more than a predicted layer",
     "nodes": "other nodes",
@@ -36,8 +37,9 @@ class LayerPair:
     """One layer of the engine beside the predicted one.
 
     Attributes:
-        verdict: same; float or int8 (where the other was predicted); split (a part of the predicted layer); merged (all
-            of it and more); nodes (others run in it); engine or predicted (only there).
+        verdict: same; float or int8 (multiplies in it where the other was predicted); output (gives out the other);
+            split (a part of the predicted layer); merged (all of it and more); nodes (others run in it); engine or
+            predicted (only there).
         engine: the engine's layer.
         predicted: the predicted layer.
         note: what differs, and why where that is known.
@@ -163,8 +165,7 @@ def _typed(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair:
         return differing
     if engine.output in (None, "other") or predicted.output in engine.kinds:
         return LayerPair("same", engine, predicted)
-    verdict: Verdict = "float" if engine.output == "float" else "int8"
-    return LayerPair(verdict, engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
+    return LayerPair("output", engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
 
 
 def _product_type(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair | None:

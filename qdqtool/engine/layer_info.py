@@ -155,7 +155,7 @@ class EngineLayer:
             return 0
         sizes = [one.bytes for one in (*self.inputs, *self.constants, *self.outputs)]
         known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) and (self.inputs or self.outputs) else None
+        return sum(known) if sizes and len(known) == len(sizes) else None
 
     def nodes(self, known: Mapping[str, object]) -> frozenset[str]:
         """The ONNX nodes in it: of its metadata, of the log's fusions, or those of `known` that its name tells."""

@@ -74,7 +74,29 @@ def test_the_add_of_a_bias_is_no_residual_add() -> None:
 
 def test_a_layer_of_another_type() -> None:
     rows = statuses(QDQ, int8("xq", "Int8"), int8("w + wq + c"), int8("cd"), int8("y"))
-    assert rows[1] == ("float", "gives out float, predicted int8") and [row[0] for row in rows].count("same") == 3
+    assert rows[1] == ("output", "gives out float, predicted int8") and [row[0] for row in rows].count("same") == 3
+
+
+@pytest.mark.parametrize(
+    ("net", "built", "verdict"),
+    [
+        (QDQ, layer("w + wq + c"), ("float", "multiplies FP32, predicted INT8")),
+        (QDQ, layer("w + wq + c + y", reads="Half"), ("float", "multiplies FP16, predicted INT8")),
+        (NET, int8("c + r"), ("int8", "multiplies INT8, predicted float")),
+        (NET, int8("c"), ("int8", "multiplies INT8, predicted float")),
+    ],
+)
+def test_a_product_in_another_type_is_told_whatever_runs_with_it(
+    net: str, built: EngineLayer, verdict: tuple[str, str]
+) -> None:
+    assert statuses(net, built)[0] == verdict
+
+
+def test_myelin_names_a_product_beside_the_kernel_that_runs_it() -> None:
+    conv = EngineLayer("c_myl0", "correlation", ("c",), (LayerTensor("Half"),), (LayerTensor("Half"),))
+    kernel = EngineLayer("k_myl0", "kgen", ("c", "node_of_r"), (LayerTensor("Half"),), (LayerTensor("Half"),))
+    rows = statuses(NET, conv, kernel)
+    assert rows[:2] == [("split", "leaves out r"), ("split", "leaves out c")]
 
 
 def test_a_layer_that_only_one_side_has() -> None:
@@ -123,9 +145,9 @@ def test_values_for_json() -> None:
     found, _ = compared(QDQ, int8("xq", "Int8"), int8("w + wq + c", tactic="a_i8816_b"))
     facts = comparison_json(found)
     assert (facts["right"], facts["compared"]) == (1, 2)
-    assert facts["verdicts"] == {"same": 1, "float": 1, "predicted": 2}
+    assert facts["verdicts"] == {"same": 1, "output": 1, "predicted": 2}
     row = facts["rows"][1]
-    assert (row["verdict"], row["engine"], row["predicted"]) == ("float", "w + wq + c", "w + wq + c")
+    assert (row["verdict"], row["engine"], row["predicted"]) == ("output", "w + wq + c", "w + wq + c")
     assert facts["rows"][-1]["engine"] is None
 
 
