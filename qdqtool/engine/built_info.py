@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.engine.built_layers import BuiltLayer, BuiltTensor
-from qdqtool.engine.layer_info import EngineInfo, EngineLayer, LayerTensor
-from qdqtool.engine.read_info import OURS
+from qdqtool.engine.layer_info import OURS, EngineInfo, EngineLayer, LayerTensor
 
 SCHEMA = 1
 _SEPARATOR = "\x1f"
@@ -35,10 +34,11 @@ def info_of(layers: Iterable[BuiltLayer], path: Path, version: str, line: str) -
         version: of the compiler.
         line: from `built_line`.
     """
-    return EngineInfo(path, tuple(map(_layer, layers)), "built", version, line)
+    return EngineInfo(path, tuple(map(as_engine_layer, layers)), "built", version, line)
 
 
-def _layer(layer: BuiltLayer) -> EngineLayer:
+def as_engine_layer(layer: BuiltLayer) -> EngineLayer:
+    """A layer that a compiler's log names, as that of any engine."""
     inputs, constants, outputs = (tuple(map(_tensor, side)) for side in (layer.inputs, layer.constants, layer.outputs))
     return EngineLayer(layer.name, layer.kind, layer.nodes, inputs, outputs, layer.tactic, constants=constants)
 

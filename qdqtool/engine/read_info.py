@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qdqtool.bounded import LAYERS, parse_json, read_bytes
-from qdqtool.engine.layer_info import MAX_RANK, MAX_SIZE, EngineInfo, EngineLayer, LayerTensor
+from qdqtool.engine.layer_info import MAX_RANK, MAX_SIZE, OURS, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.profile import is_profile, read_profile, times_in
 from qdqtool.errors import QdqError
 
 _TODO = LAYERS.todo
-OURS = "qdqtool"  # the key of what `build` says of an engine, beside NVIDIA's "Layers"
 _ENGINE = b"trt"  # of ptrt, ftrt and vtrt, the first four bytes of serialized engines
 _BARE = (
     "give its layers: OUT.layers.json of qdqtool build, the JSON of trtexec --exportLayerInfo, or a verbose build log"

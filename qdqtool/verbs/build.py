@@ -15,8 +15,8 @@ from qdqtool.calibration.tensorrt.installed import load_tensorrt
 from qdqtool.data.model_inputs import check_names, inputs_of
 from qdqtool.emit.read_precisions import LayerPrecisions, read_precisions
 from qdqtool.engine.built_info import built_line, info_of, layers_document
-from qdqtool.engine.layer_info import EngineInfo
-from qdqtool.engine.read_info import OURS, info_in
+from qdqtool.engine.layer_info import OURS, EngineInfo
+from qdqtool.engine.read_info import info_in
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, open_model, serialize

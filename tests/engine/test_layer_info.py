@@ -143,6 +143,23 @@ def test_a_log_that_lists_the_engine(tmp_path: Path) -> None:
     assert layer.output == "float" and info.layers[0].is_reformat
 
 
+DETAILED = (
+    "{0}Name: c_myl0_0, LayerType: correlation, Inputs: [ {{ Name: x, Dimensions: [1,4,8,8], Strides: [1], "
+    "StrideOrder: [0], Datatype: Int8, Format: (NHWC) Channel major format }}], Constants: [], Outputs: [ {{ Name: y, "
+    "Dimensions: [1,4,8,8], Strides: [1], StrideOrder: [0], Datatype: Half, Format: (NHWC) Channel major format }}], "
+    "TacticName: t, StreamId: 0, Metadata: [ONNX Layer: c]\x1f[ONNX Layer: r]"
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[V] ", "[03/24/2026-12:56:13] [V] [TRT] "])
+def test_a_log_with_the_layers_of_myelin_in_detail(tmp_path: Path, prefix: str) -> None:
+    text = f"[I] TensorRT version: 10.13.3\n{DETAILED.format(prefix)}\n[V] Name: of no layer\n"
+    info = read_layer_info(write(tmp_path, text))
+    (layer,) = info.layers
+    assert (info.source, info.version, layer.kind) == ("listing", "10.13.3", "correlation")
+    assert layer.nodes({"c": "Conv"}) == {"c", "r"} and layer.product_type == "INT8" and layer.bytes_moved == 256 + 512
+
+
 FUSIONS = """&&&& RUNNING TensorRT.trtexec [TensorRT v8001] # trtexec
 [V] [TRT] Parsing node: Shape_0 [Shape]
 [V] [TRT] Registering layer: Shape_0 for ONNX node: Shape_0
@@ -272,6 +289,8 @@ LONG_LINES = {
     "listed": "Layer(a): " + ", Tactic: a" * 40_000,
     "ports": "Layer(a): b, Tactic: 1, " + "[a" * 200_000,
     "version": "TensorRT version: [TensorRT v1" * 20_000,
+    "detailed": "[a] " * 100_000 + " " * 200_000 + ", LayerType: ",
+    "detailed ports": "Name: a, LayerType: b, Inputs: [" + "{ Name: a, Dimensions: [" * 20_000,
 }
 
 
