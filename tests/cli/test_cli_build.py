@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 
 from tests.cli.command import contents, refused, run, write_net
 from tests.fake_tensorrt import installed
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 SHAPES = ("--shapes", "x:1x4x8x8")
@@ -101,3 +103,23 @@ def test_nvidias_compiler_by_the_command_line(folder: Path, capsys: Capsys) -> N
     assert shown.code == 0 and "built on a CPU for SM89; not run" in shown.out.splitlines()[0]
     diff = run(capsys, "engine", "diff", folder / "m.onnx", folder / "e.engine.layers.json", *SHAPES, "--json")
     assert {row["change"] for row in json.loads(diff.out)["groups"]} == {"same"}
+
+
+COMPUTED_SCALE = """g (float[1,4,8,8] x, float s) => (float[1,4,8,8] y)
+<float[4,4,3,3] w, float t = {0.1}, int8 z = {0}>
+{
+ xq = QuantizeLinear(x, s, z)
+ xd = DequantizeLinear(xq, s, z)
+ wq = QuantizeLinear(w, t, z)
+ wd = DequantizeLinear(wq, t, z)
+ y = Conv<pads=[1,1,1,1]>(xd, wd)
+}"""
+
+
+@pytest.mark.rtx
+def test_a_model_that_crashes_nvidias_compiler_leaves_one_line(tmp_path: Path, capsys: Capsys) -> None:
+    onnx.save(model_of(COMPUTED_SCALE), tmp_path / "m.onnx")
+    before = contents(tmp_path)
+    for words in (("build", "--target", "rtx", "-o", str(tmp_path / "e.engine")), ("engine", "show")):
+        refused(run(capsys, *words, tmp_path / "m.onnx"), "TensorRT for RTX 1.7", "was ended by SIGSEGV while it built")
+        assert contents(tmp_path) == before
