@@ -37,7 +37,7 @@ def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds
         QdqError: the child failed, or the model's external data cannot be read.
     """
     cleared = clear_shared_names(opened.proto)
-    own_file = opened.kind == "path" and cleared is None
+    own_file = opened.kind == "path" and cleared is None and _is_text(opened.path)
     data = b"" if own_file else serialize(cleared or opened.proto)
     model = opened.sha256 if own_file else hashlib.sha256(data).hexdigest()
     parts = {"version": library.version, "worker": _digest(WORKER), "model": model, "external": _external(opened)}
@@ -59,8 +59,18 @@ def _run_bytes(
     with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(data)
-        place = str(opened.folder.resolve()) if opened.folder is not None else ""
+        external = any(is_external(tensor) for tensor in tensors_of(opened.proto))
+        place = str(opened.folder.resolve()) if external and opened.folder is not None else ""
         return run_worker(library, {**job, "model": str(path), "folder": place}, opened.name, seconds)
+
+
+def _is_text(path: Path | None) -> bool:
+    """Whether a path can be handed to the library, which takes UTF-8 alone."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return path is not None
 
 
 def _external(opened: Opened) -> dict[str, str]:
