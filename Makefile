@@ -64,7 +64,7 @@ rig:
 		sh $(SHARED)/trt_rig/rig.sh $$folder $$version && \
 		$$folder/venv/bin/pip install -q onnx onnx-graphsurgeon onnxruntime tqdm || exit 1; \
 	done
-	@echo "now: QDQTOOL_TRT_RIG=$(abspath $(RIG)) $(BIN)/python -m pytest tests/calibration/tensorrt/test_backend.py"
+	@echo "now: QDQTOOL_TRT_RIG=$(abspath $(RIG)) $(BIN)/python -m pytest tests/calibration/tensorrt/test_backend.py tests/building/test_rig.py"
 
 # onnxruntime-training, which has wheels for Python 3.10 to 3.12 only and overwrites every other onnxruntime.
 train-env: $(TRAIN)/installed

@@ -49,7 +49,7 @@ class Extra:
 OPTIONAL = (
     Extra("pillow", "PIL.Image", "images", "folders of images as --data", ("pillow",)),
     Extra("pycocotools", "pycocotools.mask", "eval", "evaluate: average precision", ("pycocotools",)),
-    Extra("tensorrt", "tensorrt", "tensorrt", "ptq --backend tensorrt", _TENSORRT_WHEELS),
+    Extra("tensorrt", "tensorrt", "tensorrt", "ptq --backend tensorrt, build", _TENSORRT_WHEELS),
     Extra("pycuda", "pycuda.driver", "pycuda", "ptq --backend tensorrt --cuda pycuda", ("pycuda",)),
     Extra("dask", "distributed", "dask", "calibrate --dask", ("distributed",)),
     Extra("torch", "", "distributed", "training on several machines; no verb uses it yet", ("torch",)),
