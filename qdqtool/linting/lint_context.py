@@ -24,6 +24,8 @@ from qdqtool.match.groups import Group
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import nodes_of
+from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
 from qdqtool.trtversion import RELEASES, TrtVersion
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from qdqtool.dla.assignment import DlaReport
     from qdqtool.dla.rules import Platform
 
-Target = Literal["gpu", "dla"]
+Target = Literal["gpu", "rtx", "dla"]
 
 
 class LintContext:
@@ -55,6 +57,8 @@ class LintContext:
         version: TrtVersion | None = None,
         platform: Platform | None = None,
     ) -> None:
+        if target == RTX_TARGET:
+            refuse_trt_version(version)
         self.proto, self.folder, self.target, self.asked = proto, folder, target, version
         self.platform = platform
         self.version = version or max(release.version for release in RELEASES)
@@ -79,7 +83,10 @@ class LintContext:
     @cached_property
     def plan(self) -> Plan:
         """What `insert` decides about this graph."""
-        return make_plan(self.view, PlanOptions("gpu", self.asked), all_zero=self.all_zero)
+        target = "rtx" if self.target == "rtx" else "gpu"  # Q/DQ models for the DLA are judged as the GPU's
+        options = PlanOptions(target, self.asked)
+        decided = make_plan(self.view, options, all_zero=self.all_zero)
+        return with_second_pairs(self.view, decided, load_rules(target, self.asked))
 
     @property
     def groups(self) -> tuple[Group, ...]:

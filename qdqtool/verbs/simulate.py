@@ -26,6 +26,7 @@ from qdqtool.measures import Measure
 from qdqtool.options import TextOption
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
+from qdqtool.rtxversion import refuse_rtx
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
@@ -241,6 +242,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
             not read the cache or has no INT8 on its DLA, a cache without a scale that is used.
     """
     options = options or SimulateOptions()
+    refuse_rtx("simulate", options.target)
     if options.target not in ROUNDINGS:
         raise QdqError("--target", f"{options.target!r} is not one", "choose gpu or dla")
     plain = open_model(model)
