@@ -39,7 +39,8 @@ def stopped_int8(subject: LintContext) -> Iterator[CheckFault]:
     constant Add) are Q013's. A warning for RTX and TensorRT 11, a note for 8 to 10.
     """
     copies = load_rules(RTX_TARGET).commutes
-    stops = {id(node) for node, rule in nodes_of(subject.view, subject.rules, copies) if rule.side == "both"}
+    found = nodes_of(subject.view, subject.rules, copies)
+    stops = {id(node) for node, rule in found if rule.side == "both" and node.op != "Concat"}  # INT8 passes a Concat
     for node, index in subject.weighted:
         if stops and subject.has_int8_weight(node, index):
             between = _between(subject, node.inputs[1 - index], stops)

@@ -45,6 +45,7 @@ PLACES = {
     "behind the concat, before a choice": ("c = Conv3(x, w1) u = Up(c, , s) k = Concat<axis=1>(u, u) e, f = Split<axis=1>(k) z = Conv3(e, w2)", {"k": ("c",)}),
     "once for two readers": ("c = Conv3(x, w1) u = Up(c, , s) a = Conv3(u, w2) b = Conv3(u, w3) z = Concat<axis=1>(a, b)", {"u": ("c",)}),
     "behind a resize of the input": ("u = Up(x, , s) z = Conv3(u, w1)", {"u": ("x",)}),
+    "behind a concat of pools": ("c = Conv3(x, w1) m = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>(c) k = Concat<axis=1>(c, m) z = Conv(k, p8)", {"k": ("c",)}),
     "not on the skip of a residual": ("d = Down(x) b = Conv3(d, w1) u = Up(b, , s) a = Conv3(x, w2) m = Add(a, u) z = Conv3(m, w3)", {}),
     "not where nothing is resized": ("a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, p8)", {}),
     "not where the reader stays in float": ("c = Conv3(x, w1) u = Up(c, , s) z = Erf(u)", {}),
@@ -82,6 +83,11 @@ def test_the_dla_has_none_since_every_tensor_has_a_pair() -> None:
 def test_the_order_of_the_nodes_changes_nothing() -> None:
     model = net(PYRAMID)
     assert {seconds(rtx(shuffled(model, seed))).__str__() for seed in range(5)} == {str({"k": ("a", "b")})}
+
+
+def test_a_concat_of_pools_has_one_for_rtx_alone() -> None:
+    body, wanted = PLACES["behind a concat of pools"]
+    assert seconds(rtx(body)) == wanted and seconds(rtx(body, "gpu", "11.0")) == {}
 
 
 # ------------------------------------------------------------------ scales

@@ -92,7 +92,7 @@ PATTERNS = {
     "resize-nearest": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', _S, passes=False),
     "resize-nearest-half-pixel": Pattern('a = Resize<mode="nearest">(r, , s)', _S, passes=False),
     "resize-nearest-down": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', "float[4] s = {1,1,0.5,0.5}", passes=False),
-    "resize-nearest-then-pad": Pattern('e = Resize<mode="nearest">(r, , s) a = Pad(e, pads)', f"{_S}, {_P}", passes=False),
+    "resize-nearest-behind-pad": Pattern('e = Pad(r, pads) a = Resize<mode="nearest">(e, , s)', f"{_S}, {_P}", passes=False),
     "resize-linear": Pattern('a = Resize<mode="linear">(r, , s)', _S, passes=False),
     "average-pool": Pattern("a = AveragePool<kernel_shape=[2,2],strides=[2,2]>(r)", passes=False),
     "global-average-pool": Pattern("a = GlobalAveragePool(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
@@ -145,6 +145,7 @@ CASES = {
     "concat/with-resize-and-pair": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) e = pair(u) k = Concat<axis=1>(e, p) z = Conv(k, wk)', _INT8, f"{_K}, float[4] n = {{1,1,2,2}}"),
     "concat/pools-before": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, "float[32,96,1,1] w5"),
     "concat/pools-behind": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, "float[32,96,1,1] w5"),
+    "concat/resize-then-pad": Case('i = pair(x) c1 = Conv3(i, w1) q = pair(c1) u = Resize<mode="nearest">(q, , n) e = pair(u) a = Pad(e, pads) z = Conv3(a, w2)', _INT8, f"float[4] n = {{1,1,2,2}}, {_P}"),
     # the form of a scale, and of a pair
     "scale/scalar": Case("i = pair(x) z = Conv3(i, w1)", _INT8),
     "scale/shape-1": Case("i = vector(x) z = Conv3(i, w1)", _FLOAT),
@@ -177,8 +178,8 @@ CASES = {
     "product/matmul": Case("i = pair(x) z = MatMul(i, w5)", _INT8, "float[64,32] w5", "float[2,16,64] x"),
     # products of two computed tensors
     "matmul-computed/both": Case("i = pair(x) j = pair(y) z = MatMul(i, j)", _INT8, "", "float[2,64,64] x, float[2,64,64] y"),
-    "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", _FLOAT, "", "float[2,64,64] x, float[2,64,64] y"),
-    "matmul-computed/none": Case("z = MatMul(x, y)", _FLOAT, "", "float[2,64,64] x, float[2,64,64] y"),
+    "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", (("z", "mixed"),), "", "float[2,64,64] x, float[2,64,64] y"),
+    "matmul-computed/none": Case("z = MatMul(x, y)", (("z", "none"),), "", "float[2,64,64] x, float[2,64,64] y"),
     # residuals and squeeze blocks: pairs on a branch leave every convolution in INT8
     "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
     "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
