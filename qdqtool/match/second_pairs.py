@@ -69,12 +69,11 @@ class _Walk:
 
     def visit(self, uses: list[Use]) -> None:
         """Find where the operands of one product need a second pair; nowhere if one of them is read in float."""
-        traced = [self._trace(use) for use in uses]
-        if any(one is None for one in traced):
+        traced = [one for one in map(self._trace, uses) if one is not None]
+        if len(traced) < len(uses):
             return
-        for one in traced:
-            if one is not None and one[0] is not None:
-                place, maker, sources = one
+        for place, maker, sources in traced:
+            if place is not None:
                 tensor = self.view.root(place.node.inputs[place.index])
                 found = self.second.setdefault(tensor, (maker, sources, {}))
                 found[2][place] = None
