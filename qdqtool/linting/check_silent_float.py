@@ -88,18 +88,21 @@ def vector_scale(subject: LintContext) -> Iterator[CheckFault]:
 
 @check("Q037", "int8-deconvolution", "warning", targets=_TARGETS)
 def int8_deconvolution(subject: LintContext) -> Iterator[CheckFault]:
-    """A ConvTranspose with Q/DQ on its weight: TensorRT for RTX has no INT8 kernel for it.
+    """A ConvTranspose with Q/DQ on its weight, or one that gets them: TensorRT for RTX has no INT8 kernel for it.
 
     It is built in float, and its weight is dequantized at every inference. `insert --target rtx` leaves it in float.
     TensorRT 8 to 10 document INT8 transposed convolutions; whether 11 has them is not measured. A warning for RTX and
-    TensorRT 11, a note for 8 to 10.
+    TensorRT 11, a note for 8 to 10. In a plain model a note says that `insert` would quantize it.
     """
     for node, index in subject.weighted:
-        if node.op == "ConvTranspose" and subject.has_int8_weight(node, index):
-            text = f"ConvTranspose has Q/DQ on its weight: {_FLOAT}"
-            yield CheckFault(
-                node.name, text, "take its pairs away, or insert --target rtx", severity=severity_of(subject)
-            )
+        if node.op != "ConvTranspose" or node.key not in subject.int8_nodes:
+            continue
+        if subject.has_int8_weight(node, index):
+            text, severity = f"ConvTranspose has Q/DQ on its weight: {_FLOAT}", severity_of(subject)
+            yield CheckFault(node.name, text, "take its pairs away, or insert --target rtx", severity=severity)
+        elif not subject.view.pairs:
+            text = f"ConvTranspose would be quantized: TensorRT for RTX has it {_FLOAT}"
+            yield CheckFault(node.name, text, "insert --target rtx leaves it in float", severity="note")
 
 
 @check("Q038", "one-sided-product", "warning", targets=_TARGETS)

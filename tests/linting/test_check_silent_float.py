@@ -8,6 +8,7 @@ import pytest
 
 from qdqtool import LintOptions, lint
 from qdqtool.linting.checks import check_named
+from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair
 from tests.rtx.minimal_graphs import CASES, PATTERNS, all_models, expected
 
@@ -50,6 +51,16 @@ def test_a_warning_for_rtx_and_tensorrt_11_and_a_note_before(code: str) -> None:
     assert severity("rtx", None) == severity("gpu", "11.0") == severity("gpu", "11.4.1") == ["warning"]
     assert severity("gpu", "8.6.1") == severity("gpu", "10.3.0") == severity("gpu", None) == ["note"]
     assert severity("dla", None) == []
+
+
+def test_a_plain_transposed_convolution_is_told_where_insert_would_quantize_it() -> None:
+    body = "c = Conv<pads=[1,1,1,1]>(x, w) t = ConvTranspose<kernel_shape=[2,2],strides=[2,2]>(c, dw2) o = Conv(t, w2)"
+    model = classifier(body, "o", more="float[8,8,2,2] dw2")
+    found = findings_of(model, "Q037", version=V8_6)
+    assert [(one.severity, one.message.split(":")[0]) for one in found] == [
+        ("note", "ConvTranspose would be quantized")
+    ]
+    assert findings_of(model, "Q037", target="rtx") == [], "insert leaves it in float there"
 
 
 def test_a_second_pair_behind_the_resize_is_all_that_is_asked_for() -> None:
