@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fix", metavar="CODES", nargs="?", const="all", help="repair what is safe to, or these codes only; with -o"
     )
+    parser.add_argument(
+        "--parser",
+        action=argparse.BooleanOptionalAction,
+        help="ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
+    )
     add_layer_arguments(parser)
     add_dla_arguments(parser)
     parser.add_argument("--all", action="store_true", help="show every place and note, and for dla every node")
@@ -67,7 +72,8 @@ def _options(args: argparse.Namespace) -> LintOptions:
     if args.model is None and args.fix not in (None, "all") and not _codes([args.fix])[0].startswith("Q"):
         args.model, args.fix = args.fix, "all"  # `--fix MODEL`: argparse takes the model for codes
     fix = () if args.fix is None else _codes([args.fix])
-    return LintOptions(args.target, args.trt_version, _codes(args.select), _codes(args.ignore), fix, args.platform)
+    select, ignore = _codes(args.select), _codes(args.ignore)
+    return LintOptions(args.target, args.trt_version, select, ignore, fix, args.platform, args.parser)
 
 
 def _codes(words: Sequence[str]) -> tuple[str, ...]:

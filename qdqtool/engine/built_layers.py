@@ -66,7 +66,8 @@ class BuiltLayer:
         constants: tensors that it reads and the engine holds.
         outputs: tensors that it writes.
         tactic: name of the kernel; that of a "kgen" spells its operations, four letters each.
-        nodes: names of the ONNX nodes in it; `node_of_<first output>` for a node without a name.
+        nodes: names of the ONNX nodes in it; `node_of_<first output>` for a node without a name, and for one that
+            shares its name where qdqtool had the engine built. `onnx_nodes.py` finds the nodes.
     """
 
     name: str

@@ -22,6 +22,7 @@ _ROOMS = (
     "check_dla",
     "check_kernels",
     "check_model",
+    "check_parser",
     "check_places",
     "check_scales",
     "check_silent_float",

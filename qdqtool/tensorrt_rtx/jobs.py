@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qdqtool.engine.onnx_nodes import clear_shared_names
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened, serialize
 from qdqtool.graph.tensors import is_external, location_of
@@ -23,6 +24,9 @@ _CHUNK = 1 << 20
 def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """What the library says of a model, from the cache where it has said so before.
 
+    Nodes that share a name are given to the library without one, so that its messages tell them apart: see
+    `engine/onnx_nodes.py`.
+
     Args:
         library: which installation.
         opened: the model; one that has no file of its own is written to a temporary one.
@@ -32,22 +36,41 @@ def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds
     Raises:
         QdqError: the child failed, or the model's external data cannot be read.
     """
-    data = b"" if opened.kind == "path" else serialize(opened.proto)
-    own = opened.sha256 if opened.kind == "path" else hashlib.sha256(data).hexdigest()
-    key = make_key({**job, "engine": None, "version": library.version, "worker": _digest(WORKER), "model": own,
-                    "external": _external(opened)})  # fmt: skip
+    cleared = clear_shared_names(opened.proto)
+    own_file = opened.kind == "path" and cleared is None and _is_text(opened.path)
+    data = b"" if own_file else serialize(cleared or opened.proto)
+    model = opened.sha256 if own_file else hashlib.sha256(data).hexdigest()
+    parts = {"version": library.version, "worker": _digest(WORKER), "model": model, "external": _external(opened)}
+    key = make_key({**job, "engine": None, **parts})
     if not job.get("engine") and (known := read_entry(key)) is not None:
         return known
-    if opened.kind == "path":
+    if own_file:
         result = run_worker(library, {**job, "model": str(opened.path)}, opened.name, seconds)
     else:
-        with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
-            path = Path(folder) / "model.onnx"
-            path.write_bytes(data)
-            place = str(opened.folder.resolve()) if opened.folder is not None else ""
-            result = run_worker(library, {**job, "model": str(path), "folder": place}, opened.name, seconds)
+        result = _run_bytes(library, opened, data, job, seconds)
     write_entry(key, result)
     return result
+
+
+def _run_bytes(
+    library: RtxLibrary, opened: Opened, data: bytes, job: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    """The job on a temporary file, whose external data lie in the model's folder."""
+    with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(data)
+        external = any(is_external(tensor) for tensor in tensors_of(opened.proto))
+        place = str(opened.folder.resolve()) if external and opened.folder is not None else ""
+        return run_worker(library, {**job, "model": str(path), "folder": place}, opened.name, seconds)
+
+
+def _is_text(path: Path | None) -> bool:
+    """Whether a path can be handed to the library, which takes UTF-8 alone."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return path is not None
 
 
 def _external(opened: Opened) -> dict[str, str]:

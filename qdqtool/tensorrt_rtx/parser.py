@@ -44,7 +44,7 @@ class ParserMessage:
 
 @dataclass(frozen=True)
 class ParserVerdict:
-    """What the parser says of a model. It stops at the first node that it refuses.
+    """What the parser says of a model: every operator that it does not know, and of the other faults the first alone.
 
     Attributes:
         accepted: whether it makes a network of the model.
