@@ -73,7 +73,7 @@ def _dequantize_alone(subject: LintContext, node: Node) -> Iterator[CheckFault]:
 
 def _moved_severity(subject: LintContext, *nodes: Node) -> Severity | None:
     """A note where all that touches the integers moves them, for a parser that was seen to build that."""
-    moves = bool(nodes) and all(id(node) in subject.commuting or node.op == DEQUANTIZE for node in nodes)
+    moves = bool(nodes) and all(subject.flow.moves(node) or node.op == DEQUANTIZE for node in nodes)
     return "note" if moves and _reads_integers(subject) else None
 
 

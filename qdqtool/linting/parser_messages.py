@@ -10,7 +10,7 @@ from typing import Any
 
 from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
-from qdqtool.rulebook import rules_folder
+from qdqtool.rule_files import rules_folder
 
 
 @dataclass(frozen=True)

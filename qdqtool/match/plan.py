@@ -41,6 +41,7 @@ class Point:
         reason: one sentence.
         tie: first tensor of those that share one scale with it; its own name where it stands alone.
         group: what makes the tensor: the name of the fused group's first node, or "" for inputs and loose operators.
+        repeats: of a second pair, the points whose values it holds once more: it takes the largest of their scales.
     """
 
     tensor: str
@@ -51,6 +52,7 @@ class Point:
     reason: str
     tie: str
     group: str
+    repeats: tuple[str, ...] = ()
 
     def told(self) -> str:
         """The reason, and whose scale it is where that is another's."""
