@@ -40,18 +40,3 @@ def refuse_trt_version(version: TrtVersion | None) -> None:
     if version is not None:
         told = f"TensorRT for RTX has versions of its own, and {version.text} is one of TensorRT"
         raise QdqError("--trt-version", told, "leave it out with --target rtx")
-
-
-def refuse_rtx(verb: str, target: str) -> None:
-    """Refuse the target rtx for what works with calibration caches, or rounds as TensorRT does with them.
-
-    Args:
-        verb: who refuses.
-        target: what was asked for.
-
-    Raises:
-        QdqError: the target is rtx.
-    """
-    if target == RTX_TARGET:
-        reason, _, todo = NO_CACHES.partition(": ")
-        raise QdqError(f"{verb} --target rtx", reason, todo)

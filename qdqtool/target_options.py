@@ -11,11 +11,15 @@ from typing import ClassVar
 
 from qdqtool.errors import QdqError
 from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.rtxversion import NO_CACHES, RTX_TARGET
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.trtversion import TrtVersion, parse
 
-TARGETS: tuple[str, ...] = ("gpu", "dla")
-"""Targets of every verb, a file in rules/ each. One that only some verbs know stands in `targets` of their options."""
+TARGETS: tuple[str, ...] = ("gpu", "rtx", "dla")
+"""Targets of verbs that place pairs or look at them, a file in rules/ each."""
+
+CACHE_TARGETS: tuple[str, ...] = ("gpu", "dla")
+"""Those that read calibration caches."""
 
 
 def check_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
@@ -26,8 +30,11 @@ def check_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
         targets: those that the verb knows.
 
     Raises:
-        QdqError: it is none of them.
+        QdqError: it is none of them; for rtx, that it reads no caches.
     """
+    if target == RTX_TARGET and target not in targets:
+        reason, _, todo = NO_CACHES.partition(": ")
+        raise QdqError("--target rtx", reason, todo)
     if target not in targets:
         raise QdqError("--target", f"{target!r} is not one", f"choose {' or '.join(targets)}")
 
@@ -69,7 +76,7 @@ class CacheTargetOptions:
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
     target: str = "gpu"
-    targets: ClassVar[tuple[str, ...]] = ("gpu", "dla")
+    targets: ClassVar[tuple[str, ...]] = CACHE_TARGETS
 
     def __post_init__(self) -> None:
         """Refuse a target that these options are not for."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.rtxversion import NEWEST_RTX, RTX_HONESTY, refuse_rtx, refuse_trt_version, rtx_in_range
+from qdqtool.rtxversion import NEWEST_RTX, RTX_HONESTY, refuse_trt_version, rtx_in_range
 from qdqtool.trtversion import TrtVersion
 
 
@@ -47,10 +47,3 @@ def test_a_version_of_tensorrt_is_refused_beside_rtx_and_none_is_not() -> None:
     refuse_trt_version(None)
     with pytest.raises(QdqError, match=r"8\.5\.2 is one of TensorRT; leave it out with --target rtx"):
         refuse_trt_version(TrtVersion(8, 5, 2))
-
-
-@pytest.mark.parametrize("verb", ["ptq", "graft", "simulate", "peel"])
-def test_verbs_of_caches_refuse_rtx_with_the_reason(verb: str) -> None:
-    refuse_rtx(verb, "gpu")
-    with pytest.raises(QdqError, match=f"{verb} --target rtx: TensorRT for RTX reads no calibration cache"):
-        refuse_rtx(verb, "rtx")

@@ -13,7 +13,7 @@ from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
-from qdqtool.target_options import TARGETS, CacheTargetOptions, TargetOptions, check_target
+from qdqtool.target_options import CACHE_TARGETS, CacheTargetOptions, TargetOptions, check_target
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.compare import CompareOptions
 from qdqtool.verbs.evaluate import EvaluateOptions
@@ -46,16 +46,23 @@ def test_a_cache_wants_its_version_first(kind: type[CacheTargetOptions]) -> None
 @pytest.mark.parametrize("kind", OPTIONAL + REQUIRED)
 @pytest.mark.parametrize("target", ["", "GPU", "common", "gpu_layers", "tpu"])
 def test_another_target_is_refused_when_the_options_are_made(kind: Any, target: str) -> None:
-    with pytest.raises(QdqError, match=f"--target: '{target}' is not one; choose gpu or dla"):
+    with pytest.raises(QdqError, match=f"--target: '{target}' is not one; choose gpu or (rtx or )?dla"):
         kind(target=target, trt_version=V8_5)
     with pytest.raises(QdqError):
         dataclasses.replace(kind(trt_version=V8_5), target=target)
 
 
-def test_options_of_one_verb_may_know_more() -> None:
-    check_target("rtx", (*TARGETS, "rtx"))
-    with pytest.raises(QdqError, match="choose gpu or dla or rtx"):
-        check_target("common", (*TARGETS, "rtx"))
+def test_options_of_one_verb_may_know_fewer() -> None:
+    check_target("rtx")
+    check_target("dla", CACHE_TARGETS)
+    with pytest.raises(QdqError, match="--target rtx: TensorRT for RTX reads no calibration cache"):
+        check_target("rtx", CACHE_TARGETS)
+
+
+@pytest.mark.parametrize("kind", [SimulateOptions, *REQUIRED])
+def test_what_works_with_caches_refuses_rtx_with_the_reason(kind: Any) -> None:
+    with pytest.raises(QdqError, match="reads no calibration cache"):
+        kind(target="rtx", trt_version=V8_5)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -37,7 +37,6 @@ from qdqtool.mixed_precision.keep_float import (
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
@@ -61,7 +60,9 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
     opened = open_model(model)
     proto = normalize(opened.proto, opened.folder).proto
     view = GraphView(proto.graph, opened.folder)
-    return with_second_pairs(view, decide(proto, view, options, stored_table(proto)), _rules(options))
+    return with_second_pairs(
+        view, decide(proto, view, options, stored_table(proto)), (options or PlanOptions()).rule_book()
+    )
 
 
 @overload
@@ -149,7 +150,7 @@ def insert(
         decided, table = _decide_again(proto, view, options, stored, table, measured)
     if not options.allow_empty:
         refuse_empty(view, decided, opened.name)
-    decided = with_second_pairs(view, decided, _rules(options.plan))
+    decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
     chosen = _scales_of(view, decided, table, options, given=scales is not None)
     done = insert_pairs(view, decided, chosen, given=scales is not None)
     lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
@@ -195,12 +196,6 @@ def _scales_of(
     if not given and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)
     return chosen
-
-
-def _rules(options: PlanOptions | None) -> RuleBook:
-    """The rules that a plan is made by."""
-    options = options or PlanOptions()
-    return load_rules(options.target, options.trt_version, options.rules)
 
 
 def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
