@@ -16,6 +16,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.verbs.lint import LintOptions, lint
+from tests.bench.parser_agreement import judge
 from tests.conftest import PROJECT
 
 # How many products with an INT8 weight may be built otherwise: transposed convolutions (never INT8 here), convolutions
@@ -30,6 +31,8 @@ MOST_IN_FLOAT = {
 }
 _FOLDER = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared")) / "corpus" / "models"
 _MODELS = sorted(path.stem for path in _FOLDER.glob("*.onnx")) or ["absent"]
+_FOREIGN = sorted(path.stem for path in (_FOLDER.parent / "qdq").glob("*.onnx")) or ["absent"]
+_SM = ("86", "89", "120")
 pytestmark = [pytest.mark.rtx, pytest.mark.shared]
 
 
@@ -54,5 +57,24 @@ def test_a_corpus_model_is_accepted_and_its_planned_products_are_int8(name: str,
     model = insert(onnx.load(shared / "corpus" / "models" / f"{name}.onnx")).model
     found = lint(model, LintOptions(trt_version="11.0", parser=True)).findings
     assert [finding for finding in found if finding.severity == "error"] == []
-    otherwise = built_otherwise(model, build_opened(open_model(model), RtxBuildOptions()))
-    assert len(otherwise) <= MOST_IN_FLOAT.get(name, 0), otherwise
+    opened = open_model(model)
+    otherwise = {sm: built_otherwise(model, build_opened(opened, RtxBuildOptions(sm=(sm,)))) for sm in _SM}
+    assert all(len(names) <= MOST_IN_FLOAT.get(name, 0) for names in otherwise.values()), otherwise
+
+
+# Files of other quantizers that the parser takes; the others it refuses, each where lint finds an error.
+_ACCEPTED = {
+    "gen_resnet20_modelopt_onnx",
+    "gen_resnet20_modelopt_torch",
+    "gen_resnet20_nncf",
+    "gen_resnet32_ort_trtstyle",
+    "ort_qdq_fusion_zp_not_provided",
+    "ort_qdq_minimal_model",
+}
+
+
+@pytest.mark.parametrize("name", _FOREIGN)
+def test_a_file_of_another_quantizer_is_refused_where_lint_says_so(name: str, shared: Path) -> None:
+    row = judge("foreign", name, shared / "corpus" / "qdq" / f"{name}.onnx")
+    assert row is not None and (row.refusals == ()) is (name in _ACCEPTED)
+    assert not row.refusals or (row.errors and row.same), row
