@@ -22,7 +22,7 @@ CACHE_TARGETS: tuple[str, ...] = ("gpu", "dla")
 """Those that read calibration caches."""
 
 
-def check_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
+def require_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
     """Refuse a target that a verb does not know; the one place where that is said.
 
     Args:
@@ -54,7 +54,7 @@ class TargetOptions:
 
     def __post_init__(self) -> None:
         """Refuse a target that these options are not for."""
-        check_target(self.target, self.targets)
+        require_target(self.target, self.targets)
 
     def rule_book(self) -> RuleBook:
         """What the target can do at this version.
@@ -80,7 +80,7 @@ class CacheTargetOptions:
 
     def __post_init__(self) -> None:
         """Refuse a target that these options are not for."""
-        check_target(self.target, self.targets)
+        require_target(self.target, self.targets)
 
     def rule_book(self) -> RuleBook:
         """What the target can do at this version.

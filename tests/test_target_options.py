@@ -13,7 +13,7 @@ from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
-from qdqtool.target_options import CACHE_TARGETS, CacheTargetOptions, TargetOptions, check_target
+from qdqtool.target_options import CACHE_TARGETS, TARGETS, CacheTargetOptions, TargetOptions, require_target
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.compare import CompareOptions
 from qdqtool.verbs.evaluate import EvaluateOptions
@@ -53,10 +53,10 @@ def test_another_target_is_refused_when_the_options_are_made(kind: Any, target: 
 
 
 def test_options_of_one_verb_may_know_fewer() -> None:
-    check_target("rtx")
-    check_target("dla", CACHE_TARGETS)
+    require_target("rtx")
+    require_target("dla", CACHE_TARGETS)
     with pytest.raises(QdqError, match="--target rtx: TensorRT for RTX reads no calibration cache"):
-        check_target("rtx", CACHE_TARGETS)
+        require_target("rtx", CACHE_TARGETS)
 
 
 @pytest.mark.parametrize("kind", [SimulateOptions, *REQUIRED])

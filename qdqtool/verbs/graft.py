@@ -30,8 +30,7 @@ from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import has_qdq, peel_pairs
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import Scale
-from qdqtool.target_options import CACHE_TARGETS
-from qdqtool.target_options import check_target as check_rules_target
+from qdqtool.target_options import CACHE_TARGETS, require_target
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
 _NEAR_LENGTH = 256  # letters of a name that is compared
@@ -162,7 +161,7 @@ def graft(
         QdqError: a model with Q/DQ, a cache that has no entry for any point, and what `insert` refuses.
     """
     options = options or GraftOptions()
-    check_rules_target(options.plan.target, CACHE_TARGETS)
+    require_target(options.plan.target, CACHE_TARGETS)
     opened = open_model(model)
     inline_quantized(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
