@@ -13,7 +13,7 @@ from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
-from qdqtool.target_options import CACHE_TARGETS, TARGETS, CacheTargetOptions, TargetOptions, require_target
+from qdqtool.target_options import CACHE_TARGETS, CacheTargetOptions, TargetOptions, require_target
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.compare import CompareOptions
 from qdqtool.verbs.evaluate import EvaluateOptions
@@ -65,7 +65,7 @@ def test_what_works_with_caches_refuses_rtx_with_the_reason(kind: Any) -> None:
         kind(target="rtx", trt_version=V8_5)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", CACHE_TARGETS)
 @pytest.mark.parametrize("kind", [*OPTIONAL, *REQUIRED])
 def test_the_rules_are_those_of_target_and_version(kind: Any, target: str) -> None:
     assert kind(target=target, trt_version=V8_5).rule_book() is load_rules(target, V8_5)
