@@ -9,25 +9,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from qdqtool import linting
 from qdqtool.errors import QdqError
 from qdqtool.linting.finding import Finding, Severity
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.trtversion import in_range
 
-# The modules whose checks are known; each fills the register when it is imported.
-_ROOMS = (
-    "check_dla",
-    "check_kernels",
-    "check_model",
-    "check_parser",
-    "check_places",
-    "check_scales",
-    "check_silent_float",
-    "check_values",
-)
+# The modules of checks are those whose name begins so; each fills the register when it is imported.
+_CHECK_MODULES = "check_"
 
 
 @dataclass(frozen=True)
@@ -113,8 +106,9 @@ def check(
 
 def all_checks() -> dict[str, Check]:
     """Every check by its code, in order of the codes."""
-    for room in _ROOMS:
-        importlib.import_module(f"qdqtool.linting.{room}")
+    for module in pkgutil.iter_modules(linting.__path__):
+        if module.name.startswith(_CHECK_MODULES):
+            importlib.import_module(f"{linting.__name__}.{module.name}")
     return {code: _CHECKS[code] for code in sorted(_CHECKS)}
 
 

@@ -206,6 +206,7 @@ _MOVING = [
     _text("Unsqueeze", "(float[2,3] x) => (float[2,1,3,1] y) <float[2,3] p, int64[2] a = {1,-1}> { h = Add(x, p) y = Unsqueeze(h, a) }"),
     _text("Expand", "(float[3,1] x) => (float[2,3,4] y) <float[3,1] p, int64[3] s = {2,1,4}> { h = Add(x, p) y = Expand(h, s) }"),
     _text("Tile", "(float[2,3] x) => (float[4,9] y) <float[2,3] p, int64[2] s = {2,3}> { h = Add(x, p) y = Tile(h, s) }"),
+    *(_text("Trilu", f"(float[2,3,4] x) => (float[2,3,4] y) <float[2,3,4] p, int64 k = {{{k}}}> {{ h = Add(x, p) y = Trilu<upper={u}>(h, k) }}") for u in (0, 1) for k in (-1, 1)),
     _text("TopK", "(float[2,6] x) => (float[2,3] y) <float[2,6] p, int64[1] k = {3}> { h = Add(x, p) y, at = TopK(h, k) }"),
     _text("MatMul", "(float[2,3] x) => (float[2,4] y) <float[2,3] p, float[3,4] w> { h = Add(x, p) y = MatMul(h, w) }"),
     _text("MatMul", "(float[2,5,3] x) => (float[2,5,4] y) <float[2,5,3] p, float[3,4] w> { h = Add(x, p) y = MatMul(h, w) }"),

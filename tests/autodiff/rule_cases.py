@@ -101,6 +101,13 @@ LAYOUT = [
     Case("y = Transpose<perm=[1,2,0]>(x)", {"x": "2,3,4"}),
     Case("y = Expand(x, s)", {"x": "3,1"}, {"s": ints(2, 1, 4)}),
     Case("y = Tile(x, r)", {"x": "2,3"}, {"r": ints(2, 3)}),
+    Case("y = Trilu(x)", {"x": "3,4"}),
+    Case("y = Trilu<upper=0>(x)", {"x": "2,4,3"}),
+    *(
+        Case(f"y = Trilu<upper={u}>(x, k)", {"x": "2,3,3"}, {"k": I64(k)}, label=f"Trilu {u} {k}")
+        for u in (0, 1)
+        for k in (-1, 1)
+    ),
     Case("y = Concat<axis=-1>(a, b, a)", {"a": "2,3", "b": "2,1"}),
     Case("y, z = Split<axis=1>(x, s)", {"x": "2,4"}, {"s": ints(1, 3)}, outputs=("y", "z")),
     Case("u, y, v = Split<axis=1>(x, s)", {"x": "2,5"}, {"s": ints(1, 3, 1)}, label="Split, two unused"),

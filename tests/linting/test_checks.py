@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -76,3 +77,9 @@ def test_every_code_has_its_row_in_the_documentation() -> None:
     for code, check in all_checks().items():
         assert check.summary in rows[code] and f"| {check.name} | {check.severity} |" in rows[code]
         assert ("| yes |" in rows[code]) is (code in REPAIRS)
+
+
+def test_every_file_of_checks_is_read() -> None:
+    folder = Path(inspect.getfile(Check)).parent
+    asked = {one.look.__module__.rpartition(".")[2] for one in all_checks().values()}
+    assert asked == {file.stem for file in folder.glob("check_*.py")}

@@ -55,6 +55,8 @@ PLACES = {
     "behind a concat with a constant": ("r = Conv3(x, w1) k = Concat<axis=1>(r, t) z = Conv(k, p8)", "float[1,4,8,8] t", "x k"),
     # elementwise
     "both sides of a product of INT8": ("r = Conv3(x, w1) s = Conv3(x, w2) m = Mul(r, s) z = Conv3(m, w3)", "", "x r s m"),
+    "both sides of a product with a gate": ("r = Conv3(x, w1) q = GlobalAveragePool(r) c = Conv(q, p1) g = HardSigmoid(c) m = Mul(r, g) z = Conv3(m, w2)", "", "x r q g m"),
+    "both sides of a product with a gate written out": ("r = Conv3(x, w1) q = GlobalAveragePool(r) c = Conv(q, p1) a = Add(c, three) d = Clip(a, zero, six) g = Div(d, six) m = Mul(r, g) z = Conv3(m, w2)", "float three = {3}, float zero = {0}, float six = {6}", "x r q g m"),
     "one side of a product with float": ("r = Conv3(x, w1) e = Erf(r) s = Conv3(x, w2) m = Mul(e, s) z = Conv3(m, w3)", "", "x m"),
     "one side of a product with a constant": ("r = Conv3(x, w1) e = Erf(r) m = Mul(e, b0) z = Conv3(m, w3)", "float[1,1,8,8] b0", "x m"),
     "one side of a sum with a network input in float": ("r = Conv3(x, w1) m = Add(r, v) u = Mul(m, v) z = Conv3(u, w3)", "", "x u"),

@@ -37,6 +37,13 @@ def _tile(site: VjpContext) -> Gradients:
     return [site.g.reshape(split).sum(axes).reshape(shape)]
 
 
+def _trilu(site: VjpContext) -> Gradients:
+    """The same triangle of the cotangent: numbers outside of it are zeros of y, whatever x holds there."""
+    diagonal = site.optional(1)
+    inputs = [site.g] if diagonal is None else [site.g, diagonal]
+    return [site.tape.emit("Trilu", inputs, site.x.shape, upper=int(site.get("upper", 1)))]
+
+
 def _concat(site: VjpContext) -> Gradients:
     axis, at = site.axis(0), 0
     gradients: list[GraphValue | None] = []
@@ -183,5 +190,6 @@ RULES: Mapping[str, Rule] = {
     "Squeeze": _reshape,
     "Tile": _tile,
     "Transpose": _transpose,
+    "Trilu": _trilu,
     "Unsqueeze": _reshape,
 }

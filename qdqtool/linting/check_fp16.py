@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what stays in float: whether FP16, in which most engines run it, holds the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node
+from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.lint_context import LintContext
+
+_LARGEST = float(np.finfo(np.float16).max)  # 65504
+# Operator -> inputs whose size does no harm: an infinite bound bounds nothing, as a huge one does, and parameters of
+# a BatchNormalization become one factor and one addend before they are rounded.
+_HARMLESS = {"Clip": (1, 2), "Min": (0, 1), "Max": (0, 1), "BatchNormalization": (1, 2, 3, 4)}
+
+
+@check("Q040", "fp16-overflow", "warning", targets=("gpu",))
+def fp16_overflow(subject: LintContext) -> Iterator[CheckFault]:
+    """A constant that FP16 does not hold: its largest number is 65504.
+
+    An engine that runs the operator in FP16 (`--fp16`, or a model converted to FP16) reads infinity instead. The usual
+    one is the number that masks attention, -1e9 or float32's lowest: two of them added, or a row that is masked whole,
+    give NaN behind Softmax. Constants behind Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out.
+    """
+    told: set[str] = set()
+    for node in subject.view.nodes:
+        for index, name in enumerate(node.inputs):
+            if not name or name in told or not subject.view.is_constant(name) or not _computes(subject, node, index):
+                continue
+            array = subject.constant(name)
+            if array is None or array.dtype not in (np.float32, np.float64):
+                continue
+            worst = _largest(array)
+            if abs(worst) > _LARGEST:
+                told.add(name)
+                message = f"{node.op} {node.name} reads {worst:g} from it, FP16 ends at {_LARGEST:.0f}"
+                mask = "a mask works with -10000 too; else " if worst < 0 else ""
+                yield CheckFault(name, message, f"{mask}keep the operator in FP32")
+
+
+def _computes(subject: LintContext, node: Node, index: int) -> bool:
+    """Whether an operator computes with this input."""
+    if (
+        node.op in (QUANTIZE, DEQUANTIZE)
+        or node.inputs[index] in subject.pair_of
+        or index in _HARMLESS.get(node.op, ())
+    ):
+        return False
+    return index not in subject.words.places.get(node.op, ())
+
+
+def _largest(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float:
+    """The finite value that is largest without its sign; 0 where there is none."""
+    if not array.size:
+        return 0.0
+    low, high = float(array.min()), float(array.max())
+    if not np.isfinite((low, high)).all():
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    return low if -low > high else high
