@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto
@@ -20,7 +21,6 @@ _PAIR_FROM = 10  # the opset that has them first
 _TYPED_FROM_IR = 3  # attributes of older files may lack their type
 _KINDS = frozenset((*BITS, TensorProto.STRING))
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-_SAME_SHAPE = frozenset(("Cast", *_PAIR))
 _WEIGHT_RANKS = {"Conv": (3, 32), "ConvTranspose": (3, 32), "Gemm": (2, 2), "MatMul": (1, 32)}
 _WINDOWS = (("strides", 1), ("dilations", 1), ("pads", 2))
 _MANY = (1 << 31) - 1
@@ -40,10 +40,12 @@ class _Constants:
     def dims(self, name: str) -> Sequence[int] | None:
         """The shape of a constant; None for what is none."""
         tensor = self._tensors.get(name)
-        return self.shapes.get(name) if tensor is None else tensor.dims
+        return self.shapes.get(name) if tensor is None else tensor.dims[:]
 
 
-_Check = Callable[[NodeProto, Mapping[str, AttributeProto], _Constants], str]
+_Given = Mapping[str, AttributeProto]  # the attributes of a node
+_Check = Callable[[NodeProto, Sequence[str], _Given, _Constants], str]  # a node, its inputs, ...
+_NO_ATTRIBUTES: _Given = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -115,25 +117,39 @@ class OperatorForms:
         position: int,
         holding: list[tuple[int, AttributeProto]],
     ) -> str:
-        types, given = form.attributes, dict[str, AttributeProto]()
-        for item in node.attribute:
+        given, low, high, fewest, most = _NO_ATTRIBUTES, *form.counts
+        if attributes := node.attribute:
+            given, fault = self._attributes_of(attributes, form.attributes, inside, position, holding)
+            if fault:
+                return fault
+        if form.required and not form.required <= given.keys():
+            return f"lacks the attribute {min(form.required - given.keys())}"
+        inputs = node.input[:]  # a list costs less than asking protobuf twice
+        if not (low <= len(inputs) <= high and fewest <= len(node.output) <= most) or (low and "" in inputs):
+            fault = _arity(node, form)
+            if fault:
+                return fault
+        return "" if form.check is None else form.check(node, inputs, given, constants)
+
+    def _attributes_of(
+        self,
+        attributes: Iterable[AttributeProto],
+        types: Mapping[str, int],
+        inside: bool,
+        position: int,
+        holding: list[tuple[int, AttributeProto]],
+    ) -> tuple[_Given, str]:
+        given: dict[str, AttributeProto] = {}
+        for item in attributes:
             name, kind = item.name, item.type
             if kind not in PLAIN:
                 holding.append((position, item))
             if types.get(name, kind) != kind or name in given or item.ref_attr_name:
                 fault = self._attribute_fault(item, types.get(name), name in given, inside)
                 if fault:
-                    return fault
+                    return given, fault
             given[name] = item
-        if form.required and not form.required <= given.keys():
-            return f"lacks the attribute {min(form.required - given.keys())}"
-        low, high, fewest, most = form.counts
-        inputs = node.input
-        if not (low <= len(inputs) <= high and fewest <= len(node.output) <= most and (low < 1 or inputs[0])):
-            return _arity(node, form)
-        if low > 1 and "" in inputs and (fault := _arity(node, form)):
-            return fault
-        return "" if form.check is None else form.check(node, given, constants)
+        return given, ""
 
     def _attribute_fault(self, item: AttributeProto, wanted: int | None, twice: bool, inside: bool) -> str:
         if twice:
@@ -221,37 +237,38 @@ def weight_fault(op: str, dims: Sequence[int], groups: int = 1) -> str:
     return ""
 
 
-def _remember(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
+def _remember(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
     """The shape of a Constant, and of what is made of a constant without changing its shape."""
     for entry in node.metadata_props:  # where insert leaves its trace
         if not (isinstance(entry.key, str) and isinstance(entry.value, str)):
             return "has metadata that are not UTF-8"
     if node.op_type == "Constant":
         if "value" in given:
-            constants.shapes[node.output[0]] = given["value"].t.dims
+            constants.shapes[node.output[0]] = given["value"].t.dims[:]
         return ""
-    dims = constants.dims(node.input[0])
+    dims = constants.dims(inputs[0])
     if dims is not None:
         constants.shapes[node.output[0]] = dims
     return ""
 
 
-def _pair(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
+def _pair(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
     """Q and DQ: a scale and a zero point that hold something, as many of one as of the other or one for all."""
-    sizes = [constants.dims(name) for name in node.input[1:3]]
-    for what, dims in zip(("scale", "zero point"), sizes, strict=False):
-        if dims is not None and 0 in dims:
+    scale = constants.dims(inputs[1])
+    zero = constants.dims(inputs[2]) if len(inputs) > 2 else None
+    for what, dims in (("scale", scale), ("zero point", zero)):
+        if dims and 0 in dims:
             return f"has an empty {what} (shape {list(dims)[:8]})"
-    if len(sizes) == 2 and sizes[0] is not None and sizes[1] is not None:
-        scales, zeros = (math.prod(dims) for dims in sizes if dims is not None)
+    if scale is not None and zero is not None and scale != zero:
+        scales, zeros = math.prod(scale), math.prod(zero)
         if zeros not in (1, scales):
             return f"has {scales} scales and {zeros} zero points"
-    return _typed(node, given, constants)
+    return (given and _type_fault(given)) or _remember(node, inputs, given, constants)
 
 
-def _product(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
+def _product(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
     """Gemm and MatMul."""
-    for name in node.input[:2] if node.op_type == "MatMul" else node.input[1:2]:
+    for name in inputs[:2] if node.op_type == "MatMul" else inputs[1:2]:
         dims = constants.dims(name)
         fault = "" if dims is None else weight_fault(node.op_type, dims)
         if fault:
@@ -259,59 +276,64 @@ def _product(node: NodeProto, given: Mapping[str, AttributeProto], constants: _C
     return ""
 
 
-def _convolution(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
-    op, inputs = node.op_type, list(node.input)
+def _convolution(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
     dims = constants.dims(inputs[1])
     if dims is None:
         return _windows(given, None)
-    groups = given["group"].i if "group" in given else 1
+    op, groups = node.op_type, given["group"].i if "group" in given else 1
     fault = weight_fault(op, dims, groups)
     bias = constants.dims(inputs[2]) if len(inputs) > 2 and inputs[2] and not fault else None
     if bias is not None:
         outputs = dims[0] if op == "Conv" else dims[1] * groups
         if len(bias) != 1 or bias[0] != outputs:
             return f"has a bias of shape {list(bias)[:8]} for {outputs} channels"
-    return fault or _windows(given, list(dims))
+    return fault or _windows(given, dims)
 
 
-def _pooling(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
+def _pooling(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
     return _windows(given, None)
 
 
-def _windows(given: Mapping[str, AttributeProto], weight: list[int] | None) -> str:
+def _windows(given: _Given, weight: Sequence[int] | None) -> str:
     """Kernel, strides, dilations and pads go with one another and with the weight."""
-    kernel = list(given["kernel_shape"].ints) if "kernel_shape" in given else None
+    if not given:
+        return ""
+    kernel = given["kernel_shape"].ints[:] if "kernel_shape" in given else None
     if weight is not None and kernel is not None and weight[2:] != kernel:
         return f"has kernel_shape {kernel[:8]} and a weight of shape {weight[:8]}"
     axes = len(weight) - 2 if weight is not None else None if kernel is None else len(kernel)
     for name, each in _WINDOWS:
         if name in given:
-            sizes = given[name].ints
+            sizes = given[name].ints[:]
             if axes is not None and len(sizes) not in (0, each * axes):
                 return f"has {len(sizes)} {name} for {axes} axes"
-            if name != "pads" and len(sizes) and min(sizes) < 1:
-                return f"has the {name} {list(sizes)[:8]}"
+            if name != "pads" and sizes and min(sizes) < 1:
+                return f"has the {name} {sizes[:8]}"
     return f"has kernel_shape {kernel[:8]}" if kernel and min(kernel) < 1 else ""
 
 
-def _normalization(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
-    shapes = [list(dims) for dims in map(constants.dims, node.input[1:5]) if dims is not None]
+def _normalization(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+    shapes = [list(dims) for dims in map(constants.dims, inputs[1:5]) if dims is not None]
     if any(len(dims) != 1 or dims != shapes[0] for dims in shapes):
         shown = ", ".join(str(dims[:8]) for dims in shapes)
         return f"has parameters of shapes {shown}, where all are [channels]"
     return ""
 
 
-def _typed(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
-    """Cast and kin name an element type; a Cast that does not change its shape is looked through."""
+def _typed(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+    """Cast and kin name an element type; a Cast does not change the shape of its input."""
+    return _type_fault(given) or (_remember(node, inputs, given, constants) if node.op_type == "Cast" else "")
+
+
+def _type_fault(given: _Given) -> str:
     for name in _TYPE_ATTRIBUTES:
         code = given[name].i if name in given else 0
         if code and code not in _KINDS:
             return f"names the unknown element type {code}"
-    return _remember(node, given, constants) if node.op_type in _SAME_SHAPE else ""
+    return ""
 
 
-def _transpose(node: NodeProto, given: Mapping[str, AttributeProto], constants: _Constants) -> str:
+def _transpose(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
     perm = list(given["perm"].ints) if "perm" in given else []
     return "" if sorted(perm) == list(range(len(perm))) else f"has perm {perm[:8]}, which is no permutation"
 

@@ -143,8 +143,8 @@ def _one_code(view: GraphView, draft: GraphBuilder, stored: npt.NDArray[Any], pa
         return "its scale is no float32 constant"
     if zero is None and len(node.inputs) > 2 and node.inputs[2]:
         return "its zero point is computed"
-    if zero is not None and zero.dtype.kind == "f":
-        return f"its zero point is {zero.dtype.name}"
+    if zero is not None and zero.dtype != stored.dtype:
+        return f"its zero point is {zero.dtype.name}, its integers are {stored.dtype.name}"
     kinds = _FROM_21 if _opset(draft.proto) >= 21 else _FROM_13
     if stored.dtype.name not in kinds | {"int32"}:
         return f"its integers are {stored.dtype.name}"

@@ -179,3 +179,28 @@ def test_versions_change_what_is_said(folder: Path, capsys: Capsys) -> None:
 def test_quiet_still_says_what_was_asked_for(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "lint", folder / "split.onnx", "-q", "--fix", "-o", folder / "fixed.onnx")
     assert said.err == "" and "repaired" in said.out
+
+
+@pytest.mark.parametrize(
+    ("scale", "code", "told"),
+    [
+        ("", 2, "qdqtool: error: {path}: DequantizeLinear d has an empty scale (shape [0]); export the model again"),
+        (
+            "e = Constant<value_floats: floats = []>()",
+            1,
+            "x: its Q has the scale 0.1, its DQ (empty): the pair computes",
+        ),
+    ],
+)
+def test_a_scale_without_elements_is_refused_where_it_is_stored_and_told_where_it_is_made(
+    tmp_path: Path, capsys: Capsys, scale: str, code: int, told: str
+) -> None:
+    stored = "" if scale else ", float[0] e = {}"
+    model = model_of(
+        f"net (float[1,8,8,8] x) => (float[1,8,8,8] y) <float s = {{0.1}}, int8 z = {{0}}{stored}>"
+        f"{{ {scale} q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, e, z) y = Relu(d) }}"
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    ended = run(capsys, "lint", path, "--select", "Q029")
+    assert ended.code == code and told.format(path=path) in (ended.err if code == 2 else ended.out)

@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import onnx
 import pytest
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.errors import QdqError
+from qdqtool.graph.builder import GraphBuilder
 from qdqtool.runtime.executor import Executor
+from qdqtool.training.integer_weights import decode_constants
 from qdqtool.training.training_graph import TrainingGraph, make_form
 from tests.graphs import model_of
 
@@ -144,6 +148,21 @@ def test_integers_that_are_not_trained_stay_and_are_told() -> None:
     form = make_form(model)
     assert form.weights == ("w",) and form.notes == ("q is not trained: it is read with several scales",)
     assert Executor(form.proto).run(FEED)["y"].tobytes() == Executor(model).run(FEED)["y"].tobytes()
+
+
+@pytest.mark.parametrize(("kind", "value"), [("float", "nan"), ("float", "1e30"), ("int32", "7"), ("uint8", "7")])
+def test_integers_with_a_zero_point_of_another_type_stay(kind: str, value: str) -> None:
+    model = model_of(
+        f"""net (float[2,3,4,4] x) => (y) <int8[3,3,1,1] q = {{1,2,3,4,5,6,7,8,9}}, float s = {{0.1}}, {kind} z, float[3,3,1,1] w>
+        {{ a = DequantizeLinear(q, s, z) c = Conv(x, a) y = Conv(c, w) }}"""
+    )
+    zero = np.array(float(value)).astype("float32" if kind == "float" else kind)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(zero, "z"))
+    draft = GraphBuilder(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codes, left = decode_constants(draft)
+    assert not codes and left == {"q": f"its zero point is {zero.dtype.name}, its integers are int8"}
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int4", "uint4", "int16"])
