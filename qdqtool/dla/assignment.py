@@ -15,7 +15,7 @@ from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.rule_index import RuleIndex
-from qdqtool.rule_files import operator_set
+from qdqtool.match.sizes import gives_sizes, made_of_sizes
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
 __all__ = ["DlaAssignment", "DlaReport", "Reason", "Saving", "dla_findings"]
@@ -167,13 +167,11 @@ class _Judge:
 
     def _known_sizes(self) -> frozenset[str]:
         """Tensors that follow from fixed shapes and constants alone: TensorRT computes them while it builds."""
-        known: set[str] = set()
-        for node in sorted(self._view.nodes, key=lambda node: node.level):
-            sized = node.op in operator_set("sizes") and None not in (self._shapes.get(node.inputs[0]) or (None,))
-            inputs = [name for name in node.inputs if name]
-            if sized or (inputs and all(name in known or self._view.is_constant(name) for name in inputs)):
-                known.update(node.outputs)
-        return frozenset(known)
+
+        def has_fixed_size(node: Node) -> bool:
+            return gives_sizes(node) and None not in (self._shapes.get(node.inputs[0]) or (None,))
+
+        return frozenset(made_of_sizes(self._view, has_fixed_size, constants=True))
 
     def verdict(self, node: Node) -> DlaAssignment:
         """Where a node runs."""

@@ -9,6 +9,7 @@ from qdqtool.engine.guards import GUARDS
 from qdqtool.engine.view import EngineView
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use, attribute
 from qdqtool.graph.weighted import is_product, pair_behind, weight_index
+from qdqtool.match.sizes import made_of_sizes
 from qdqtool.match.trie import Chain, Trie
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
@@ -94,13 +95,9 @@ def _unit(chain: Chain | None, node: Node, taken: set[int]) -> Unit:
 
 def shape_nodes(view: EngineView) -> set[int]:
     """Identities of the nodes that compute shapes: what reads nothing but constants and the shapes of tensors."""
-    found, ops = set[int](), operator_set("sizes") | {"NonZero"}
-    for node in sorted(view.every, key=_place):
-        names = [name for name in node.inputs if name and not view.is_constant(name)]
-        made = [id(view.producers[name]) in found if name in view.producers else False for name in names]
-        if node.op in ops or (made and all(made)):
-            found.add(id(node))
-    return found
+    ops = operator_set("sizes") | {"NonZero"}
+    made = made_of_sizes(view, lambda node: node.op in ops, nodes=view.every)
+    return {id(node) for node in view.every if node.key in made}
 
 
 def merge_parallel(view: EngineView, units: list[Unit], rules: RuleBook) -> list[tuple[Unit, ...]]:

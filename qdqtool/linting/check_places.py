@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from qdqtool.graph.heads import Head, nodes_before_weights, nodes_behind, outputs_of
 from qdqtool.graph.view import Node, Pair, Use
@@ -13,6 +13,7 @@ from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, is_other_format
 from qdqtool.match.flow import Flow
 from qdqtool.match.groups import Group
+from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix takes the pair away"
@@ -98,7 +99,7 @@ def shape_path(subject: LintContext) -> Iterator[CheckFault]:
 
 def shape_reads(subject: LintContext) -> Iterator[tuple[Pair, Use]]:
     """Every read of sizes, places or counts through a pair."""
-    sizes, places = _made_of_sizes(subject), _places(subject)
+    sizes, places = _sizes(subject), _places(subject)
     for node in subject.view.nodes:
         for index, name in enumerate(node.inputs):
             pair = subject.pair_of.get(name)
@@ -108,19 +109,16 @@ def shape_reads(subject: LintContext) -> Iterator[tuple[Pair, Use]]:
                 yield pair, Use(node, index)
 
 
-def _made_of_sizes(subject: LintContext) -> set[str]:
+def _sizes(subject: LintContext) -> set[str]:
     """Tensors that are sizes: what Shape gives, moved, cast or computed on, with nothing but sizes and constants."""
-    view = subject.view
-    handles = subject.rules.heads.arithmetic | subject.words.roundings
-    made: set[str] = set()
-    for node in sorted(view.nodes, key=lambda node: node.level):
-        given = [view.root(name) for name in node.inputs if name]
-        moved = subject.flow.moves(node)
-        if node.op in subject.words.sizes:
-            made.update(node.outputs)
-        elif (moved and given and given[0] in made) or (node.op in handles and any(name in made for name in given)):
-            made.update(node.outputs if all(name in made or view.is_constant(name) for name in given) else ())
-    return made - {""}
+    view, words = subject.view, subject.words
+    handles = subject.rules.heads.arithmetic | words.roundings
+
+    def handles_sizes(node: Node, known: Set[str]) -> bool:
+        first = next(view.root(name) for name in node.inputs if name)
+        return node.op in handles or (subject.flow.moves(node) and first in known)
+
+    return made_of_sizes(view, lambda node: node.op in words.sizes, follows=handles_sizes)
 
 
 def _places(subject: LintContext) -> set[tuple[int, int]]:

@@ -17,6 +17,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, Point, Read, Refusal
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.shared_scales import tied_classes
+from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
 
@@ -36,7 +37,7 @@ def every_tensor(
         tensors: float tensors of the graph; constants and those of Q/DQ among them are passed over.
         unscaled: tensors that can have no scale -> why (all zero, Inf).
     """
-    there = {*view.inputs, *(name for node in view.nodes for name in node.outputs)} - from_sizes(view)
+    there = {*view.inputs, *(name for node in view.nodes for name in node.outputs)} - made_of_sizes(view)
     wanted = [name for name in dict.fromkeys(tensors) if name in there and not view.is_constant(name)]
     halves = _decoding(view, plan, frozenset(wanted)) | _products(view, rules)
     names = sorted((n for n in wanted if n not in unscaled), key=lambda name: (view.level_of(name), name))
@@ -65,16 +66,6 @@ def _reason(view: GraphView, name: str, read: bool) -> str:
         return "the DLA computes with every tensor rounded"
     what = "an output" if view.is_output(name) else "read in FP16"
     return f"{what}: the pair carries the scale for the cache, and nothing reads it"
-
-
-def from_sizes(view: GraphView) -> set[str]:
-    """Tensors that follow from sizes and constants alone, whatever the data: rounding would break shapes."""
-    known, sizes = set[str](), operator_set("sizes")
-    for node in sorted(view.nodes, key=lambda node: node.level):
-        computed = [name for name in node.inputs if name and not view.is_constant(name)]
-        if node.op in sizes or (computed and all(view.root(name) in known for name in computed)):
-            known.update(node.outputs)
-    return known
 
 
 def _decoding(view: GraphView, plan: Plan, floats: Collection[str]) -> set[int]:

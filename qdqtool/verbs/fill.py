@@ -11,8 +11,8 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
 from qdqtool.match.full_scale_table import Complete, complete_scales
-from qdqtool.match.per_tensor_plan import from_sizes
 from qdqtool.match.plan import Plan
+from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rulebook import RuleBook
 from qdqtool.runtime.float_tensors import FloatTensors, find_float_tensors, on_gpu_alone
 from qdqtool.scales import Scale, ScaleTable
@@ -68,7 +68,7 @@ def _missing(view: GraphView, complete: Complete, found: FloatTensors) -> list[s
 
     Left out are what TensorRT computes while it builds, and tensors of unknown type that only plugins touch.
     """
-    spared = {*complete.exempt, *from_sizes(view), *on_gpu_alone(view, found.unknown)}
+    spared = {*complete.exempt, *made_of_sizes(view), *on_gpu_alone(view, found.unknown)}
     return [name for name in complete.left if name not in spared]
 
 

@@ -120,12 +120,7 @@ def insert(
             `calibrate_scales`, `insert_pairs`. Nothing is written then.
     """
     options = options or InsertOptions()
-    if data is not None and scales is not None:
-        raise QdqError("insert", "both data and scales are given", "give one of them")
-    options.keeping(by_default=False).check(has_data=data is not None)
-    opened = open_model(model)
-    target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
+    opened, target = _open(model, data, scales, options, output)
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
@@ -164,6 +159,23 @@ def insert(
     return InsertResult(
         model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned, foreign
     )
+
+
+def _open(
+    model: ModelSource,
+    data: Data | DataLoader | None,
+    scales: ScaleTable | str | Path | None,
+    options: InsertOptions,
+    output: str | Path | None,
+) -> tuple[Opened, Path | None]:
+    """The model, and the place of the new one; options that contradict each other are refused before it is read."""
+    if data is not None and scales is not None:
+        raise QdqError("insert", "both data and scales are given", "give one of them")
+    options.keeping(by_default=False).check(has_data=data is not None)
+    opened = open_model(model)
+    target = output_path(opened, output, ".qdq.onnx")
+    check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
+    return opened, target
 
 
 def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:

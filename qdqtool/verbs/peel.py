@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -55,6 +56,10 @@ class _Covered:
     float_outputs: tuple[str, ...] = ()
     unscaled: dict[str, str] = field(default_factory=dict)
 
+    def origins(self) -> dict[str, int]:
+        """How many scales come from where."""
+        return dict(Counter(self.own.get(name, scale).origin for name, scale in self.scales.items()))
+
 
 @overload
 def peel(
@@ -102,27 +107,19 @@ def peel(
     require_cache_for(options.trt_version, options.target)
     check_kinds(options.emit)
     opened = open_model(model)
-    target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
-    places = emit_places(options, cache_path)
-    _check_places(opened, options, target, cache_path, places)
-    inlined = inline_quantized(opened.proto)
-    peeled, table = _take_out(opened, options)
-    notes = list(peeled.told)
-    if inlined:
-        notes.append(f"put local functions with Q/DQ in place of their calls: {', '.join(inlined)}")
+    target, cache_path, places = _checked_places(opened, options, output, cache)
+    peeled, table, notes = _take_out(opened, options)
     clean = _clean_model(opened, options, notes)
     notes[:0] = _warnings(clean, options)
     view = GraphView(clean.proto.graph, clean.folder)
     rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, clean)
-    halves = rules.policy.weight_halves
-    baked = bake_weights(view, decided.weights, peeled.codes, halves, write=options.bake_weights)
+    baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_halves, write=options.bake_weights)
     notes += _of_weights(baked, options)
     covered = _cover(clean, view, rules, decided, points, peeled, table, options)
     notes += _more_points(decided, covered.scales, options)
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
-    text = format_cache(made)
     found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
     texts, told = emitted_texts(found, options, target, cache_path)
     notes += told
@@ -131,17 +128,16 @@ def peel(
     with FileSet((*opened.files, *clean.files)) as files:
         given = give_back(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, files)
         if cache_path is not None:
-            write_with_sidecar(cache_path, text.encode(), _facts(opened, made, covered, options), files)
+            write_with_sidecar(cache_path, format_cache(made).encode(), _facts(opened, made, covered, options), files)
         emitted = write_emitted(texts, places, files)
         notes += _not_executable(files)
-    origins = _count(covered.own.get(name, scale).origin for name, scale in covered.scales.items())
     return PeelResult(
         model=given,
         cache=made,
         table=ScaleTable(covered.scales, covered.unscaled),
         float_outputs=covered.float_outputs,
         ties=covered.ties,
-        origins=origins,
+        origins=covered.origins(),
         notes=tuple(notes),
         emitted=emitted,
         weights=baked,
@@ -156,21 +152,25 @@ def _not_executable(files: FileSet) -> list[str]:
     return [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
 
 
-def _check_places(
-    opened: Opened, options: PeelOptions, target: Path | None, cache: Path | None, emitted: Mapping[str, Path]
-) -> None:
-    """Refuse places that would do harm before anything is done."""
+def _checked_places(
+    opened: Opened, options: PeelOptions, output: str | Path | None, cache: str | Path | None
+) -> tuple[Path | None, Path | None, Mapping[str, Path]]:
+    """Where the model, the cache and the emitted files go; places that would do harm are refused before anything."""
+    target, cache_path = output_path(opened, output, ".peeled.onnx"), output_path(opened, cache, ".cache")
+    emitted = emit_places(options, cache_path)
     inputs = [path for path in (*opened.files, path_of(options.source), *files_of(options.data)) if path is not None]
-    outputs: dict[str, Path | None] = {"the model": target, "the cache": cache}
-    if cache is not None:
-        outputs["the cache's facts"] = sidecar_path(cache)
+    outputs: dict[str, Path | None] = {"the model": target, "the cache": cache_path}
+    if cache_path is not None:
+        outputs["the cache's facts"] = sidecar_path(cache_path)
     check_targets({**outputs, **{f"--emit {kind}": path for kind, path in emitted.items()}}, inputs)
-    if cache is not None:
-        check_place(cache, inputs)
+    if cache_path is not None:
+        check_place(cache_path, inputs)
+    return target, cache_path, emitted
 
 
-def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]:
-    """The pairs' scales, and the table that calibration left in the metadata; the model is plain from here on."""
+def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable, list[str]]:
+    """The pairs' scales, the table that calibration left in the metadata, and notes; the model is plain after it."""
+    inlined = inline_quantized(opened.proto)
     view = GraphView(opened.proto.graph, opened.folder)
     refuse_outsiders(view)
     if not has_qdq(view):
@@ -184,7 +184,10 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable]
         raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them all the same")
     table = stored_table(opened.proto) or ScaleTable()
     restore_header(opened.proto)
-    return peeled, table
+    notes = list(peeled.told)
+    if inlined:
+        notes.append(f"put local functions with Q/DQ in place of their calls: {', '.join(inlined)}")
+    return peeled, table, notes
 
 
 def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Opened:
@@ -325,10 +328,3 @@ def _facts(opened: Opened, cache: Cache, covered: _Covered, options: PeelOptions
         "options": asked,
         "tensors": tensor_facts(covered.scales, before),
     }
-
-
-def _count(origins: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for origin in origins:
-        counts[origin] = counts.get(origin, 0) + 1
-    return counts

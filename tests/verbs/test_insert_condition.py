@@ -190,9 +190,18 @@ SHARED = SILU.replace("float[8,1,3,3] w2", "float[8,1,3,3] w2, float[8,1,3,3] w3
 )
 
 
-@pytest.mark.parametrize("text", [SILU, SHARED], ids=["silu", "shared"])
-@pytest.mark.parametrize(("opset", "ir"), [(9, 3), (9, 4), (11, 6), (17, 8)])
-@pytest.mark.parametrize("steps", ["auto", "correct", "smooth", "relu6,auto"])
+VERSIONS = [(9, 3), (9, 4), (11, 6), (17, 8)]  # opset, IR version
+STEPS = ["auto", "correct", "smooth", "relu6,auto"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "opset", "ir", "text"),
+    [  # every pair of steps, version and network once
+        pytest.param(steps, *version, (SILU, SHARED)[(row + column) % 2], id=f"{steps}-{version}-{row + column & 1}")
+        for row, steps in enumerate(STEPS)
+        for column, version in enumerate(VERSIONS)
+    ],
+)
 def test_peel_makes_of_the_source_what_condition_makes_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, opset: int, ir: int, steps: str
 ) -> None:
