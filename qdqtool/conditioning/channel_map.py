@@ -112,7 +112,7 @@ def _why_not(view: GraphView, way: PointConsumers) -> str:
     if not way.ends:
         return "no weighted operator reads it"
     odd = next((use.node for use in way.ends if not readable(view, use.node)), None)
-    return "" if odd is None else f"{odd.op} {odd.name} has a weight whose channels cannot be told"
+    return "" if odd is None else f"{odd.op} {odd.name} has a weight whose channels cannot be determined"
 
 
 def _run_ways(

@@ -82,7 +82,7 @@ def find_families(
     for members in subject.plan.ties().values():
         spans = tuple(routes.spans[name] for name in members if name in routes.spans)
         if len(spans) != len(members):
-            continue  # one of them cannot be told apart by channel: the scale they share is not known then
+            continue  # one of them cannot be distinguished by channel: the scale they share is not known then
         given = None if clips is None else {clips.get(name) for name in members}
         if given is not None and (None in given or len(given) > 1):
             continue

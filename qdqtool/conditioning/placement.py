@@ -47,7 +47,7 @@ def kept_divisions(
 
 
 def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
-    """The tensors whose Mul moves pairs (all, where it cannot be told), and those whose Mul only loses INT8 skips."""
+    """The tensors whose Mul moves pairs (all, where that is unknown), and those whose Mul only loses INT8 skips."""
     copy = onnx.ModelProto()
     copy.CopyFrom(subject.proto)
     view = GraphView(copy.graph, subject.folder)

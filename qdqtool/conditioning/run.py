@@ -174,10 +174,10 @@ class _Run:
         return done
 
     def _moved(self) -> dict[str, OutputChange]:
-        """How far the outputs moved by all edits; one that a selection cuts to another length is only told."""
+        """How far the outputs moved by all edits; one that a selection cuts to another length is only noted."""
         reshaped: dict[str, str] = {}
         (moved,) = compare(self.exact, [Outputs(self.proto, self.folder)], self.samples, reshaped)
-        self.notes += [f"the output {name} {why}: how far it moved is not told" for name, why in reshaped.items()]
+        self.notes += [f"the output {name} {why}: its movement is not reported" for name, why in reshaped.items()]
         return moved
 
     def _divide_and_keep(self) -> tuple[list[EqualizationDecision], list[Division], dict[str, OutputChange]]:
@@ -220,13 +220,13 @@ class _Run:
         return look(self.lifted, self.folder, self.settings.plan)
 
     def _cut(self) -> None:
-        """Relu to Clip(0, 6), all of them: nothing is predicted, but told is how much of each tensor is cut off."""
+        """All Relu to Clip(0, 6): nothing is predicted; the share of each tensor that is cut off is reported."""
         relus = find_relus(self.proto, self.folder)
         self.left.update(relus.left)
-        told = measure_cuts(self.proto, self.folder, relus.inside, self.samples)
+        cuts = measure_cuts(self.proto, self.folder, relus.inside, self.samples)
         for proto in self._protos() if relus.inside else ():
             cut_at_six(proto, self.folder, relus.inside)
-        self.edits += [Edit(RELU6, name, 0.0, told[name].told()) for name in relus.inside]
+        self.edits += [Edit(RELU6, name, 0.0, cuts[name].summary()) for name in relus.inside]
         if relus.inside:
             self.base = Outputs(self.proto, self.folder)
 

@@ -18,10 +18,18 @@ from qdqtool.distributed.dask_cluster import (
     check_versions,
     connected,
     first_line,
-    tell_dashboard,
+    print_dashboard,
 )
 from qdqtool.distributed.file_bundle import FileBundle, pack, remove, unpack
-from qdqtool.distributed.shard_job import JobFingerprint, ShardError, ShardJob, look_at, make_job, run_shard, told_look
+from qdqtool.distributed.shard_job import (
+    JobFingerprint,
+    ShardError,
+    ShardJob,
+    look_at,
+    make_job,
+    run_shard,
+    try_fingerprint,
+)
 from qdqtool.distributed.shards import ShardSum, mergeable_method
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.observers.options import CalibrationOptions, with_method
@@ -96,7 +104,7 @@ def calibrate_on_dask(
         if parcel is None:
             _check_seen(client, job, seen)
         if options.progress is not False:
-            tell_dashboard(client)
+            print_dashboard(client)
         total = _number_of_shards(client, dask_options, seen.batches)
         with _bar(total, options) as tick:
             return _counted(_Round(client, shipped, parcel, total, tick)).table(method)
@@ -118,7 +126,7 @@ def _number_of_shards(client: Any, options: DaskOptions, batches: int | None) ->
 def _check_seen(client: Any, job: ShardJob, seen: JobFingerprint) -> None:
     """Refuse workers that do not see the model and the data that are here."""
     todo = "put the files where every worker sees them under the same paths, or send them with --dask-ship"
-    for worker, found in ask_workers(client, told_look, job):
+    for worker, found in ask_workers(client, try_fingerprint, job):
         where = f"worker {worker}"
         if isinstance(found, ShardError):
             if found.missing:
@@ -161,7 +169,7 @@ def _counted(work: _Round) -> ShardSum:
 def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
     """Add some shards up; those that the scheduler gave up come back with what it says of them.
 
-    A fault of the user's ends the work, once all shards before it have come: the same one is told each time.
+    A fault of the user's ends the work, once all shards before it have come: the same one is reported each time.
     """
     from distributed import as_completed
 
@@ -248,7 +256,7 @@ def _lost(shard: str, answer: Any) -> Exception:
 
 @contextmanager
 def _bar(total: int, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
-    """What is to be told of each shard: a bar on stderr moves on."""
+    """Progress of each shard: a bar on stderr moves on."""
     if not is_shown(options.progress):
         yield lambda: None
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection heads: the last weighted operators before outputs or post-processing, told apart by what follows.
+"""Detection heads: the last weighted operators before outputs or post-processing, distinguished by what follows.
 
 A *terminal* operator is a weighted one from which some way leads to an output or a marker (NMS, TopK, ...) without
 another weighted operator, and behind which no weighted operator lies but across a marker. Its *tail* is what lies on

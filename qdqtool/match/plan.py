@@ -52,7 +52,7 @@ class Point:
     tie: str
     group: str
 
-    def told(self) -> str:
+    def format_reason(self) -> str:
         """The reason, and whose scale it is where that is another's."""
         return self.reason + (f"; scale of {self.tie}" if self.tie != self.tensor else "")
 
@@ -104,7 +104,7 @@ class Plan(Displayed):
 
     def rows(self) -> Cells:
         """One row for each point, refusal and head: where, what it is, the rule, the reason."""
-        points = [(p.tensor, p.role, p.rule, p.told()) for p in self.points]
+        points = [(p.tensor, p.role, p.rule, p.format_reason()) for p in self.points]
         refusals = [(r.site, "float", r.rule, r.reason) for r in self.refusals]
         heads = [(h.name, "head", h.label, h.evidence) for h in self.heads]
         return [("tensor", "role", "rule", "reason"), *points, *refusals, *heads]

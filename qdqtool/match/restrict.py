@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan cut down to the tensors that a given set of scales covers. What drops out is told, with what hung on it."""
+"""A plan cut down to the tensors that given scales cover. What drops out is reported, with what depended on it."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class OutputLoss:
 
         return self.value is not None and self.value >= LARGE_LOSS
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The figure in a line."""
         if self.value is None:
             return f"loss at the outputs: not measured, {self.reason}"
@@ -140,7 +140,7 @@ class LossMeter:
 
 
 def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None) -> bool:
-    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8.
+    """Whether a model has outputs that a loss can be measured at, and, as far as a plan tells, anything in INT8.
 
     Raises:
         QdqError: what `comparable_outputs` refuses.

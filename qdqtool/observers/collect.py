@@ -61,7 +61,9 @@ def count_batches(
     names = model.names if wanted is None else model.chosen(wanted)
     method = parse_method(options.method)
     own = points if options.inner else names
-    cut = method.name != "max"  # the largest value of a tensor is told as it is, also of what an activation cuts off
+    cut = (
+        method.name != "max"
+    )  # the largest value of a tensor is reported as it is, also of what an activation cuts off
     survey = ObservationPlan.of(
         model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut
     )
@@ -182,7 +184,7 @@ def tasks_of(feed: Iterable[Batch]) -> Iterator[Task]:
 
 @contextmanager
 def _bar(feed: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
-    """What is to be told of each batch: a bar on stderr moves on."""
+    """Progress of each batch: a bar on stderr moves on."""
     if not is_shown(options.progress):
         yield lambda: None
         return

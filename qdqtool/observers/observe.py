@@ -47,7 +47,7 @@ class Run:
         survey: what is counted.
         workers: how many threads.
         keeper: keeps the observation now and then; None where nothing is kept.
-        tick: is told each batch that has been counted.
+        tick: is called with each batch that has been counted.
     """
 
     activations: OrtActivations

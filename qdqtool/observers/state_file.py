@@ -52,7 +52,7 @@ class StateIdentity:
     def differs(self, other: StateIdentity) -> str:
         """What differs, in words; "" where nothing does."""
         words = {"model": "model", "data": "data", "provider": "onnxruntime or provider"}
-        return next((told for name, told in words.items() if getattr(self, name) != getattr(other, name)), "")
+        return next((label for name, label in words.items() if getattr(self, name) != getattr(other, name)), "")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def read_state(path: Path) -> State:
 
 
 def state_from_bytes(data: bytes) -> State:
-    """The state that another process of ours has told with `state_to_bytes`.
+    """The state that another process of ours has written with `state_to_bytes`.
 
     Raises:
         QdqError: damaged, or of another version.
@@ -154,7 +154,7 @@ def state_from_bytes(data: bytes) -> State:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = dict(stored)
     except FAULTS as error:
-        raise QdqError(where, f"cannot be read ({_told(error)})", "do all machines have the same qdqtool?") from error
+        raise QdqError(where, f"cannot be read ({_reason(error)})", "do all machines have the same qdqtool?") from error
     return _parsed(arrays, where)
 
 
@@ -177,20 +177,20 @@ def _parsed(arrays: Arrays, where: object) -> State:
         _, provenance = decode_facts(meta["facts"])
         return State(identity, survey, observation, (number, total), bool(meta["complete"]), provenance)
     except _MALFORMED as error:
-        raise QdqError(where, f"is no calibration state ({_told(error)})", _HINT) from error
+        raise QdqError(where, f"is no calibration state ({_reason(error)})", _HINT) from error
 
 
-def _identity(told: Mapping[str, Any]) -> StateIdentity:
-    words = {name: told[name] for name in ("model", "data", "provider")}
+def _identity(document: Mapping[str, Any]) -> StateIdentity:
+    words = {name: document[name] for name in ("model", "data", "provider")}
     if not all(isinstance(word, str) for word in words.values()):
         raise TypeError("identity")
-    return StateIdentity(**words, passes=tuple(map(_count, told["passes"])))
+    return StateIdentity(**words, passes=tuple(map(_count, document["passes"])))
 
 
-def _count(told: object) -> int:
-    if not isinstance(told, int) or not 0 <= told <= _MOST_SAMPLES:
-        raise ValueError(f"{told!r} is no count")
-    return told
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _MOST_SAMPLES:
+        raise ValueError(f"{value!r} is no count")
+    return value
 
 
 def _unpacked(arrays: Arrays, kind: str, names: Sequence[str], where: object) -> dict[str, AnyHistogram]:
@@ -225,5 +225,5 @@ def _fill_ranges(ranges: Sequence[AffineRange], packed: npt.NDArray[Any]) -> Non
         one.ends[...] = packed[:, end - one.ends.shape[1] : end]
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

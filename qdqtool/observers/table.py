@@ -25,7 +25,7 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     Args:
         state: what was counted, how the tensors that were not fetched follow, what the table is to tell of the data.
         method: how a clipping value is read from a histogram.
-        beside: another method, whose predicted loss is told; needs mergeable histograms.
+        beside: another method, whose predicted loss is reported; needs mergeable histograms.
         points: tensors that must get a scale unless they are all zero; for others the table says why they have none.
 
     Raises:

@@ -109,7 +109,7 @@ def _seen_by_others(view: GraphView, norm: Node, operator: Node) -> str:
 
 
 def _factors(view: GraphView, norm: Node) -> tuple[Array, Array] | str:
-    """What the normalization multiplies by and then adds, per channel, float64; or why it cannot be told."""
+    """What the normalization multiplies by and then adds, per channel, float64; or why it cannot be determined."""
     values: list[Array] = []
     for name in norm.inputs[1:5]:
         value = view.array(name) if view.is_constant(name) and view.root(name) not in view.pairs else None

@@ -83,8 +83,8 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
 def is_estimated(pair: Pair) -> bool:
     """Whether the scale of a pair was estimated without data, as the trace on its Q or the name of the scale says."""
     node = pair.quantize or pair.dequantize
-    told = any(entry.key == f"{TRACE}origin" and entry.value == "estimated" for entry in node.proto.metadata_props)
-    return told or node.inputs[1].startswith(pair.tensor + ESTIMATED)
+    marked = any(entry.key == f"{TRACE}origin" and entry.value == "estimated" for entry in node.proto.metadata_props)
+    return marked or node.inputs[1].startswith(pair.tensor + ESTIMATED)
 
 
 def _present(view: GraphView, point: Point) -> list[Pair]:

@@ -66,14 +66,14 @@ def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
     if ends:
         work.outputs()
     work.editor.commit()
-    return tuple(work.told)
+    return tuple(work.notes)
 
 
 class _Work:
     """The edits, and how each integer tensor of the graph is coded."""
 
     def __init__(self, view: GraphView, *, ends: bool) -> None:
-        self.view, self.editor, self.told, self.ends = view, Editor(view), list[str](), ends
+        self.view, self.editor, self.notes, self.ends = view, Editor(view), list[str](), ends
         self.floats: dict[str, str] = {node.outputs[0]: node.inputs[0] for node in view.every if node.op == QUANTIZE}
         self.moved: set[str] = set()  # outputs of the graph that were integers
         self.readers: dict[str, list[Use]] = {}
@@ -97,7 +97,7 @@ class _Work:
             self._quantize(name, _Code(tuple(dequantize.inputs[1:]), dequantize), uses, beside=None)
             was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
             kind.elem_type = self._float(dequantize)
-            self.told.append(f"the input {name} took {was} and takes floats now")
+            self.notes.append(f"the input {name} took {was} and takes floats now")
 
     def _dequantize_behind(self, name: str) -> Node | None:
         """The first DQ behind integers, where nothing but DQ and what moves integers reads them."""
@@ -174,7 +174,7 @@ class _Work:
             was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else "integers"
             kind.elem_type = onnx.TensorProto.FLOAT
             self.editor.drop_value_info([name])
-            self.told.append(f"the output {name} gave {was} and gives floats now")
+            self.notes.append(f"the output {name} gave {was} and gives floats now")
 
     def _quantize(self, name: str, code: _Code, uses: list[Use], *, beside: Node | None) -> None:
         """A Q on a tensor that was integers, for all who read them; with a DQ where nobody does: it keeps the scale."""

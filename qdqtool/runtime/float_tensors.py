@@ -76,7 +76,7 @@ def _asked(proto: onnx.ModelProto, folder: Path | None, names: list[str]) -> tup
 
     try:
         kinds, behind = runtime_types(proto, folder, names)
-    except QdqError as error:  # it is told with each tensor, and ends in an error where one of them needs a scale
+    except QdqError as error:  # it is reported with each tensor, and ends in an error where one of them needs a scale
         return {}, dict.fromkeys(names, f"its type is not known: {error.where} {error.reason}")
     lost = {name: f"its type is not known, since it lies behind {behind[name]}" for name in names if name in behind}
     return kinds, lost

@@ -105,7 +105,7 @@ class _Operators:
         return ""
 
     def _is_known(self, node: onnx.NodeProto) -> bool:
-        """Operators are told apart by name, so the first node of an operator speaks for all."""
+        """Operators are distinguished by name, so the first node of an operator speaks for all."""
         key = (_domain(node.domain), node.op_type)
         if key not in self._known:
             self._known[key] = key in self._functions or self._has(key, node)

@@ -37,7 +37,7 @@ def session_options(runtime: Any, level: str) -> Any:
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.enable_mem_pattern = False
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what it would log comes as an exception, and is told once
+    options.log_severity_level = 4  # what it would log comes as an exception, and is reported once
     return options
 
 

@@ -167,7 +167,7 @@ class _PointClasses:
             gains = []
             for name, before, after in self.edges:
                 a, b = sets.root(before), sets.root(after)
-                if a != b:  # of several ways between two sets each is told; all close together
+                if a != b:  # of several ways between two sets each is reported; all close together
                     gains.append((self._gain(name, cost[a], cost[b], sets.members(b)), name, a, b))
             if not gains or min(gains)[0] >= CUT_GAIN:
                 return sets

@@ -56,9 +56,9 @@ class ErrorSource:
         """The culprit as JSON has it: null for what is no finite number."""
         by_stage = {"sqnr_in_db": self.sqnr_in, "sqnr_read_db": self.sqnr_read, "sqnr_out_db": self.sqnr_out}
         figures = {**by_stage, "drop_db": self.drop}
-        told = {key: value if math.isfinite(value) else None for key, value in figures.items()}
+        finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
         one = self.site
-        return {"operator": one.operator, "kind": one.kind, "inputs": list(one.inputs), "output": one.output, **told}
+        return {"operator": one.operator, "kind": one.kind, "inputs": list(one.inputs), "output": one.output, **finite}
 
 
 def find_sites(view: GraphView, groups: Iterable[Group], known: Collection[str]) -> list[ErrorSite]:

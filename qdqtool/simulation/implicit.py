@@ -81,7 +81,9 @@ def simulate_implicit(
     plan = make_plan(view, options, floats=floats.keys())
     plan = plan if everywhere else restrict(view, plan, entries)
     weights = [(point, _rounded_weight(view, point, how_weights)) for point in plan.weights]
-    told = {view.producers[key].name: reason for key, reason in floats.items()}  # before outputs get other names
+    named_floats = {
+        view.producers[key].name: reason for key, reason in floats.items()
+    }  # before outputs get other names
     editor = Editor(view)
     nodes = RoundingNodes(editor, how, _LOWEST_ACTIVATION)
     by_key = {node.key: node for node in view.every}
@@ -98,7 +100,7 @@ def simulate_implicit(
     editor.commit()
     used = frozenset(tensors)
     unused = tuple(name for name in entries if name not in used and (name in view.producers or name in view.inputs))
-    return Implicit(tuple(tensors), tuple(point.tensor for point, _ in weights), told, unused)
+    return Implicit(tuple(tensors), tuple(point.tensor for point, _ in weights), named_floats, unused)
 
 
 def _floats(

@@ -85,9 +85,9 @@ def evened_start(
     ends = np.array([(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()])
     before, after = ends.reshape(-1, 2).mean(axis=0).tolist() if len(ends) else (0.0, 0.0)
     if after < before:
-        told = f"outputs would go from {before:.1f} to {after:.1f} dB"
-        return Start(form, form, notes=(f"channels stay as they are: evened out within their scales, {told}",))
+        change = f"outputs would go from {before:.1f} to {after:.1f} dB"
+        return Start(form, form, notes=(f"channels stay as they are: evened out within their scales, {change}",))
     count = len(within.tensors)
     whose = "1 tensor had its" if count == 1 else f"{count} tensors had their"
-    told = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
-    return Start(form, make(within.proto), within.tensors, (f"{whose} channels evened out within the scales{told}",))
+    change = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
+    return Start(form, make(within.proto), within.tensors, (f"{whose} channels evened out within the scales{change}",))

@@ -61,7 +61,7 @@ class UpdateOptions:
 
     @property
     def relative(self) -> bool:
-        """Whether the rate is told in INT8 steps."""
+        """Whether the rate is given in INT8 steps."""
         return self.lr is None
 
     @property

@@ -172,7 +172,7 @@ def compare(
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
-    names = _told_apart(first.name, second.name)
+    names = _distinct_titles(first.name, second.name)
     pairing.check_same_inputs(inputs, others, names)
     view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
     shared = pairing.shared_tensors(view, other_view, options.tensors)
@@ -222,7 +222,7 @@ def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Mea
     return rank(find_sites(view, groups, measures), measures, read)
 
 
-def _told_apart(first: str, second: str) -> tuple[str, str]:
+def _distinct_titles(first: str, second: str) -> tuple[str, str]:
     """What messages call the models; two without a file may have one name."""
     return (first, second) if first != second else (f"{first} (reference)", f"{second} (other)")
 

@@ -153,7 +153,7 @@ def condition(
 
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)
-    parse_method(options.method)  # a slip here is told before a large model is read
+    parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])

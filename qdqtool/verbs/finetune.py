@@ -223,7 +223,7 @@ def _batch(feed: DataLoader, asked: int | None) -> int:
             raise QdqError("--batch", f"{asked} is no number of samples", "give 1 or more")
         return asked or 1
     if asked not in (None, fixed.first):
-        reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.told()}"
+        reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.format_shape()}"
         raise QdqError("--batch", reason, "leave it out; --grad-accum averages the gradients of several batches")
     return 1  # an item of the feed is a whole batch
 
@@ -238,7 +238,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
-    task = None if options.task is None else options.task.told()
+    task = None if options.task is None else options.task.summary()
     facts = {"loss": asdict(options.loss), "update": asdict(options.update), "run": run, **rest, **more, "task": task}
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 

@@ -87,8 +87,8 @@ class FinetuneResult(Displayed, Generic[ModelT]):
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool finetune --json` prints."""
-        told = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
+        fields = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
         gains = [one.to_json() for one in self.outputs]
         file = str(self.model) if isinstance(self.model, Path) else None
         checks = dict(zip(("forward", "gradients"), self.checked, strict=True))
-        return {"schema": 1, "file": file, **told, "checked": checks, "outputs": gains, "notes": list(self.notes)}
+        return {"schema": 1, "file": file, **fields, "checked": checks, "outputs": gains, "notes": list(self.notes)}

@@ -113,7 +113,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.inserted.kept:
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that stood there")
         if self.output_loss is not None:
-            lines.append(self.output_loss.told())
+            lines.append(self.output_loss.summary())
         return lines + written(self.model)
 
     def told_loss(self) -> str:
@@ -121,8 +121,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.output_loss is None or self.output_loss.value is None:
             return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
         phrases = ["loses much in INT8"] if self.output_loss.large else []
-        phrases.append(self.output_loss.told())
-        return "; ".join([*phrases, *(self.search.told() if self.search is not None else ())])
+        phrases.append(self.output_loss.summary())
+        return "; ".join([*phrases, *(self.search.summary() if self.search is not None else ())])
 
     @property
     def misses(self) -> bool:

@@ -107,7 +107,7 @@ def peel(
     _check_places(opened, options, target, cache_path, places)
     inlined = inline_quantized(opened.proto)
     peeled, table = _take_out(opened, options)
-    notes = list(peeled.told)
+    notes = list(peeled.notes)
     if inlined:
         notes.append(f"put local functions with Q/DQ in place of their calls: {', '.join(inlined)}")
     clean = _clean_model(opened, options, notes)

@@ -50,8 +50,8 @@ class SensitivityResult(Displayed):
     def headline(self) -> str:
         """The loss with everything in INT8, and the operator whose loss is the largest."""
         found = self.survey.findings
-        told = f"loss {self.survey.loss:.4g} with {counted(len(found), 'operator')} in INT8"
-        return told + (f"; most sensitive {found[0].name} ({found[0].op})" if found else "")
+        text = f"loss {self.survey.loss:.4g} with {counted(len(found), 'operator')} in INT8"
+        return text + (f"; most sensitive {found[0].name} ({found[0].op})" if found else "")
 
     def summary(self, top: int = 10) -> list[str]:
         """What `qdqtool sensitivity` prints, of the first `top` operators."""
@@ -61,9 +61,9 @@ class SensitivityResult(Displayed):
         if found[top:]:
             lines.append(f"and {len(found) - top} more")
         lines += _groups(self, top)
-        told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.survey.loss:.4g}"
+        text = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.survey.loss:.4g}"
         how = f"(0 none, 1 all; method {self.table.provenance.method}, calibration images)"
-        return [*lines, f"{told} {how}", *_candidates(self)]
+        return [*lines, f"{text} {how}", *_candidates(self)]
 
     def rows(self) -> Cells:
         """One row for each operator, the most sensitive first."""

@@ -144,7 +144,7 @@ def test_data_that_can_be_walked_once_tell_no_loss(folder: Path) -> None:
     model = onnx.load(folder / "m.onnx")
     done = insert(model, data=iter([{"x": samples()}]), options=options)
     assert done.output_loss is not None and done.output_loss.value is None
-    assert done.output_loss.told() == "loss at the outputs: not measured, the data can be walked only once"
+    assert done.output_loss.summary() == "loss at the outputs: not measured, the data can be walked only once"
     for asked, option in ((InsertOptions(keep_float=1), "keep-float"), (InsertOptions(max_output_loss=0.1), "max-out")):
         with pytest.raises(QdqError, match=f"--{option}.*can be walked only once; give a list"):
             insert(model, data=iter([{"x": samples()}]), options=asked)

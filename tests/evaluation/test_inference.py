@@ -68,7 +68,7 @@ def test_the_reference_decides_how_the_other_is_read() -> None:
     models: Any = [Fixed({"y": head_of(BOXES)}), Fixed({"y": far})]
     sight = next(see(models, samples(1), DecodeOptions(), "see", False))
     assert isinstance(sight.reader, HeadDecoder)
-    assert "strides" in sight.reader.told
+    assert "strides" in sight.reader.description
 
 
 def test_a_bar_only_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

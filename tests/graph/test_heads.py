@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""Detection heads told apart on small graphs in the shape of the detectors people bring."""
+"""Detection heads distinguished on small graphs in the shape of the detectors people bring."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_heads_are_the_same_with_pairs_in_the_graph() -> None:
     assert labels_of(qdq) == labels_of(SSD)
 
 
-def test_the_walk_behind_a_head_meets_each_node_once_and_ends_where_it_is_told() -> None:
+def test_the_walk_behind_a_head_meets_each_node_once_and_ends_where_it_is_reported() -> None:
     view = view_of(YOLOV8)
     everything = [node.key for node in nodes_behind(view, ["box"], outputs_of)]
     assert sorted(everything) == ["a", "d", "m", "q", "r", "sm", "t", "z"]

@@ -107,7 +107,7 @@ def test_one_pass_where_all_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_more_passes_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_passes_are_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qdqtool.observers.data_passes.HISTOGRAM_BYTES", 0)
     state = counted(max_memory=2 * 8 * 64 * 4, progress=None)
     assert f"{len(state.identity.passes)} passes over the data" in capsys.readouterr().err

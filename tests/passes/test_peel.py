@@ -78,7 +78,7 @@ def test_weights_that_are_listed_as_inputs_stay_listed() -> None:
     assert bytes_of(model) == before
 
 
-def test_peeled_operators_rules_and_methods_are_told() -> None:
+def test_peeled_operators_rules_and_methods_are_reported() -> None:
     model = model_of(GRAPHS["chain"])
     scales = {name: Scale.of(0.1, origin="estimated" if name == "r" else "ptq", method="mse") for name in "xr"}
     peeled = peel(with_pairs(model, scales))

@@ -77,7 +77,9 @@ def test_a_model_with_pairs_and_one_without_int8_are_refused(kept: InsertResult,
 # ---------------------------------------------------------------------------------------------- kept operators
 
 
-def test_a_kept_operator_has_no_pair_on_its_weight_and_is_told(kept: InsertResult, detector: onnx.ModelProto) -> None:
+def test_a_kept_operator_has_no_pair_on_its_weight_and_is_reported(
+    kept: InsertResult, detector: onnx.ModelProto
+) -> None:
     (refusal,) = [one for one in kept.plan.refusals if one.rule == "keep-float"]
     assert any(note.startswith(f"{refusal.site} stays in float: in float it takes the loss") for note in kept.notes)
     weight = next(node.input[1] for node in detector.graph.node if node.name == refusal.site)
