@@ -165,7 +165,7 @@ def _runtime(seen: _Seen) -> Item:
 
 
 def try_runtime() -> dict[str, object]:
-    """Run a small model as the verbs do: weights lent, an operator that onnxruntime lacks, one tensor observed.
+    """Run a small model as the verbs do: weights not copied, an operator that onnxruntime lacks, one tensor observed.
 
     Returns:
         `gradients`: whether this onnxruntime builds gradients.

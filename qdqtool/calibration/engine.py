@@ -94,7 +94,7 @@ def calibrate_scales(
         return table
     from qdqtool.selection.auto import auto_table
 
-    histograms = histograms_of(state.observation.of_all(state.survey), "mergeable")
+    histograms = histograms_of(state.observation.of_all(state.plan), "mergeable")
     return auto_table(proto, folder, feed, table, histograms, options, placing)
 
 

@@ -20,10 +20,10 @@ from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, E
 from qdqtool.conditioning.equalization_sets import (
     EqualizationDecision,
     EqualizationSet,
+    choose_division,
     divisions_of,
     find_families,
     inverse_of,
-    judge,
 )
 from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.placement import kept_divisions
@@ -338,7 +338,7 @@ def _decided(
     spectra = count_channels(subject, routes.spans, samples)
     families = find_families(subject, routes, spectra)
     equalize, smooth = "equalize" in steps, "smooth" in steps
-    return routes, [judge(one, equalize=equalize, smooth=smooth, rounding=factors) for one in families]
+    return routes, [choose_division(one, equalize=equalize, smooth=smooth, rounding=factors) for one in families]
 
 
 def _undivided(verdicts: Sequence[EqualizationDecision]) -> list[tuple[EqualizationSet, npt.NDArray[np.float32]]]:
@@ -364,10 +364,8 @@ def _divided(
 
 def _edit_of(one: Division, decibel: float, mul: str) -> Edit:
     spread = float(one.factors.max() / one.factors.min())
-    if one.makers:
-        reason = f"its channels, up to {spread:.3g} times apart, are evened out in the weights before and behind it"
+    if one.producers:
+        reason = f"its channels, up to {spread:.3g} times apart, are equalized in the weights before and behind it"
         return Edit("equalize", one.tensor, decibel, reason)
-    reason = (
-        f"its channels, up to {spread:.3g} times apart, are evened out by a Mul, the weights behind it make up for it"
-    )
+    reason = f"its channels, up to {spread:.3g} times apart, are equalized by a Mul; the weights behind it compensate"
     return Edit("smooth", one.tensor, decibel, reason, mul)

@@ -98,16 +98,16 @@ def calibrate_on_dask(
     check_installed()
     job = make_job(os.fspath(model), data if isinstance(data, JsonInputs) else os.fspath(data), options, feed_options)
     seen = _seen_here(job)
-    shipped, parcel = pack(job, job.feed.max_bytes) if dask_options.ship else (job, None)
+    shipped, bundle = pack(job, job.feed.max_bytes) if dask_options.ship else (job, None)
     with connected(dask_options.where, dask_options.seconds) as client:
         check_versions(client)
-        if parcel is None:
+        if bundle is None:
             _check_seen(client, job, seen)
         if options.progress is not False:
             print_dashboard(client)
         total = _number_of_shards(client, dask_options, seen.batches)
-        with _bar(total, options) as tick:
-            return _counted(_Round(client, shipped, parcel, total, tick)).table(method)
+        with _bar(total, options) as on_batch:
+            return _counted(_Round(client, shipped, bundle, total, on_batch)).table(method)
 
 
 def _seen_here(job: ShardJob) -> JobFingerprint:
@@ -143,15 +143,15 @@ class _Round:
 
     client: Any
     job: ShardJob
-    parcel: FileBundle | None
+    bundle: FileBundle | None
     total: int
-    tick: Callable[[], object]
+    on_batch: Callable[[], object]
 
 
 def _counted(work: _Round) -> ShardSum:
     """The sum of all shards.
 
-    What the scheduler gave up is asked for again: where the workers that held the parcel ended, so did all that wait
+    What the scheduler gave up is asked for again: where the workers that held the bundle ended, so did all that wait
     for it, and no shard is to blame.
     """
     shards, wanted = ShardSum(), list(range(work.total))
@@ -190,7 +190,7 @@ def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
                 work.client.cancel([one for one, other in pending.items() if other > lowest])
             elif fault is None:
                 shards.add(state_from_bytes(answer), f"shard {number + 1}/{work.total}")
-            work.tick()
+            work.on_batch()
     before = {number: answer for number, answer in given_up.items() if number < lowest}
     if fault is not None and not before:
         raise fault.error()
@@ -209,8 +209,8 @@ def _has_workers(client: Any) -> bool:
 def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
     """The futures of all shards and their numbers; those that are left at the end are taken back, files too."""
     client = work.client
-    parcel = None if work.parcel is None else client.scatter(work.parcel, broadcast=True, hash=False)
-    futures = client.map(_on_worker, wanted, job=work.job, total=work.total, parcel=parcel, pure=False, batch_size=1000)
+    bundle = None if work.bundle is None else client.scatter(work.bundle, broadcast=True, hash=False)
+    futures = client.map(_on_worker, wanted, job=work.job, total=work.total, bundle=bundle, pure=False, batch_size=1000)
     pending = dict(zip(futures, wanted, strict=True))
     del futures
     try:
@@ -218,15 +218,15 @@ def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
     finally:
         with suppress(OSError, TimeoutError):  # the connection may be what failed
             client.cancel(list(pending), force=True)
-            if work.parcel is not None:
-                client.run(_clean, work.parcel.digest)
+            if work.bundle is not None:
+                client.run(_clean, work.bundle.digest)
 
 
-def _on_worker(number: int, job: ShardJob, total: int, parcel: FileBundle | None) -> bytes | ShardError:
-    if parcel is not None:
+def _on_worker(number: int, job: ShardJob, total: int, bundle: FileBundle | None) -> bytes | ShardError:
+    if bundle is not None:
         from distributed import get_worker
 
-        job = unpack(job, parcel, _folder_of(get_worker()))
+        job = unpack(job, bundle, _folder_of(get_worker()))
     return run_shard(job, number, total)
 
 

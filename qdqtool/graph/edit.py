@@ -270,7 +270,7 @@ def recorded_edits(text: str | None) -> list[dict[str, Any]]:
         return []
 
 
-def evened_tensors(model: onnx.ModelProto) -> list[str]:
+def equalized_tensors(model: onnx.ModelProto) -> list[str]:
     """Tensors whose channels `condition` or `finetune` divided in the weights, as the metadata tell."""
     tuned: object = None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # of another hand

@@ -86,7 +86,7 @@ class Plan(Displayed):
         """The points of constants."""
         return tuple(point for point in self.points if point.role == "weight")
 
-    def ties(self) -> dict[str, list[str]]:
+    def shared_scales(self) -> dict[str, list[str]]:
         """First tensor -> all tensors of one scale, those that stand alone among them."""
         classes: dict[str, list[str]] = {}
         for point in self.activations:
@@ -116,15 +116,29 @@ class Plan(Displayed):
 
     def counts(self) -> list[str]:
         """How many groups, pairs and shared scales there are, and what left how many places in float."""
-        ties = sum(len(names) > 1 for names in self.ties().values())
+        ties = sum(len(names) > 1 for names in self.shared_scales().values())
         activations = f"{counted(len(self.activations), 'activation')} ({counted(ties, 'shared scale')})"
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
         lines = [f"{groups}; pairs on {activations} and {weights}"]
         if self.refusals:
             rules = sorted({r.rule for r in self.refusals})
-            first = "; ".join(f"{sum(r.rule == rule for r in self.refusals)} by {rule}" for rule in rules)
-            lines.append(f"left in float: {first}")
+            left = "; ".join(_format_left(rule, sum(r.rule == rule for r in self.refusals)) for rule in rules)
+            lines.append(f"left in float: {left}")
         return lines
+
+
+_LEFT = {  # rule of a refusal -> what was left, and why
+    "float-head": ("detection head", ""),
+    "keep-float": ("operator", " kept for accuracy"),
+    "no-scale": ("place", " without a scale"),
+    "weighted": ("operator", " whose weight cannot be quantized"),
+}
+
+
+def _format_left(rule: str, count: int) -> str:
+    """How many places one rule left in float: `3 detection heads`."""
+    what, why = _LEFT.get(rule, ("place", f" by rule {rule}"))
+    return counted(count, what) + why
 
 
 @dataclass(frozen=True)

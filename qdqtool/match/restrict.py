@@ -56,7 +56,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
         plan: what would be placed.
         all_zero: tensors that held nothing but zeros.
     """
-    shared = plan.ties().values()
+    shared = plan.shared_scales().values()
     lost = {name for names in shared if all(name in all_zero for name in names) for name in names}
     if not lost:
         return plan
@@ -90,7 +90,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
 def share_scales(plan: Plan, scales: Mapping[str, Scale], all_zero: Collection[str]) -> dict[str, Scale]:
     """The scales, and that of the others for each tensor that held nothing but zeros and shares theirs."""
     found = dict(scales)
-    for names in plan.ties().values():
+    for names in plan.shared_scales().values():
         own = [name for name in names if name in scales]
         for name in names if own else ():
             if name in all_zero and name not in scales:

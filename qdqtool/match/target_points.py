@@ -84,11 +84,11 @@ def _unfolded_weight(view: GraphView) -> str:
         if not is_product(node):
             continue
         for name in node.inputs[:2]:
-            if (maker := _unfoldable(view, name)) is not None:
-                shape = view.shape(maker.inputs[0])
-                detail = f"it makes {maker.outputs[0]} of the constant {maker.inputs[0]}"
+            if (producer := _unfoldable(view, name)) is not None:
+                shape = view.shape(producer.inputs[0])
+                detail = f"it makes {producer.outputs[0]} of the constant {producer.inputs[0]}"
                 shown = "" if shape is None else f" of shape {list(shape)[:8]}"
-                return f"{node.key}: its weight comes from a {maker.op} that cannot be: {detail}{shown}"
+                return f"{node.key}: its weight comes from a {producer.op} that cannot be: {detail}{shown}"
     return ""
 
 

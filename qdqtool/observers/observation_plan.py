@@ -51,7 +51,7 @@ class ObservationPlan:
         kept: Collection[str] = (),
         activated: bool = True,
     ) -> ObservationPlan:
-        """The survey of tensors of a graph.
+        """The plan of tensors of a graph.
 
         Args:
             view: the main graph.
@@ -85,7 +85,7 @@ class ObservationPlan:
         return tuple(name for name in self.names if name in needed)
 
     def without(self, dropped: Iterable[str]) -> ObservationPlan:
-        """The survey without some fetched tensors and all that follows from them: they prove to hold no float32."""
+        """The plan without some fetched tensors and all that follows from them: they prove to hold no float32."""
         gone = set(dropped)
         if not gone:
             return self
@@ -111,7 +111,7 @@ class ObservationPlan:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> ObservationPlan:
-        """The survey that `to_json` gave.
+        """The plan that `to_json` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it is not one.

@@ -61,7 +61,7 @@ class State:
 
     Attributes:
         identity: what it was made from.
-        survey: what it counts.
+        plan: what it counts.
         observation: what it has counted.
         shard: (number from 0, of how many) where it is one shard of the batches; (0, 1) for all.
         complete: whether the walk over its batches came to its end.
@@ -69,7 +69,7 @@ class State:
     """
 
     identity: StateIdentity
-    survey: ObservationPlan
+    plan: ObservationPlan
     observation: ObserverState
     shard: tuple[int, int]
     complete: bool
@@ -98,7 +98,7 @@ def _save(state: State, file: BinaryIO, compress: bool) -> None:
     meta = {
         "schema": SCHEMA,
         "identity": identity,
-        "survey": state.survey.to_json(),
+        "survey": state.plan.to_json(),
         "shard": list(state.shard),
         "complete": state.complete,
         "samples": state.observation.samples,
@@ -164,8 +164,8 @@ def _parsed(arrays: Arrays, where: object) -> State:
         if meta["schema"] != SCHEMA:
             raise QdqError(where, f"is a state of schema {meta['schema']}, this reads {SCHEMA}", _HINT)
         identity = _identity(meta["identity"])
-        survey = ObservationPlan.from_json(meta["survey"])
-        observation = ObserverState(survey)
+        plan = ObservationPlan.from_json(meta["survey"])
+        observation = ObserverState(plan)
         observation.samples, observation.passed = _count(meta["samples"]), _count(meta["passed"])
         observation.done = BatchSet(arrays["done"].tobytes())
         for kind, found in observation.histograms.items():
@@ -175,7 +175,7 @@ def _parsed(arrays: Arrays, where: object) -> State:
         if not number < total <= _MOST_SHARDS:
             raise ValueError(f"shard {number} of {total}")
         _, provenance = decode_facts(meta["facts"])
-        return State(identity, survey, observation, (number, total), bool(meta["complete"]), provenance)
+        return State(identity, plan, observation, (number, total), bool(meta["complete"]), provenance)
     except _MALFORMED as error:
         raise QdqError(where, f"is no calibration state ({_reason(error)})", _HINT) from error
 
@@ -217,7 +217,7 @@ def _unpacked(arrays: Arrays, kind: str, names: Sequence[str], where: object) ->
 
 
 def _fill_ranges(ranges: Sequence[AffineRange], packed: npt.NDArray[Any]) -> None:
-    """Give each range its channels of `packed`, float32[2, channels of all]; the survey knows how many each has."""
+    """Give each range its channels of `packed`, float32[2, channels of all]; the plan knows how many each has."""
     ends = np.cumsum([one.ends.shape[1] for one in ranges], dtype=np.int64)
     if packed.dtype != np.float32 or packed.shape != (2, ends[-1] if ranges else 0) or np.isnan(packed).any():
         raise ValueError("ranges")

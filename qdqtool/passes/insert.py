@@ -120,7 +120,7 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
             _check_fits(view, point, scales[point.tensor])
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
-    for members in plan.ties().values():
+    for members in plan.shared_scales().values():
         standing = {name: pair_scale(view, pairs[0]) for name in members if (pairs := _present(view, by_name[name]))}
         own = {name: scales[name] for name in members if name in scales}
         largest = _largest(own) if own and (given or not standing) else _largest(standing)
@@ -255,9 +255,9 @@ class _PairWriter:
 
     def _place(self, point: Point) -> tuple[Node | None, bool]:
         """Next to the producer; for an initializer in front of its first reader; for an input at the front."""
-        maker = self.view.producers.get(point.tensor)
-        if maker is not None:
-            return maker, True
+        producer = self.view.producers.get(point.tensor)
+        if producer is not None:
+            return producer, True
         if point.role == "weight":
             return min((self._by_key[read.node] for read in point.reads), key=lambda node: node.index), False
         return None, False

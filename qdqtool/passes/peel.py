@@ -190,8 +190,8 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
         where = ": the model gives out these integers" if view.is_output(name) else f": {reader}" if reader else ""
     else:
         name, other = node.inputs[0], "Q"
-        maker = view.producers.get(name)
-        made = "" if maker is None else f": {maker.op} {maker.name} makes these integers"
+        producer = view.producers.get(name)
+        made = "" if producer is None else f": {producer.op} {producer.name} makes these integers"
         where = ": the model takes these integers as an input" if name in view.inputs else made
     reason = f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses{where}"
     return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
@@ -291,14 +291,14 @@ def _drop_unused(view: GraphView, editor: Editor) -> None:
     lost = []
     while waiting:
         name = waiting.pop()
-        maker = view.producers.get(name)
+        producer = view.producers.get(name)
         if name in view.initializers:
             lost.append(name)
-        elif maker is not None and id(maker) not in gone and _only_for_pairs(view, maker, used):
-            gone[id(maker)] = maker
-            editor.remove_node(maker)
-            used.subtract(read_names(maker))
-            waiting += [source for source in maker.inputs if source and not used[source]]
+        elif producer is not None and id(producer) not in gone and _only_for_pairs(view, producer, used):
+            gone[id(producer)] = producer
+            editor.remove_node(producer)
+            used.subtract(read_names(producer))
+            waiting += [source for source in producer.inputs if source and not used[source]]
     editor.drop_initializers(lost)
 
 

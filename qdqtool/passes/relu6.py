@@ -137,8 +137,8 @@ def _cuts_of(edited: onnx.ModelProto) -> list[dict[str, Any]]:
 def _relu(view: GraphView, name: str) -> Node:
     node = view.producers.get(name)
     if node is None or node.op != "Relu":
-        maker = "nothing" if node is None else node.op
-        reason = f"is made by {maker}, not by the Relu that condition cut at six"
+        producer = "nothing" if node is None else node.op
+        reason = f"is made by {producer}, not by the Relu that condition cut at six"
         raise QdqError(name, reason, "give the model that was conditioned, or its result, or peel without --source")
     return node
 

@@ -78,8 +78,8 @@ class _Replay:
         if not here or mul is None or mul.op != "Mul" or mul.inputs[0] != site or len(mul.inputs) != 2:
             what = "which the source lacks" if not here else "which the model does not hold"
             raise QdqError(str(site), f"got a Mul by condition, {what}", _TODO)
-        maker = self.view.producers.get(site)
-        self.editor.add_node("Mul", [site, mul.inputs[1]], made, beside=maker, after=True, trace=_TRACE)
+        producer = self.view.producers.get(site)
+        self.editor.add_node("Mul", [site, mul.inputs[1]], made, beside=producer, after=True, trace=_TRACE)
         self.muls[made] = self.added[mul.inputs[1]] = None
         for node in self.edited.every:
             for index, name in enumerate(node.inputs):

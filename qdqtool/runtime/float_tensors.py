@@ -86,9 +86,9 @@ def on_gpu_alone(view: GraphView, names: Iterable[str]) -> dict[str, str]:
     """Of some tensors those that only plugins touch, each with the reason: the DLA runs no plugin."""
     found = {}
     for name in names:
-        maker = view.producers.get(name)
-        touched = [*([maker] if maker is not None else []), *(use.node for use in view.consumers(name))]
-        if maker is not None and all(runs_as_plugin(node.op) for node in touched):
+        producer = view.producers.get(name)
+        touched = [*([producer] if producer is not None else []), *(use.node for use in view.consumers(name))]
+        if producer is not None and all(runs_as_plugin(node.op) for node in touched):
             found[name] = _ON_GPU
     return found
 

@@ -208,16 +208,16 @@ def _descendants(view: GraphView, lacking: dict[int, str]) -> dict[int, str]:
     """By id, every node that depends on a lacking one, and of those themselves, with the lacking operator."""
     if not lacking:
         return {}
-    readers: dict[str, list[Node]] = {}
+    consumers: dict[str, list[Node]] = {}
     for node in view.every:
         for name in read_names(node):
-            readers.setdefault(name, []).append(node)
+            consumers.setdefault(name, []).append(node)
     behind = dict(lacking)
     stack = [node for node in view.every if id(node) in lacking]
     while stack:
         node = stack.pop()
         for name in filter(None, node.outputs):
-            for reader in readers.get(name, []):
+            for reader in consumers.get(name, []):
                 if id(reader) not in behind:
                     behind[id(reader)] = behind[id(node)]
                     stack.append(reader)

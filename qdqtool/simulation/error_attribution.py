@@ -53,7 +53,7 @@ class ErrorSource:
     drop: float
 
     def to_json(self) -> dict[str, Any]:
-        """The culprit as JSON has it: null for what is no finite number."""
+        """The source as JSON has it: null for what is no finite number."""
         by_stage = {"sqnr_in_db": self.sqnr_in, "sqnr_read_db": self.sqnr_read, "sqnr_out_db": self.sqnr_out}
         figures = {**by_stage, "drop_db": self.drop}
         finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
@@ -98,14 +98,14 @@ def _back(view: GraphView, node: Node, ends: Collection[str]) -> tuple[list[str]
         one = stack.pop()
         for name in read_names(one):
             name = view.root(name)
-            maker = view.producers.get(name)
+            producer = view.producers.get(name)
             if not name or view.is_constant(name):
                 continue
             if name in ends:
                 inputs[name] = None
-            elif maker is not None and id(maker) not in between:
-                between[id(maker)] = maker
-                stack.append(maker)
+            elif producer is not None and id(producer) not in between:
+                between[id(producer)] = producer
+                stack.append(producer)
     return list(inputs), sorted(between.values(), key=lambda one: (-one.level, one.key))
 
 
@@ -117,7 +117,7 @@ def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapp
         measures: of the tensors between them; an input of the graph has no error.
         read: of those of them that have Q/DQ, as they are read behind it.
     """
-    culprits = []
+    sources = []
     for site in sites:
         before = max((measures[name].noise for name in site.inputs if name in measures), default=0.0)
         as_read = [read.get(name, measures.get(name)) for name in site.inputs]
@@ -125,5 +125,5 @@ def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapp
         after = measures[site.output].noise
         if after > before:  # so `before` is finite
             drop = 10 * math.log10((after + CALM) / (before + CALM)) if math.isfinite(after) else math.inf
-            culprits.append(ErrorSource(site, decibel(before), decibel(behind), decibel(after), drop))
-    return sorted(culprits, key=lambda one: -one.drop)
+            sources.append(ErrorSource(site, decibel(before), decibel(behind), decibel(after), drop))
+    return sorted(sources, key=lambda one: -one.drop)

@@ -159,13 +159,13 @@ def _everywhere(view: GraphView, editor: Editor, nodes: RoundingNodes, entries: 
     for name in (*view.inputs, *(name for node in view.nodes for name in node.outputs if name)):
         if name not in entries or view.is_constant(name):
             continue
-        maker = view.producers.get(name)
-        if maker is None:
+        producer = view.producers.get(name)
+        if producer is None:
             _round_input(view, editor, nodes, name, entries[name])
         else:
             raw = editor.unique_name(f"{name}_unrounded")
-            editor.rename_output(maker, maker.outputs.index(name), raw)
-            nodes.write(raw, name, entries[name], beside=maker)
+            editor.rename_output(producer, producer.outputs.index(name), raw)
+            nodes.write(raw, name, entries[name], beside=producer)
         done.append(name)
     return done
 

@@ -141,14 +141,14 @@ def _compared(runs: Sequence[Executor], samples: LabeledSamples, infer: InferOpt
     found: list[DetectionDifference] = []
     names: tuple[str, ...] = ()
     decoder = ""
-    for sight in see(runs, samples, infer.reading or DecodeOptions(), "draw", infer.progress):
-        first, second = sight.found
+    for prediction in see(runs, samples, infer.reading or DecodeOptions(), "draw", infer.progress):
+        first, second = prediction.found
         if not isinstance(first, Detections) or not isinstance(second, Detections):
             raise QdqError(
-                "--draw", f"draws boxes, this is a {sight.reader.description}", "qdqtool infer draws its classes"
+                "--draw", f"draws boxes, this is a {prediction.reader.description}", "qdqtool infer draws its classes"
             )
         if not found:
-            names, decoder = class_names(infer.names, sight), sight.reader.description
+            names, decoder = class_names(infer.names, prediction), prediction.reader.description
         found.append(differ(first, second))
     return _RankedDifferences(found, worst_first(found), decoder, names)
 

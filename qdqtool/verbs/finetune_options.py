@@ -11,7 +11,7 @@ from qdqtool.display import Displayed, counted, model_name, written
 from qdqtool.graph.io import ModelT
 from qdqtool.training.finished_model import OutputGain
 from qdqtool.training.options import TrainingOptions
-from qdqtool.verbs.task_judge import TaskMetric
+from qdqtool.verbs.validation_metric import TaskMetric
 
 
 @dataclass(frozen=True)

@@ -163,23 +163,26 @@ def _pictures(place: Path, run: Executor, samples: LabeledSamples, options: Infe
     names: tuple[str, ...] | None = None
     seen: list[ImageResult] = []
     decoder = ""
-    for sight in see([run], samples, options.reading or DecodeOptions(), "infer", options.progress):
-        names, decoder = class_names(options.names, sight) if names is None else names, sight.reader.description
-        file, found = file_of(samples, sight.index), sight.found[0]
-        picture = pictures[sight.index] if pictures else f"{file}.png"
-        image = picture_of(samples, sight.index, sight.chunk, sight.row, bgr=bgr)
+    for prediction in see([run], samples, options.reading or DecodeOptions(), "infer", options.progress):
+        names, decoder = (
+            class_names(options.names, prediction) if names is None else names,
+            prediction.reader.description,
+        )
+        file, found = file_of(samples, prediction.index), prediction.found[0]
+        picture = pictures[prediction.index] if pictures else f"{file}.png"
+        image = picture_of(samples, prediction.index, prediction.chunk, prediction.row, bgr=bgr)
         _drawn(image, found, names).save(place / picture, "PNG")
-        geometry = sight.chunk.geometries[sight.row]
+        geometry = prediction.chunk.geometries[prediction.row]
         seen.append(ImageResult(file.name, picture, (geometry.width, geometry.height), found))
     return InferResult(place, decoder, tuple(seen), names or (), samples.notes)
 
 
-def class_names(text: str | None, sight: Prediction) -> tuple[str, ...]:
+def class_names(text: str | None, prediction: Prediction) -> tuple[str, ...]:
     """Class names by number for what reads a model's outputs."""
     from qdqtool.evaluation.coco_names import shown_names
     from qdqtool.evaluation.decode.head import HeadDecoder
 
-    return shown_names(text, sight.reader.head.classes if isinstance(sight.reader, HeadDecoder) else None)
+    return shown_names(text, prediction.reader.head.classes if isinstance(prediction.reader, HeadDecoder) else None)
 
 
 def _drawn(picture: Image, found: Detections | Ranked, names: tuple[str, ...]) -> Image:

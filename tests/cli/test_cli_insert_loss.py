@@ -122,7 +122,7 @@ def test_a_group_is_one_note_and_the_same_bytes_each_time(capsys: Capsys, tmp_pa
     said = insert(capsys, tmp_path, "-o", tmp_path / "one.onnx")
     (note,) = [line for line in said.err.splitlines() if "in float: " in line]
     assert note.startswith("qdqtool: note: y0, y1, y2, y3, y4, y5 stay in float: all 6 heads, all in float, take the")
-    assert "loses much" not in said.err and "left in float: 6 by keep-float" in said.out
+    assert "loses much" not in said.err and "left in float: 6 operators kept for accuracy" in said.out
     assert insert(capsys, tmp_path, "-q", "-o", tmp_path / "two.onnx").code == 0
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
 

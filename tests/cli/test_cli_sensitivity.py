@@ -83,7 +83,7 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str], folder: Path, words
 def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--method", "auto", "--float-heads", "none"]
     code, out, err = run(capsys, *words, "--keep-float", 1, "-o", folder / "q.onnx")
-    assert code == 0 and "left in float: 1 by keep-float" in out
+    assert code == 0 and "left in float: 1 operator kept for accuracy" in out
     assert "stays in float: in float it takes the loss at the outputs from" in err
     name = err.split("note: ")[1].split(" stays")[0]
     code, out, _ = run(capsys, "insert", folder / "q.onnx", "--explain", name)

@@ -97,7 +97,7 @@ def test_the_integral_of_dfl_is_no_head() -> None:
     assert "d" in labels_of(learned), "with learned weights it would be the last weighted operator"
 
 
-def test_boxes_and_scores_that_are_joined_and_cut_apart_again_are_told_apart() -> None:
+def test_boxes_and_scores_that_are_joined_and_cut_apart_again_are_distinguished() -> None:
     text = net(
         """f = Conv(x, w) box = Conv(f, wb) cls = Conv(f, ws) k = Concat<axis=1>(box, cls) r = Reshape(k, s) b, c = Split<axis=1>(r, halves) m = Mul(b, stride) p = Sigmoid(c) z = Concat<axis=1>(m, p)""",
         "int64[3] s = {1,8,16}, int64[2] halves = {4,4}, float stride = {8}",

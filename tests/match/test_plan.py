@@ -143,7 +143,7 @@ def test_explain_names_the_tensor_that_a_scale_is_shared_with() -> None:
     plan = plan_of(text)
     assert "scale shared with r" in "".join(explain(plan, "s"))
     assert "scale shared" not in "".join(explain(plan, "r"))
-    assert plan.ties() == {"x": ["x"], "r": ["r", "s"]}
+    assert plan.shared_scales() == {"x": ["x"], "r": ["r", "s"]}
 
 
 def test_explain_says_which_names_are_near() -> None:

@@ -71,7 +71,7 @@ def test_where_it_shares_a_scale_it_takes_that_of_the_others() -> None:
 def test_choosing_and_conditioning_go_on(text: str) -> None:
     options = verbs.InsertOptions(plan=ALL.plan, keep_float=1, condition="auto")
     assert verbs.insert(dead(text), data=samples(), options=options).plan.points
-    found = verbs.sensitivity(dead(text), samples(), verbs.SensitivityOptions(plan=ALL.plan)).survey
+    found = verbs.sensitivity(dead(text), samples(), verbs.SensitivityOptions(plan=ALL.plan)).ranking
     assert {one.node for one in found.findings} == {"c1", "c2", "z"}
     assert 0 <= found.loss < 0.1
 

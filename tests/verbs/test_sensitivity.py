@@ -49,15 +49,15 @@ def refused(result_or_model: onnx.ModelProto) -> list[str]:
 def test_every_int8_operator_is_ranked(detector: onnx.ModelProto, data: list[Batch]) -> None:
     options = SensitivityOptions(plan=ALL, calibration=CalibrationOptions("mse", progress=False), ends=False)
     result = sensitivity(detector, data, options)
-    assert len(result.survey.findings) == 14 and 0.0 < result.survey.loss < 0.5
+    assert len(result.ranking.findings) == 14 and 0.0 < result.ranking.loss < 0.5
     assert result.table.provenance.method == "mse"
     heads = sensitivity(detector, data, SensitivityOptions(plan=PlanOptions(float_heads="regression"), ends=False))
-    assert len(heads.survey.findings) == 13
+    assert len(heads.ranking.findings) == 13
 
 
 def test_the_order_of_the_data_changes_no_figure(detector: onnx.ModelProto, data: list[Batch]) -> None:
     options = SensitivityOptions(plan=ALL, calibration=CalibrationOptions("mse", progress=False), ends=False)
-    assert sensitivity(detector, data, options).survey == sensitivity(detector, data[::-1], options).survey
+    assert sensitivity(detector, data, options).ranking == sensitivity(detector, data[::-1], options).ranking
 
 
 def test_the_model_stays_as_it_is(detector: onnx.ModelProto, data: list[Batch]) -> None:

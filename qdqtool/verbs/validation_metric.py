@@ -41,7 +41,7 @@ class TaskMetric:
         return {"data": str(self.data), "labels": str(self.labels), "metric": str(self.options.metric)}
 
 
-class TaskJudge:
+class ValidationMetric:
     """1 less the task's first metric, by `evaluate`; the file is judged as it would be written."""
 
     def __init__(self, task: TaskMetric, form: TrainingGraph, exported: Sequence[str]) -> None:
