@@ -127,7 +127,8 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, pl
     if found is None or found[1].worst - found[0].worst < _WORTH:
         return []
     before, after = found
-    text = f"conditioning is predicted to raise the worst operator from {before.worst:.1f} to {after.worst:.1f} dB"
+    rise = f"from {before.worst:.1f} to {after.worst:.1f} dB"
+    text = f"conditioning is predicted to raise the signal to noise of the worst operator {rise}"
     means = f"mean {before.mean:.1f} to {after.mean:.1f}; first {ADVICE_SAMPLES} samples"
     return [f"{text} ({means}): add --condition auto"]
 

@@ -83,7 +83,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
         if reads or not point.reads:
             activations.append(replace(point, reads=reads))
         else:
-            refusals.append(Refusal(point.tensor, "no-scale", "its readers also read what is all zero on the data"))
+            refusals.append(Refusal(point.tensor, "no-scale", "its consumers also read what is all zero on the data"))
     return replace(plan, points=(*activations, *kept), refusals=(*plan.refusals, *refusals))
 
 

@@ -84,7 +84,7 @@ class FloatStep:
     @property
     def reason(self) -> str:
         """A sentence for the plan."""
-        who = f"{self.label}, all in float, take" if self.label else "in float it takes"
+        who = f"{self.label}, all in float, lower" if self.label else "in float it lowers"
         return (
             f"{who} the loss at the outputs from {self.before:.4g} to {self.after:.4g} on calibration images, "
             f"for {self.share:.2%} of the multiply-adds"

@@ -96,7 +96,7 @@ class OutputLoss:
         if self.value is None:
             return f"loss at the outputs: not measured, {self.reason}"
         some = "1 calibration sample" if self.samples == 1 else f"{self.samples} calibration samples"
-        return f"loss at the outputs: {self.value:.4g} (0 none, 1 all; {some})"
+        return f"loss at the outputs: {self.value:.4g} (0: none, 1: all signal lost; {some})"
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def _back(view: GraphView, node: Node, ends: Collection[str]) -> tuple[list[str]
 
 
 def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapping[str, Measure]) -> list[ErrorSource]:
-    """The sites where SQNR drops, most first; equal ones in graph order.
+    """The sites where SQNR drops, largest drop first; equal ones in graph order.
 
     Args:
         sites: see `find_sites`.

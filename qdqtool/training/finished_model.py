@@ -88,7 +88,7 @@ def finished_model(
     elif table is not None and apart is not None:
         table, again = _measured_again(*apart, folder, table, batches)
         store_table(tuned, table)
-        notes = (f"{again} scales of the table in the metadata, which no Q/DQ fixes, were measured again",)
+        notes = (f"{again} scales in the metadata table that no Q/DQ pair holds were measured again",)
     set_metadata(tuned, FINETUNED, json.dumps(dict(facts)))
     return tuned, notes
 

@@ -107,7 +107,7 @@ class Comparison(Displayed):
             )
             for one in self.error_sources[: max(0, top)]
         ]
-        head = ("where SQNR drops, most first", "operators", "tensor", "dB in", "dB read", "dB out")
+        head = ("where SQNR drops, largest drop first", "operators", "tensor", "dB in", "dB read", "dB out")
         return table(head, rows) if rows else []
 
     def _left_out(self, models: tuple[str, str]) -> list[str]:

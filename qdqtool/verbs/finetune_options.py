@@ -76,7 +76,7 @@ class FinetuneResult(Displayed, Generic[ModelT]):
         samples = f"{counted(self.samples, 'sample')}, {self.held_samples} held out"
         steps = f"{self.steps} of {counted(self.planned, 'step')}"
         lines = [
-            f"trained {self.trained} numbers on {samples}; gradients by {self.backend}",
+            f"trained {self.trained} parameters on {samples}; gradients by {self.backend}",
             f"{steps}, {self.seconds:.0f} CPU seconds: {self.reason}",
             f"held-out {self.measure}: {self.before:.4g} -> {self.after:.4g} (step {self.step})",
         ]

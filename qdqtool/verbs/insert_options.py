@@ -109,9 +109,9 @@ class InsertResult(Displayed, Generic[ModelT]):
         floats = [f"{h.name} ({h.label})" for h in self.plan.heads if h.key in self.plan.float_nodes]
         if floats:
             more = f" and {len(floats) - _SHOWN} more" if floats[_SHOWN:] else ""
-            lines.append(f"float heads: {', '.join(floats[:_SHOWN])}{more}")
+            lines.append(f"detection heads in float: {', '.join(floats[:_SHOWN])}{more}")
         if self.inserted.kept:
-            lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that stood there")
+            lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.output_loss is not None:
             lines.append(self.output_loss.summary())
         return lines + written(self.model)

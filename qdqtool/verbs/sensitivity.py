@@ -62,7 +62,7 @@ class SensitivityResult(Displayed):
             lines.append(f"and {len(found) - top} more")
         lines += _groups(self, top)
         text = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.ranking.loss:.4g}"
-        how = f"(0 none, 1 all; method {self.table.provenance.method}, calibration images)"
+        how = f"(0: none, 1: all signal lost; method {self.table.provenance.method}, calibration images)"
         return [*lines, f"{text} {how}", *_candidates(self)]
 
     def rows(self) -> Cells:

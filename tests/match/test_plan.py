@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.match.plan import Plan, PlanOptions, Read, explain
+from qdqtool.match.plan import Plan, PlanOptions, Read, Refusal, explain
 from qdqtool.match.planner import make_plan
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_4, V8_6, V10, model_of, plan_of, points_of, readers_of, shuffled, view_of
@@ -121,6 +121,22 @@ def test_the_body_of_a_loop_is_left_alone() -> None:
 def test_no_refusal_without_a_weighted_operator_in_a_body() -> None:
     text = BODIES.replace("[inner] t1 = Conv(c, w2) t2 = Conv(t1, w2)", "t2 = Relu(c)")
     assert plan_of(text).refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("rules", "line"),
+    [
+        (["float-head"], "left in float: 1 detection head"),
+        (["float-head"] * 3, "left in float: 3 detection heads"),
+        (["no-scale", "keep-float"], "left in float: 1 operator kept for accuracy; 1 place without a scale"),
+        (["weighted"] * 2, "left in float: 2 operators whose weight cannot be quantized"),
+        (["pool"], "left in float: 1 place by rule pool"),
+    ],
+)
+def test_counts_say_what_stays_in_float_and_why(rules: list[str], line: str) -> None:
+    plan = plan_of(DETECTOR)
+    refusals = tuple(Refusal(f"n{number}", rule, "r") for number, rule in enumerate(rules))
+    assert dataclasses.replace(plan, refusals=refusals).counts()[1:] == [line]
 
 
 # ---------------------------------------------------------------- explain

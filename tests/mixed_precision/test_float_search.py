@@ -40,7 +40,7 @@ def test_no_operator_of_a_stage_helps_alone_but_the_stage_does(late: Quantized) 
         and step.share < policies.AUTO_GROUP_MACS
     )
     assert found.reasons["a8"] == found.reasons["y"] == step.reason
-    assert step.reason.startswith("the last 2 of 9 residual blocks (from a8 on), all in float, take the loss at the ")
+    assert step.reason.startswith("the last 2 of 9 residual blocks (from a8 on), all in float, lower the loss at the ")
 
 
 def test_all_heads_together_take_what_none_takes_alone(heads: Quantized) -> None:
