@@ -70,7 +70,7 @@ class _Seen:
 def diagnose() -> Diagnosis:
     """Look at this Python, qdqtool, the packages it needs or can use, and the machine.
 
-    Packages are imported in a process of their own, so that a broken one is told and not met; there onnxruntime runs a
+    Packages are imported in a process of their own, so that a broken one is reported only; there onnxruntime runs a
     small model, too. Takes about two seconds.
     """
     requirements = own_requirements()
@@ -171,7 +171,7 @@ def _runtime(seen: _Seen) -> Item:
 
 
 def try_runtime() -> dict[str, object]:
-    """Run a small model as the verbs do: weights lent, an operator that onnxruntime lacks, one tensor observed.
+    """Run a small model as the verbs do: weights not copied, an operator that onnxruntime lacks, one tensor observed.
 
     Returns:
         `gradients`: whether this onnxruntime builds gradients.
@@ -320,7 +320,7 @@ def _kernel() -> Item:
         return Item("machine", "histograms", "ok" if kernel.in_use() == "c" else "note", "", kernel.why())
     except QdqError as error:
         return Item("machine", "histograms", "wrong", "", f"{error.where} {error.reason}", error.todo)
-    except ImportError as error:  # NumPy itself is missing or broken, and is told as such
+    except ImportError as error:  # NumPy itself is missing or broken, and is reported as such
         return Item("machine", "histograms", "note", "", f"not known: {error.name or 'NumPy'} does not load")
 
 
@@ -330,8 +330,8 @@ def visible_gpus(root: Path = Path("/")) -> list[str]:
     Args:
         root: what to take for the root of the file system.
     """
-    told = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-    models = [line.partition(":")[2].strip() for file in told for line in _lines(file) if line.startswith("Model:")]
+    cards = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+    models = [line.partition(":")[2].strip() for file in cards for line in _lines(file) if line.startswith("Model:")]
     if models:
         return models
     files = sorted((root / "dev").glob("nvidia[0-9]*")) + sorted((root / "dev").glob("nvhost-gpu"))

@@ -25,8 +25,8 @@ _DRIVER_FILES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1",
 # The child looks for modules where this process does, and nowhere else.
 _CHILD = """import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from qdqtool.loading import tell
-tell(sys.argv[2:])"""
+from qdqtool.loading import print_loaded
+print_loaded(sys.argv[2:])"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def load_apart(modules: Sequence[str], seconds: float = SECONDS) -> dict[str, Lo
     return {name: found[name] for name in modules}
 
 
-def tell(modules: Sequence[str]) -> None:
+def print_loaded(modules: Sequence[str]) -> None:
     """Import each module and print a line of JSON before and after it; what they print themselves is dropped."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -86,13 +86,13 @@ def _module(name: str) -> dict[str, Any]:
     module, _, function = name.partition(":")
     found = importlib.import_module(module)
     top = sys.modules[module.partition(".")[0]]
-    told: dict[str, Any] = {"version": str(getattr(top, "__version__", ""))}
+    answer: dict[str, Any] = {"version": str(getattr(top, "__version__", ""))}
     if function:
-        told["facts"] = getattr(found, function)()
+        answer["facts"] = getattr(found, function)()
     if name == "onnxruntime":
         whole = hasattr(top, "InferenceSession")
-        told["facts"] = {"whole": whole, "providers": list(top.get_available_providers()) if whole else []}
-    return told
+        answer["facts"] = {"whole": whole, "providers": list(top.get_available_providers()) if whole else []}
+    return answer
 
 
 def _driver() -> dict[str, Any]:
@@ -122,11 +122,11 @@ def _one_child(modules: Sequence[str], seconds: float) -> dict[str, Loaded]:
     found: dict[str, Loaded] = {}
     begun = modules[0]
     for line in text.decode("utf-8", errors="replace").splitlines():
-        told = json.loads(line)
-        begun = told.pop("begun", begun)
-        if "name" in told:
-            name = told.pop("name")
-            found[name] = Loaded(**told)
+        answer = json.loads(line)
+        begun = answer.pop("begun", begun)
+        if "name" in answer:
+            name = answer.pop("name")
+            found[name] = Loaded(**answer)
     if begun not in found:
         found[begun] = Loaded(error=end)
     return found
@@ -142,6 +142,6 @@ def _line(error: BaseException) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _print(out: TextIO, told: dict[str, Any]) -> None:
-    out.write(json.dumps(told) + "\n")
+def _print(out: TextIO, answer: dict[str, Any]) -> None:
+    out.write(json.dumps(answer) + "\n")
     out.flush()

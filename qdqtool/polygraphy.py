@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-def _told(call: Callable[..., _Result]) -> Callable[..., _Result]:
-    """The method with its faults told in Polygraphy's way."""
+def _report_errors(call: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The method with its faults reported in Polygraphy's way."""
 
     @functools.wraps(call)
     def wrapped(*args: Any, **kwargs: Any) -> _Result:
@@ -104,7 +104,7 @@ class InsertQdq(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The Q/DQ model."""
         from qdqtool.verbs.insert import insert
@@ -137,7 +137,7 @@ class PeelQdq(BaseLoader):
         self._cache_path = cache_path
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The clean model."""
         from qdqtool.verbs.peel import peel
@@ -160,7 +160,7 @@ class CacheFromQdq(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.verbs.peel import peel
@@ -192,7 +192,7 @@ class CacheFromData(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.verbs.ptq import ptq
@@ -217,7 +217,7 @@ class GraftCache(BaseLoader):
         self._options = options
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> onnx.ModelProto | gs.Graph:
         """The Q/DQ model."""
         from qdqtool.verbs.graft import graft
@@ -255,7 +255,7 @@ class CalibrateScales(BaseLoader):
         self._feed_options = feed_options
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> ScaleTable:
         """The scales, and which tensors have none and why."""
         from qdqtool.calibration.engine import calibrate
@@ -276,7 +276,7 @@ class CacheFromPath(BaseLoader):
         self._path = path
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> Cache:
         """The calibration cache."""
         from qdqtool.cache.text import read_cache
@@ -299,7 +299,7 @@ class SaveCache(BaseLoader):
         self._path = path
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> Cache:
         """The same cache."""
         from qdqtool.cache.store import write
@@ -323,7 +323,7 @@ class ScalesFromPath(BaseLoader):
         self._path = path
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> ScaleTable:
         """The scales."""
         from qdqtool.artifacts import load_table
@@ -346,7 +346,7 @@ class SaveScales(BaseLoader):
         self._path = path
 
     @util.check_called_by("__call__")
-    @_told
+    @_report_errors
     def call_impl(self) -> ScaleTable:
         """The same table."""
         from qdqtool.files import replacing

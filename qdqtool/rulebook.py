@@ -105,7 +105,7 @@ class Composite(Rule):
 
 @dataclass(frozen=True)
 class HeadRules:
-    """Words by which detection heads are told apart."""
+    """Words by which detection heads are distinguished."""
 
     markers: frozenset[str]
     features: Mapping[str, int]
@@ -233,9 +233,9 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     floats = gather("float", _fusion)
     every = (*fusions, *readers, *commutes, *weights, *bounds, *ties, *composites, *floats)
     names = tuple(rule.name for rule in every)
-    told = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
+    target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
-        target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, told, names, floats
+        target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, target_policy, names, floats
     )
 
 

@@ -170,8 +170,8 @@ class ScaleTable(Displayed):
 
     def lacking(self) -> list[str]:
         """One line on the tensors that have no scale, each with its reason; none where all have one."""
-        told = [f"{name} ({reason})" for name, reason in self.unscaled.items()]
-        return [f"without a scale: {named(told)}"] if told else []
+        listed = [f"{name} ({reason})" for name, reason in self.unscaled.items()]
+        return [f"without a scale: {named(listed)}"] if listed else []
 
     def rows(self) -> Cells:
         """One row for each tensor: the scale, or the largest along its axis, amax, where it comes from."""

@@ -79,7 +79,7 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, reason: str) -> None:
         read_bytes(tmp_path / name, SMALL)
 
 
-def test_text_that_is_not_utf_8_is_told_by_its_line(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_reported_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\ntwo \xff\n")
     with pytest.raises(QdqError, match="line 2 is not UTF-8"):
         read_text(tmp_path / "f", SMALL)

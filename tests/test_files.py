@@ -159,7 +159,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
         tmp_path.chmod(0o755)
 
 
-def test_a_refused_temporary_is_told_as_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_temporary_is_reported_as_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, *_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 

@@ -285,7 +285,7 @@ def test_options_arrive(placed: onnx.ModelProto) -> None:
     assert ours.cache_from_qdq(placed, older).header == "TRT-7100-EntropyCalibration2"
 
 
-def test_peel_writes_its_cache_where_it_is_told(tmp_path: Path, placed: onnx.ModelProto) -> None:
+def test_peel_writes_its_cache_where_it_is_reported(tmp_path: Path, placed: onnx.ModelProto) -> None:
     target = tmp_path / "p.cache"
     clean = ours.PeelQdq(lambda: placed, PEEL, cache_path=lambda: str(target))()
     assert data_bytes(clean) == data_bytes(net())
@@ -367,7 +367,7 @@ def test_float_and_placed_compared_by_polygraphy() -> None:
         (lambda: ours.SaveCache(qdqtool.Cache.of(V8502, {}), "no/c.cache"), "no/c.cache: cannot be written"),
     ],
 )
-def test_faults_are_told_in_polygraphys_way(
+def test_faults_are_reported_in_polygraphys_way(
     loader: Callable[[], Any], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(PolygraphyException) as caught:

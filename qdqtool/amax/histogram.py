@@ -164,7 +164,7 @@ class Histogram:
         counts[0] -= zeros
 
     def _count_both(self, chunk: Float32, scratch: Scratch) -> None:
-        """Values of both signs; those that truncate to 0 are told apart by counting signs."""
+        """Values of both signs; those that truncate to 0 are distinguished by counting signs."""
         mask = scratch.mask[: chunk.size]
         positive = int(np.count_nonzero(np.greater(chunk, 0.0, out=mask)))
         negative = int(np.count_nonzero(np.less(chunk, 0.0, out=mask)))

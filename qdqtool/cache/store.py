@@ -121,7 +121,7 @@ def carried(paths: Sequence[_Path], chosen: Mapping[str, int]) -> tuple[dict[str
 
     Returns:
         `tensors`, `sources`, and `model` and `data` where all that say something say the same; a line for every
-        sidecar that describes another state of its cache and was not heard.
+        sidecar that describes another state of its cache and was not used.
     """
     read = [read_sidecar(path) for path in paths]
     stale = [
@@ -129,15 +129,15 @@ def carried(paths: Sequence[_Path], chosen: Mapping[str, int]) -> tuple[dict[str
         for path, sidecar in zip(paths, read, strict=True)
         if sidecar is not None and not sidecar.fresh
     ]
-    heard = [sidecar if sidecar is not None and sidecar.fresh else None for sidecar in read]
+    fresh = [sidecar if sidecar is not None and sidecar.fresh else None for sidecar in read]
     tensors = {
         name: sidecar.tensors[name]
         for name, index in chosen.items()
-        if (sidecar := heard[index]) is not None and name in sidecar.tensors
+        if (sidecar := fresh[index]) is not None and name in sidecar.tensors
     }
     facts: dict[str, Any] = {"tensors": tensors, "sources": [source_fact(path) for path in paths]}
     for key in ("model", "data"):
-        said = [part for sidecar in heard if sidecar is not None and (part := getattr(sidecar, key))]
+        said = [part for sidecar in fresh if sidecar is not None and (part := getattr(sidecar, key))]
         if said and all(part == said[0] for part in said):
             facts[key] = said[0]
     return facts, stale

@@ -43,7 +43,7 @@ def calibrate(
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
     if options is not None and options.method:
-        parse_method(options.method)  # a slip here is told before a large model is read
+        parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     options = replace(with_method(options, default_method(opened.proto, once=feed.once)), where=opened.name)
@@ -94,7 +94,7 @@ def calibrate_scales(
         return table
     from qdqtool.selection.auto import auto_table
 
-    histograms = histograms_of(state.observation.of_all(state.survey), "mergeable")
+    histograms = histograms_of(state.observation.of_all(state.plan), "mergeable")
     return auto_table(proto, folder, feed, table, histograms, options, placing)
 
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensors", metavar="T", default="all", help="all (default), outputs, or a regular expression on names"
     )
-    parser.add_argument("--top", metavar="N", type=int, default=10, help="culprits that are shown (default 10)")
+    parser.add_argument("--top", metavar="N", type=int, default=10, help="error sources that are shown (default 10)")
     parser.add_argument("--draw", metavar="OUT", help="folder for the boxes of both side by side, worst images first")
     add_reading_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

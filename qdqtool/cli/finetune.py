@@ -13,7 +13,7 @@ from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
     from qdqtool.verbs.finetune import FinetuneOptions
-    from qdqtool.verbs.task_judge import TaskMetric
+    from qdqtool.verbs.validation_metric import TaskMetric
 
 _LABEL = (
     "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, smooth-l1, mse, ..."
@@ -192,7 +192,7 @@ def _task(args: argparse.Namespace) -> TaskMetric | None:
                 raise QdqError(f"--{option.replace('_', '-')}", "is about --eval-data, and there is none", "give it")
         return None
     from qdqtool.verbs.evaluate import EvaluateOptions
-    from qdqtool.verbs.task_judge import TaskMetric
+    from qdqtool.verbs.validation_metric import TaskMetric
 
     how = EvaluateOptions(metric=args.eval_metric, decoder=args.eval_decoder, names=args.eval_names, progress=False)
     return TaskMetric(

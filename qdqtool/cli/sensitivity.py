@@ -62,7 +62,7 @@ def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
         "schema": 1,
         "method": result.table.provenance.method,
         "samples": result.table.provenance.samples,
-        "loss": result.survey.loss,
+        "loss": result.ranking.loss,
         "operators": [
             {
                 "node": one.name,
@@ -73,13 +73,13 @@ def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
                 "macs": one.work.macs,
                 "share": one.share,
             }
-            for one in result.survey.findings[:top]
+            for one in result.ranking.findings[:top]
         ],
     }
-    if result.survey.groups:
+    if result.ranking.groups:
         facts["groups"] = [
             {"group": one.label, "nodes": list(one.nodes), "without": one.after, "share": one.share}
-            for one in result.survey.groups[:top]
+            for one in result.ranking.groups[:top]
         ]
     if result.table.provenance.candidates is not None:
         facts["candidates"] = result.table.provenance.candidates

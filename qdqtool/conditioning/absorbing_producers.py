@@ -13,7 +13,7 @@ from qdqtool.passes.condition.rescale import constant_side, has_plain_bias
 from qdqtool.rule_files import operator_set
 
 
-def makers_of(subject: ConditionContext, span: ChannelRange) -> tuple[str, ...]:
+def absorbing_producers(subject: ConditionContext, span: ChannelRange) -> tuple[str, ...]:
     """First outputs of the nodes that divide a tensor in their constants; empty where that cannot be proven exact.
 
     The last of them is a weighted operator, a BatchNormalization or a Mul with a constant; before it in the tuple stand

@@ -66,21 +66,21 @@ def condition_first(
 
     settings = ConditionSettings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
     done = condition_model(opened.proto, opened.folder, feed, settings)
-    return [*done.notes, _told(done)], found[-1] if found else None
+    return [*done.notes, _summary(done)], found[-1] if found else None
 
 
-def _told(done: Conditioned) -> str:
+def _summary(done: Conditioned) -> str:
     """What was done, in a sentence."""
     moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
     if not done.edits:
         return "conditioning found nothing that it would win by"
     cut = done.count("relu6")
-    told = f"conditioned first, {len(done.edits) - cut} edits of the weights"
+    text = f"conditioned first, {len(done.edits) - cut} edits of the weights"
     if cut:
-        told += f", {cut} Relu cut off at 6"
+        text += f", {cut} Relu cut off at 6"
     if done.before is not None and done.after is not None:
-        told += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
-    return f"{told}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else told
+        text += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
+    return f"{text}; at the float outputs signal over change is {moved:.0f} dB or more" if done.moved else text
 
 
 def corrected(proto: onnx.ModelProto) -> list[str]:
@@ -127,9 +127,10 @@ def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, pl
     if found is None or found[1].worst - found[0].worst < _WORTH:
         return []
     before, after = found
-    told = f"conditioning is predicted to raise the worst operator from {before.worst:.1f} to {after.worst:.1f} dB"
+    rise = f"from {before.worst:.1f} to {after.worst:.1f} dB"
+    text = f"conditioning is predicted to raise the signal to noise of the worst operator {rise}"
     means = f"mean {before.mean:.1f} to {after.mean:.1f}; first {ADVICE_SAMPLES} samples"
-    return [f"{told} ({means}): add --condition auto"]
+    return [f"{text} ({means}): add --condition auto"]
 
 
 def _limited(options: DataOptions) -> DataOptions:

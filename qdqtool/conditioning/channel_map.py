@@ -58,13 +58,13 @@ class Routes:
 
     Attributes:
         spans: tensor -> its labels.
-        readers: first output of a weighted operator -> its input channels.
+        consumers: first output of a weighted operator -> its input channels.
         size: number of labels, the two reserved ones among them.
         left: tensor -> why it cannot be divided.
     """
 
     spans: Mapping[str, ChannelRange]
-    readers: Mapping[str, ConsumerChannels]
+    consumers: Mapping[str, ConsumerChannels]
     size: int
     left: Mapping[str, str]
 
@@ -112,7 +112,7 @@ def _why_not(view: GraphView, way: PointConsumers) -> str:
     if not way.ends:
         return "no weighted operator reads it"
     odd = next((use.node for use in way.ends if not readable(view, use.node)), None)
-    return "" if odd is None else f"{odd.op} {odd.name} has a weight whose channels cannot be told"
+    return "" if odd is None else f"{odd.op} {odd.name} has a weight whose channels cannot be determined"
 
 
 def _run_ways(
@@ -194,7 +194,7 @@ def _lost(
     spans: Mapping[str, ChannelRange],
     left: dict[str, str],
 ) -> set[str]:
-    """Tensors whose channels come together in one input channel of a reader, or cannot be followed to it."""
+    """Tensors whose channels come together in one input channel of a consumer, or cannot be followed to it."""
     lost: set[str] = set()
     for name, span in spans.items():
         own = np.arange(span.first, span.first + span.channels)

@@ -19,7 +19,7 @@ from qdqtool.runtime.activations import OrtActivations
 
 # What equalizing and smoothing may change: the root of the mean square of the difference over the range of the output,
 # largest less smallest value. Not over the output's own root mean square, which is small where most values are near 0.
-# The largest single difference is told, not judged: onnxruntime itself moves single values of an unedited network by
+# The largest single difference is reported only: onnxruntime itself moves single values of an unedited network by
 # more than 1e-5 from one optimization level to another.
 TOLERANCE = 1e-5
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was done to a model, as values: told to the user, and kept in the model's metadata to be replayed."""
+"""What was done to a model, as values: shown to the user, and kept in the model's metadata to be replayed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.absorbing_producers import makers_of
+from qdqtool.conditioning.absorbing_producers import absorbing_producers
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
 from qdqtool.conditioning.channel_map import ChannelRange, Routes
 from qdqtool.conditioning.condition_context import ConditionContext
@@ -29,20 +29,20 @@ class EqualizationSet:
     Attributes:
         spans: their labels, one behind the other in the rows of `table`.
         table: the error of each channel.
-        readers: who reads them.
-        makers: tensor -> who can take its division in; see `makers_of`.
+        consumers: the operators that read them.
+        producers: tensor -> nodes that can take its division in; see `absorbing_producers`.
         clip: their clipping value, where the scale is given and stays.
     """
 
     spans: tuple[ChannelRange, ...]
     table: ErrorTable
-    readers: tuple[Weight, ...]
-    makers: Mapping[str, tuple[str, ...]]
+    consumers: tuple[Weight, ...]
+    producers: Mapping[str, tuple[str, ...]]
     clip: float | None = None
 
     def mask(self, *, muls: bool, free: bool) -> npt.NDArray[np.bool_]:
         """Which rows may be divided."""
-        parts = [np.full(span.channels, (bool(self.makers[span.tensor]) and free) or muls) for span in self.spans]
+        parts = [np.full(span.channels, (bool(self.producers[span.tensor]) and free) or muls) for span in self.spans]
         return np.concatenate(parts)
 
     def rows(self) -> Iterator[tuple[ChannelRange, slice]]:
@@ -77,12 +77,12 @@ def find_families(
         clips: tensor -> clipping value, where scales are given: classes without one for all their tensors are left out.
     """
     axes = {read.node: point.axis for point in subject.plan.weights for read in point.reads}
-    readers = _readers_by_tensor(routes)
+    consumers = _consumers_by_tensor(routes)
     families = []
-    for members in subject.plan.ties().values():
+    for members in subject.plan.shared_scales().values():
         spans = tuple(routes.spans[name] for name in members if name in routes.spans)
         if len(spans) != len(members):
-            continue  # one of them cannot be told apart by channel: the scale they share is not known then
+            continue  # one of them cannot be distinguished by channel: the scale they share is not known then
         given = None if clips is None else {clips.get(name) for name in members}
         if given is not None and (None in given or len(given) > 1):
             continue
@@ -90,25 +90,25 @@ def find_families(
         rows[np.concatenate([np.arange(routes.size)[span.labels] for span in spans])] = np.arange(
             sum(span.channels for span in spans)
         )
-        keys = sorted({key for span in spans for key in readers.get(span.tensor, ())})
-        weights = tuple(_weight(subject, key, rows[routes.readers[key].labels], axes) for key in keys)
+        keys = sorted({key for span in spans for key in consumers.get(span.tensor, ())})
+        weights = tuple(_weight(subject, key, rows[routes.consumers[key].labels], axes) for key in keys)
         table = ErrorTable(
             np.concatenate([spectra[span.tensor].counts for span in spans]),
             np.concatenate([spectra[span.tensor].amax for span in spans]),
         )
-        makers = {span.tensor: makers_of(subject, span) for span in spans}
-        families.append(EqualizationSet(spans, table, weights, makers, given.pop() if given else None))
+        producers = {span.tensor: absorbing_producers(subject, span) for span in spans}
+        families.append(EqualizationSet(spans, table, weights, producers, given.pop() if given else None))
     return families
 
 
-def _readers_by_tensor(routes: Routes) -> dict[str, list[str]]:
+def _consumers_by_tensor(routes: Routes) -> dict[str, list[str]]:
     owner = np.full(routes.size, -1)
     names = list(routes.spans)
     for number, span in enumerate(routes.spans.values()):
         owner[span.labels] = number
     found: dict[str, list[str]] = {}
-    for key, reader in routes.readers.items():
-        for number in np.unique(owner[reader.labels]).tolist():
+    for key, consumer in routes.consumers.items():
+        for number in np.unique(owner[consumer.labels]).tolist():
             if number >= 0:
                 found.setdefault(names[number], []).append(key)
     return found
@@ -125,14 +125,14 @@ def _weight(
     return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
 
 
-def judge(
+def choose_division(
     family: EqualizationSet, *, equalize: bool, smooth: bool, rounding: Rounding = "float"
 ) -> EqualizationDecision:
     """Decide about one family; a Mul must win more than weights that take the division in."""
-    best = choose_factors(family.table, family.readers, family.mask(muls=False, free=equalize), rounding, family.clip)
+    best = choose_factors(family.table, family.consumers, family.mask(muls=False, free=equalize), rounding, family.clip)
     divided = best.gain >= LEAST_FREE
     if smooth:
-        wide = choose_factors(family.table, family.readers, family.mask(muls=True, free=True), rounding, family.clip)
+        wide = choose_factors(family.table, family.consumers, family.mask(muls=True, free=True), rounding, family.clip)
         if wide.gain - (best.gain if divided else 0.0) >= LEAST_MUL:
             best, divided = wide, True
     return EqualizationDecision(family, best, divided)
@@ -146,17 +146,17 @@ def divisions_of(subject: ConditionContext, verdict: EqualizationDecision, *, eq
     made = []
     for span, rows in verdict.family.rows():
         factors = verdict.choice.factors[rows]
-        makers = verdict.family.makers[span.tensor] if equalize else ()
+        producers = verdict.family.producers[span.tensor] if equalize else ()
         if (factors != 1).any():
-            seen = () if makers else reads[span.tensor]
-            made.append(Division(span.tensor, factors, span.axis, span.rank, seen, makers))
+            seen = () if producers else reads[span.tensor]
+            made.append(Division(span.tensor, factors, span.axis, span.rank, seen, producers))
     return made
 
 
 def inverse_of(routes: Routes, divisions: Sequence[Division]) -> dict[str, npt.NDArray[np.float64]]:
-    """What the input channels of each reader are multiplied with, to make up for the divisions."""
+    """What the input channels of each consumer are multiplied with, to make up for the divisions."""
     factors = np.ones(routes.size)
     for one in divisions:
         factors[routes.spans[one.tensor].labels] = one.factors
-    found = {key: factors[reader.labels] for key, reader in routes.readers.items()}
+    found = {key: factors[consumer.labels] for key, consumer in routes.consumers.items()}
     return {key: own for key, own in found.items() if (own != 1).any()}

@@ -19,7 +19,7 @@ import onnx
 from qdqtool.conditioning.channel_map import find_routes
 from qdqtool.conditioning.check import Outputs, compare, moved_most
 from qdqtool.conditioning.condition_context import ConditionContext, look
-from qdqtool.conditioning.equalization_sets import divisions_of, find_families, inverse_of, judge
+from qdqtool.conditioning.equalization_sets import choose_division, divisions_of, find_families, inverse_of
 from qdqtool.conditioning.samples import count_channels
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
@@ -43,7 +43,7 @@ class Within:
 
     Attributes:
         proto: the Q/DQ model with other weights; the one that was given where nothing was done.
-        tensors: whose channels were evened out.
+        tensors: whose channels were equalized.
         why_not: where there are none, why; "" where there was nothing to win.
     """
 
@@ -76,10 +76,10 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     routes = find_routes(subject.view, plain, folder, subject.ways, next(iter(samples)))
     clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
     families = find_families(subject, routes, count_channels(subject, routes.spans, samples), clips)
-    verdicts = [judge(family, equalize=True, smooth=False) for family in families]
+    verdicts = [choose_division(family, equalize=True, smooth=False) for family in families]
     wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalize=True)]
     held = _held_alone(subject, proto)
-    divisions = [one for one in wanted if all(held(key) for key in (*one.makers, *inverse_of(routes, [one])))]
+    divisions = [one for one in wanted if all(held(key) for key in (*one.producers, *inverse_of(routes, [one])))]
     if not divisions:
         return Within(proto, why_not="their weights are shared, or stored as integers" if wanted else "")
     before = _constants(plain)

@@ -139,7 +139,9 @@ def read_scales(subject: ConditionContext, table: ScaleTable) -> dict[str, tuple
     missing = [point.tensor for point in plan.activations if point.tensor not in shared]
     if missing:
         raise QdqError(missing[0], "is quantized and the table has no scale for it", "calibrate this model")
-    largest = {tie: max((shared[name].bits for name in names), key=float) for tie, names in plan.ties().items()}
+    largest = {
+        tie: max((shared[name].bits for name in names), key=float) for tie, names in plan.shared_scales().items()
+    }
     return {
         use.node.key: (use.node, largest[point.tie])
         for point in plan.activations

@@ -32,8 +32,8 @@ def kept_divisions(
         gains: tensor -> predicted decibels.
         options: what the plan was made with.
     """
-    free = [one for one in divisions if one.makers]
-    muls = [one for one in divisions if not one.makers]
+    free = [one for one in divisions if one.producers]
+    muls = [one for one in divisions if not one.producers]
     left: dict[str, str] = {}
     while muls:
         moved, skips = _moved(subject, muls, options)
@@ -47,7 +47,7 @@ def kept_divisions(
 
 
 def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
-    """The tensors whose Mul moves pairs (all, where it cannot be told), and those whose Mul only loses INT8 skips."""
+    """The tensors whose Mul moves pairs (all, where that is unknown), and those whose Mul only loses INT8 skips."""
     copy = onnx.ModelProto()
     copy.CopyFrom(subject.proto)
     view = GraphView(copy.graph, subject.folder)
@@ -57,8 +57,8 @@ def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOpt
     was = {(point.tensor, read) for point in subject.plan.activations for read in point.reads}
     now = {(behind.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
     outputs = {node.key: group.output for group in subject.plan.groups for node in group.nodes}
-    makers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the Mul
-    blamed = ({*makers, *(outputs[key] for key in makers if key in outputs)}) & set(done.muls)
+    producers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the Mul
+    blamed = ({*producers, *(outputs[key] for key in producers if key in outputs)}) & set(done.muls)
     if {name for name, _ in was} == {name for name, _ in now} and now < was and blamed:
         return set(), blamed
     if was == now:
@@ -68,4 +68,4 @@ def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOpt
 
 def _unit(one: Division) -> Division:
     factors = np.ones(one.factors.size, np.float32)
-    return Division(one.tensor, factors, one.axis, one.rank, one.reads, one.makers)
+    return Division(one.tensor, factors, one.axis, one.rank, one.reads, one.producers)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What dividing the channels of tensors of one scale does to the error at their readers' outputs; the best division.
 
-With factors f, clipping value t and weights w: a reader's noise is
+With factors f, clipping value t and weights w: a consumer's noise is
     sum_c W_c e_c(t f_c)  +  sum_o,c,k (Q(w f) / f - w)^2 X_c,      W_c = sum_o,k w^2
 over its signal sum_c W_c X_c; e_c is the error of channel c (its histogram), X_c its mean square, Q the rounding of the
 weight per output channel. Channels count as independent: their common mean is left to the bias correction.
@@ -29,7 +29,7 @@ _SMALLEST = 2.0**-16  # factors lie between this and its inverse
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A reader of one class of tensors.
+    """A consumer of one class of tensors.
 
     Attributes:
         key: its first output.
@@ -50,7 +50,7 @@ class BestDivision:
 
     Attributes:
         factors: float32 [rows of the table].
-        before: noise over signal, summed over the readers, without it; float64 [readers] each.
+        before: noise over signal, summed over the consumers, without it; float64 [consumers] each.
         after: the same with it.
     """
 
@@ -60,13 +60,13 @@ class BestDivision:
 
     @property
     def gain(self) -> float:
-        """Decibels won over all readers together."""
+        """Decibels won over all consumers together."""
         return float(10 * np.log10(self.before.sum() / self.after.sum())) if self.after.sum() > 0 else 0.0
 
 
 def choose_factors(
     table: ErrorTable,
-    readers: Sequence[Weight],
+    consumers: Sequence[Weight],
     divisible: npt.NDArray[np.bool_],
     rounding: Rounding = "float",
     clip: float | None = None,
@@ -75,72 +75,72 @@ def choose_factors(
 
     Args:
         table: of all channels of all tensors that share one scale.
-        readers: who reads them.
+        consumers: the operators that read them.
         divisible: bool [rows]: which channels may be divided; the others keep the factor 1.
         rounding: what the factors are: any float32, or powers of two, which keep the float function to the bit.
         clip: the clipping value, where it is given and stays; no channel then grows beyond it.
     """
     plain = np.ones(table.amax.size, np.float32)
-    before = predicted_noise(table, readers, plain, clip)
+    before = predicted_noise(table, consumers, plain, clip)
     best, least = plain, before
-    for factors in _candidates(table, readers, divisible, rounding, clip):
-        noise = predicted_noise(table, readers, factors, clip)
+    for factors in _candidates(table, consumers, divisible, rounding, clip):
+        noise = predicted_noise(table, consumers, factors, clip)
         if noise.sum() < least.sum():
             best, least = factors, noise
     return BestDivision(best, before, least)
 
 
 def predicted_noise(
-    table: ErrorTable, readers: Sequence[Weight], factors: Float32, clip: float | None = None
+    table: ErrorTable, consumers: Sequence[Weight], factors: Float32, clip: float | None = None
 ) -> Float64:
-    """Noise over signal of each reader at the clipping value given, or the best for all of them: float64 [readers]."""
+    """Noise over signal of each consumer at the clipping value given, or at the best one: float64[consumers]."""
     wide = factors.astype(np.float64)
     top = float((table.amax / wide).max(initial=0.0))
     if not top > 0:
-        return np.zeros(len(readers))
+        return np.zeros(len(consumers))
     clips = top * _CLIPS if clip is None else np.array([clip])
     errors = table.at(np.multiply.outer(clips, wide))
-    shares = np.stack([_share(table, reader) for reader in readers])
+    shares = np.stack([_share(table, consumer) for consumer in consumers])
     noise = shares @ errors.T
-    fixed = np.array([_rounding(table, reader, wide) for reader in readers])
+    fixed = np.array([_rounding(table, consumer, wide) for consumer in consumers])
     found: Float64 = noise[:, int(noise.sum(axis=0).argmin())] + fixed
     return found
 
 
-def _share(table: ErrorTable, reader: Weight) -> Float64:
-    """How much of a reader's relative noise each row of the table brings per unit of its error: float64 [rows]."""
-    power = _power(reader)
-    used = reader.channels >= 0
-    rows = np.bincount(reader.channels[used], weights=power[used], minlength=table.amax.size)
+def _share(table: ErrorTable, consumer: Weight) -> Float64:
+    """How much of a consumer's relative noise each row of the table brings per unit of its error: float64 [rows]."""
+    power = _power(consumer)
+    used = consumer.channels >= 0
+    rows = np.bincount(consumer.channels[used], weights=power[used], minlength=table.amax.size)
     found: Float64 = rows / max(float(rows @ table.energy), 1e-30)
     return found
 
 
-def _power(reader: Weight) -> Float64:
+def _power(consumer: Weight) -> Float64:
     """Sum of squares of what each input channel is multiplied with: float64 [inputs]."""
-    power: Float64 = np.square(reader.cube).sum(axis=(1, 3)).reshape(-1)
+    power: Float64 = np.square(consumer.cube).sum(axis=(1, 3)).reshape(-1)
     return power
 
 
-def _rounding(table: ErrorTable, reader: Weight, factors: Float64) -> float:
+def _rounding(table: ErrorTable, consumer: Weight, factors: Float64) -> float:
     """Relative noise from rounding the weight, symmetric to [-127, 127] steps of its largest value."""
-    if reader.rounded == "no":
+    if consumer.rounded == "no":
         return 0.0
-    used = reader.channels >= 0
-    own = np.where(used, factors[reader.channels], 1.0).reshape(reader.cube.shape[0], 1, reader.cube.shape[2], 1)
-    energy = np.where(used, table.energy[reader.channels], 0.0).reshape(own.shape)
-    scaled = reader.cube * own
-    axes = (2, 3) if reader.rounded == "channel" else (0, 1, 2, 3)
+    used = consumer.channels >= 0
+    own = np.where(used, factors[consumer.channels], 1.0).reshape(consumer.cube.shape[0], 1, consumer.cube.shape[2], 1)
+    energy = np.where(used, table.energy[consumer.channels], 0.0).reshape(own.shape)
+    scaled = consumer.cube * own
+    axes = (2, 3) if consumer.rounded == "channel" else (0, 1, 2, 3)
     step = np.abs(scaled).max(axis=axes, keepdims=True) / 127
     step[step == 0] = 1.0
     off = (np.rint(scaled / step) * step - scaled) / own
-    signal = float((_power(reader) * energy.reshape(-1)).sum())
+    signal = float((_power(consumer) * energy.reshape(-1)).sum())
     return float((np.square(off) * energy).sum()) / max(signal, 1e-30)
 
 
 def _candidates(
     table: ErrorTable,
-    readers: Sequence[Weight],
+    consumers: Sequence[Weight],
     divisible: npt.NDArray[np.bool_],
     rounding: Rounding,
     clip: float | None,
@@ -151,11 +151,11 @@ def _candidates(
     if not alive.any():
         return []
     heavy = np.zeros(table.amax.size)
-    for reader in readers:
-        used = reader.channels >= 0
-        peak = np.abs(reader.cube).max(axis=(1, 3)).reshape(-1)
+    for consumer in consumers:
+        used = consumer.channels >= 0
+        peak = np.abs(consumer.cube).max(axis=(1, 3)).reshape(-1)
         with np.errstate(invalid="ignore"):  # weights without end are refused where they are measured
-            np.maximum.at(heavy, reader.channels[used], peak[used])
+            np.maximum.at(heavy, consumer.channels[used], peak[used])
     heavy = np.where(heavy > 0, heavy, heavy.max(initial=1e-30))
     shares = [(power, share) for power in _POWERS for share in dict.fromkeys((0.0, 1.0 - power))]
     wishes = [amax**power * heavy**-share for power, share in shares]

@@ -34,9 +34,10 @@ def predict(choices: Iterable[tuple[EqualizationSet, npt.NDArray[np.float32]]]) 
     """The prediction for families divided by the factors given; None where there is no operator to tell of."""
     found: list[tuple[float, str]] = []
     for family, factors in choices:
-        noise = np.maximum(predicted_noise(family.table, family.readers, factors, family.clip), _QUIET)
+        noise = np.maximum(predicted_noise(family.table, family.consumers, factors, family.clip), _QUIET)
         found += [
-            (float(decibel), reader.key) for decibel, reader in zip(-10 * np.log10(noise), family.readers, strict=True)
+            (float(decibel), consumer.key)
+            for decibel, consumer in zip(-10 * np.log10(noise), family.consumers, strict=True)
         ]
     if not found:
         return None

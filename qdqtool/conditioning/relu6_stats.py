@@ -30,7 +30,7 @@ class Cut:
     values: int = 0
     largest: float = 0.0
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """One sentence part."""
         if not self.values:
             return "its values were not seen"

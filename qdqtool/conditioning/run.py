@@ -20,10 +20,10 @@ from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, E
 from qdqtool.conditioning.equalization_sets import (
     EqualizationDecision,
     EqualizationSet,
+    choose_division,
     divisions_of,
     find_families,
     inverse_of,
-    judge,
 )
 from qdqtool.conditioning.losses import measure_losses
 from qdqtool.conditioning.placement import kept_divisions
@@ -174,10 +174,10 @@ class _Run:
         return done
 
     def _moved(self) -> dict[str, OutputChange]:
-        """How far the outputs moved by all edits; one that a selection cuts to another length is only told."""
+        """How far the outputs moved by all edits; one that a selection cuts to another length is only noted."""
         reshaped: dict[str, str] = {}
         (moved,) = compare(self.exact, [Outputs(self.proto, self.folder)], self.samples, reshaped)
-        self.notes += [f"the output {name} {why}: how far it moved is not told" for name, why in reshaped.items()]
+        self.notes += [f"the output {name} {why}: its movement is not reported" for name, why in reshaped.items()]
         return moved
 
     def _divide_and_keep(self) -> tuple[list[EqualizationDecision], list[Division], dict[str, OutputChange]]:
@@ -220,13 +220,13 @@ class _Run:
         return look(self.lifted, self.folder, self.settings.plan)
 
     def _cut(self) -> None:
-        """Relu to Clip(0, 6), all of them: nothing is predicted, but told is how much of each tensor is cut off."""
+        """All Relu to Clip(0, 6): nothing is predicted; the share of each tensor that is cut off is reported."""
         relus = find_relus(self.proto, self.folder)
         self.left.update(relus.left)
-        told = measure_cuts(self.proto, self.folder, relus.inside, self.samples)
+        cuts = measure_cuts(self.proto, self.folder, relus.inside, self.samples)
         for proto in self._protos() if relus.inside else ():
             cut_at_six(proto, self.folder, relus.inside)
-        self.edits += [Edit(RELU6, name, 0.0, told[name].told()) for name in relus.inside]
+        self.edits += [Edit(RELU6, name, 0.0, cuts[name].summary()) for name in relus.inside]
         if relus.inside:
             self.base = Outputs(self.proto, self.folder)
 
@@ -338,7 +338,7 @@ def _decided(
     spectra = count_channels(subject, routes.spans, samples)
     families = find_families(subject, routes, spectra)
     equalize, smooth = "equalize" in steps, "smooth" in steps
-    return routes, [judge(one, equalize=equalize, smooth=smooth, rounding=factors) for one in families]
+    return routes, [choose_division(one, equalize=equalize, smooth=smooth, rounding=factors) for one in families]
 
 
 def _undivided(verdicts: Sequence[EqualizationDecision]) -> list[tuple[EqualizationSet, npt.NDArray[np.float32]]]:
@@ -364,10 +364,8 @@ def _divided(
 
 def _edit_of(one: Division, decibel: float, mul: str) -> Edit:
     spread = float(one.factors.max() / one.factors.min())
-    if one.makers:
-        reason = f"its channels, up to {spread:.3g} times apart, are evened out in the weights before and behind it"
+    if one.producers:
+        reason = f"its channels, up to {spread:.3g} times apart, are equalized in the weights before and behind it"
         return Edit("equalize", one.tensor, decibel, reason)
-    reason = (
-        f"its channels, up to {spread:.3g} times apart, are evened out by a Mul, the weights behind it make up for it"
-    )
+    reason = f"its channels, up to {spread:.3g} times apart, are equalized by a Mul; the weights behind it compensate"
     return Edit("smooth", one.tensor, decibel, reason, mul)

@@ -31,24 +31,24 @@ def find_limits(verdicts: Sequence[tuple[EqualizationSet, Float32]], least: floa
     """
     found: dict[str, tuple[Float64, float]] = {}
     for family, factors in verdicts:
-        noise = predicted_noise(family.table, family.readers, factors)
-        for reader, total in zip(family.readers, noise.tolist(), strict=True):
-            if reader.rounded != "channel":
+        noise = predicted_noise(family.table, family.consumers, factors)
+        for consumer, total in zip(family.consumers, noise.tolist(), strict=True):
+            if consumer.rounded != "channel":
                 continue
-            shares, saved = _shares(reader, family.table.energy, factors.astype(np.float64))
+            shares, saved = _shares(consumer, family.table.energy, factors.astype(np.float64))
             gain = 10 * np.log10(total / max(total - saved, total * 1e-9)) if total > 0 else 0.0
             if gain >= least and saved > 0:
-                found[reader.key] = shares, float(gain)
+                found[consumer.key] = shares, float(gain)
     return found
 
 
-def _shares(reader: Weight, energy: Float64, factors: Float64) -> tuple[Float64, float]:
+def _shares(consumer: Weight, energy: Float64, factors: Float64) -> tuple[Float64, float]:
     """The shares of one operator, its inputs' division reckoned with, and how much of its relative noise they save."""
-    shape = (reader.cube.shape[0], 1, reader.cube.shape[2], 1)
-    used = reader.channels >= 0
-    divided = np.where(used, factors[reader.channels], 1.0).reshape(shape)
-    own = np.where(used, energy[reader.channels], 0.0).reshape(shape) / np.square(divided)
-    cube = reader.cube * divided
+    shape = (consumer.cube.shape[0], 1, consumer.cube.shape[2], 1)
+    used = consumer.channels >= 0
+    divided = np.where(used, factors[consumer.channels], 1.0).reshape(shape)
+    own = np.where(used, energy[consumer.channels], 0.0).reshape(shape) / np.square(divided)
+    cube = consumer.cube * divided
     top = np.abs(cube).max(axis=(2, 3))
     errors = np.stack([_error(cube, top * share, own) for share in _SHARES])
     best = errors.argmin(axis=0)

@@ -216,7 +216,7 @@ def _check_options(source: SampleSource, fixed: Input | None, options: DataOptio
     if options.limit is not None and options.limit < 1:
         raise QdqError("--limit", f"{options.limit} leaves no samples", "give 1 or more, or leave it out")
     if fixed is not None and options.batch not in (1, fixed.first):
-        shape = fixed.told()
+        shape = fixed.format_shape()
         raise QdqError(
             "--batch", f"{options.batch} cannot be, the input {fixed.name!r} takes {shape}", "leave --batch out"
         )
@@ -268,8 +268,8 @@ def _joined(held: Sequence[Batch]) -> Batch:
 def _check_joinable(where: object, first: Batch, batch: Batch) -> None:
     rows = {name: len(array) for name, array in batch.items()}
     if len(set(rows.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in rows.items())
-        raise QdqError(where, f"inputs of one sample differ along the first axis ({told})", "leave --batch out")
+        counts = ", ".join(f"{name} {count}" for name, count in rows.items())
+        raise QdqError(where, f"inputs of one sample differ along the first axis ({counts})", "leave --batch out")
     for name, array in batch.items():
         if first[name].shape[1:] != array.shape[1:]:
             shapes = f"{list(first[name].shape)} and {list(array.shape)}"

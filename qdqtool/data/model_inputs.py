@@ -50,7 +50,7 @@ class Input:
             return False
         return all(got == want for got, want in zip(shape, self.shape, strict=True) if isinstance(want, int))
 
-    def told(self) -> str:
+    def format_shape(self) -> str:
         """The shape as a message shows it."""
         return "any shape" if self.shape is None else f"[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
@@ -115,7 +115,7 @@ def check_shape(where: object, shape: tuple[int, ...], one: Input) -> None:
     hint = "give arrays of that shape"
     if one.shape and len(shape) == len(one.shape) - 1:
         hint = "the batch axis is missing: array[np.newaxis]"
-    raise QdqError(where, f"input {one.name!r} takes {one.told()}, the data has {list(shape)}", hint)
+    raise QdqError(where, f"input {one.name!r} takes {one.format_shape()}, the data has {list(shape)}", hint)
 
 
 def check_dtype(where: object, dtype: np.dtype[Any], one: Input) -> None:

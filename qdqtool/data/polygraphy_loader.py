@@ -72,7 +72,7 @@ def _module(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise QdqError(path, f"fails when it is loaded ({_told(error)})", "run it with python, or add -v") from error
+        raise QdqError(path, f"fails when it is loaded ({_reason(error)})", "run it with python, or add -v") from error
     return module
 
 
@@ -105,7 +105,9 @@ def items_of(where: object, make: Callable[[], Iterable[Any]]) -> Iterator[Item]
     except QdqError:
         raise
     except Exception as error:
-        raise QdqError(where, f"fails at sample {count} ({_told(error)})", "mend the loader; -v shows where") from error
+        raise QdqError(
+            where, f"fails at sample {count} ({_reason(error)})", "mend the loader; -v shows where"
+        ) from error
 
 
 def _arrays(where: object, count: int, item: Any) -> Item:
@@ -121,7 +123,7 @@ def _arrays(where: object, count: int, item: Any) -> Item:
     return arrays
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -220,8 +220,8 @@ def _from_arrays(
     counts = {one.name: _count(path, stored[one.name], one) for one in inputs}
     known = {name: count for name, count in counts.items() if count is not None}
     if len(set(known.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in known.items())
-        raise QdqError(path, f"holds different numbers of samples ({told})", "give every input as many")
+        listed = ", ".join(f"{name} {count}" for name, count in known.items())
+        raise QdqError(path, f"holds different numbers of samples ({listed})", "give every input as many")
     walked = {one.name: _walk(stored[one.name], one) for one in inputs}
     count = next(iter(known.values()), 1)
 
@@ -254,7 +254,7 @@ def _count(path: Path | str, array: SampleArray, one: Input) -> int | None:
         shape = array.shape
     if not one.fits(shape):
         hint = "the first axis counts samples; give arrays of that shape"
-        raise QdqError(path, f"input {one.name!r} takes {one.told()}, the array has {list(array.shape)}", hint)
+        raise QdqError(path, f"input {one.name!r} takes {one.format_shape()}, the array has {list(array.shape)}", hint)
     if not array.shape:
         return None
     return array.shape[0] if _stacked(array, one) else array.shape[0] // (one.first or 1)

@@ -76,7 +76,7 @@ def _check_range(given: tuple[float, float]) -> None:
 def _walk(view: GraphView, wanted: set[str], input_range: tuple[float, float] | None) -> dict[str, tuple[Moments, str]]:
     """Moments and method of the wanted tensors; the others are forgotten once everything that reads them is done."""
     known = KnownTensors(view)
-    readers = _count_readers(view)
+    consumers = _count_consumers(view)
     kept: dict[str, tuple[Moments, str]] = {}
     for name in view.inputs:
         found, method = _input(known, name, input_range)
@@ -92,8 +92,8 @@ def _walk(view: GraphView, wanted: set[str], input_range: tuple[float, float] | 
                 found, method = _settled(known, node, name, found)
                 _keep(known, name, found, method, wanted, kept)
         for name in map(view.root, node.inputs):
-            readers[name] = readers.get(name, 1) - 1
-            if readers[name] <= 0:
+            consumers[name] = consumers.get(name, 1) - 1
+            if consumers[name] <= 0:
                 known.moments.pop(name, None)
     return kept
 
@@ -106,7 +106,7 @@ def _keep(
         kept[name] = (replace(found, samples=None), method)
 
 
-def _count_readers(view: GraphView) -> dict[str, int]:
+def _count_consumers(view: GraphView) -> dict[str, int]:
     counts: dict[str, int] = {}
     for node in view.nodes:
         for name in map(view.root, node.inputs):

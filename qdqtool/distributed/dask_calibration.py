@@ -18,10 +18,18 @@ from qdqtool.distributed.dask_cluster import (
     check_versions,
     connected,
     first_line,
-    tell_dashboard,
+    print_dashboard,
 )
 from qdqtool.distributed.file_bundle import FileBundle, pack, remove, unpack
-from qdqtool.distributed.shard_job import JobFingerprint, ShardError, ShardJob, look_at, make_job, run_shard, told_look
+from qdqtool.distributed.shard_job import (
+    JobFingerprint,
+    ShardError,
+    ShardJob,
+    look_at,
+    make_job,
+    run_shard,
+    try_fingerprint,
+)
 from qdqtool.distributed.shards import ShardSum, mergeable_method
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.observers.options import CalibrationOptions, with_method
@@ -90,16 +98,16 @@ def calibrate_on_dask(
     check_installed()
     job = make_job(os.fspath(model), data if isinstance(data, JsonInputs) else os.fspath(data), options, feed_options)
     seen = _seen_here(job)
-    shipped, parcel = pack(job, job.feed.max_bytes) if dask_options.ship else (job, None)
+    shipped, bundle = pack(job, job.feed.max_bytes) if dask_options.ship else (job, None)
     with connected(dask_options.where, dask_options.seconds) as client:
         check_versions(client)
-        if parcel is None:
+        if bundle is None:
             _check_seen(client, job, seen)
         if options.progress is not False:
-            tell_dashboard(client)
+            print_dashboard(client)
         total = _number_of_shards(client, dask_options, seen.batches)
-        with _bar(total, options) as tick:
-            return _counted(_Round(client, shipped, parcel, total, tick)).table(method)
+        with _bar(total, options) as on_batch:
+            return _counted(_Round(client, shipped, bundle, total, on_batch)).table(method)
 
 
 def _seen_here(job: ShardJob) -> JobFingerprint:
@@ -118,7 +126,7 @@ def _number_of_shards(client: Any, options: DaskOptions, batches: int | None) ->
 def _check_seen(client: Any, job: ShardJob, seen: JobFingerprint) -> None:
     """Refuse workers that do not see the model and the data that are here."""
     todo = "put the files where every worker sees them under the same paths, or send them with --dask-ship"
-    for worker, found in ask_workers(client, told_look, job):
+    for worker, found in ask_workers(client, try_fingerprint, job):
         where = f"worker {worker}"
         if isinstance(found, ShardError):
             if found.missing:
@@ -135,15 +143,15 @@ class _Round:
 
     client: Any
     job: ShardJob
-    parcel: FileBundle | None
+    bundle: FileBundle | None
     total: int
-    tick: Callable[[], object]
+    on_batch: Callable[[], object]
 
 
 def _counted(work: _Round) -> ShardSum:
     """The sum of all shards.
 
-    What the scheduler gave up is asked for again: where the workers that held the parcel ended, so did all that wait
+    What the scheduler gave up is asked for again: where the workers that held the bundle ended, so did all that wait
     for it, and no shard is to blame.
     """
     shards, wanted = ShardSum(), list(range(work.total))
@@ -161,7 +169,7 @@ def _counted(work: _Round) -> ShardSum:
 def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
     """Add some shards up; those that the scheduler gave up come back with what it says of them.
 
-    A fault of the user's ends the work, once all shards before it have come: the same one is told each time.
+    A fault of the user's ends the work, once all shards before it have come: the same one is reported each time.
     """
     from distributed import as_completed
 
@@ -182,7 +190,7 @@ def _count(work: _Round, wanted: list[int], shards: ShardSum) -> dict[int, Any]:
                 work.client.cancel([one for one, other in pending.items() if other > lowest])
             elif fault is None:
                 shards.add(state_from_bytes(answer), f"shard {number + 1}/{work.total}")
-            work.tick()
+            work.on_batch()
     before = {number: answer for number, answer in given_up.items() if number < lowest}
     if fault is not None and not before:
         raise fault.error()
@@ -201,8 +209,8 @@ def _has_workers(client: Any) -> bool:
 def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
     """The futures of all shards and their numbers; those that are left at the end are taken back, files too."""
     client = work.client
-    parcel = None if work.parcel is None else client.scatter(work.parcel, broadcast=True, hash=False)
-    futures = client.map(_on_worker, wanted, job=work.job, total=work.total, parcel=parcel, pure=False, batch_size=1000)
+    bundle = None if work.bundle is None else client.scatter(work.bundle, broadcast=True, hash=False)
+    futures = client.map(_on_worker, wanted, job=work.job, total=work.total, bundle=bundle, pure=False, batch_size=1000)
     pending = dict(zip(futures, wanted, strict=True))
     del futures
     try:
@@ -210,15 +218,15 @@ def _submitted(work: _Round, wanted: list[int]) -> Iterator[dict[Any, int]]:
     finally:
         with suppress(OSError, TimeoutError):  # the connection may be what failed
             client.cancel(list(pending), force=True)
-            if work.parcel is not None:
-                client.run(_clean, work.parcel.digest)
+            if work.bundle is not None:
+                client.run(_clean, work.bundle.digest)
 
 
-def _on_worker(number: int, job: ShardJob, total: int, parcel: FileBundle | None) -> bytes | ShardError:
-    if parcel is not None:
+def _on_worker(number: int, job: ShardJob, total: int, bundle: FileBundle | None) -> bytes | ShardError:
+    if bundle is not None:
         from distributed import get_worker
 
-        job = unpack(job, parcel, _folder_of(get_worker()))
+        job = unpack(job, bundle, _folder_of(get_worker()))
     return run_shard(job, number, total)
 
 
@@ -248,7 +256,7 @@ def _lost(shard: str, answer: Any) -> Exception:
 
 @contextmanager
 def _bar(total: int, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
-    """What is to be told of each shard: a bar on stderr moves on."""
+    """Progress of each shard: a bar on stderr moves on."""
     if not is_shown(options.progress):
         yield lambda: None
         return

@@ -79,9 +79,9 @@ def ask_workers(client: Any, question: Callable[..., Any], *arguments: Any) -> l
         QdqError: no worker answers.
     """
     for _ in range(_ASKED):
-        told = sorted(client.run(question, *arguments, on_error="ignore").items())
-        if told:
-            return told
+        answers = sorted(client.run(question, *arguments, on_error="ignore").items())
+        if answers:
+            return answers
         _wait_for_worker(client, "dask")
     raise QdqError("dask", f"its workers ended {_ASKED} times while they were asked", "see the workers' logs")
 
@@ -123,7 +123,7 @@ def _from_file(path: Path) -> str:
 
 @contextmanager
 def _quiet_dask() -> Iterator[None]:
-    """Dask's own reports of what is told here in one line, or mended without the user, stay away from stderr."""
+    """Dask's own reports of what is reported here in one line, or mended without the user, stay away from stderr."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -135,7 +135,7 @@ def _quiet_dask() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def tell_dashboard(client: Any) -> None:
+def print_dashboard(client: Any) -> None:
     """Say on stderr where the cluster shows what it does; that page needs a package of its own."""
 
     def has_bokeh() -> bool:
@@ -169,13 +169,13 @@ def check_versions(client: Any) -> None:
                 found[name] = ""
         return found
 
-    told = ask_workers(client, versions)
+    answers = ask_workers(client, versions)
     here = versions()
     for name in _COMPARED:
         whose = "this machine"
         if not here[name]:
-            here[name], whose = told[0][1][name], told[0][0]
-        for worker, found in told:
+            here[name], whose = answers[0][1][name], answers[0][0]
+        for worker, found in answers:
             if not found[name]:
                 raise MissingPackageError(f"worker {worker}", f"has no {name}", f"install {name} {here[name]} there")
             if found[name] != here[name]:

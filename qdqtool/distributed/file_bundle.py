@@ -66,18 +66,18 @@ def pack(job: ShardJob, most_bytes: int) -> tuple[ShardJob, FileBundle]:
     return shipped, FileBundle(files, links, _digest(files, links))
 
 
-def unpack(job: ShardJob, parcel: FileBundle, folder: Path) -> ShardJob:
+def unpack(job: ShardJob, bundle: FileBundle, folder: Path) -> ShardJob:
     """The job with its files below `folder`, where they are unpacked unless they lie there already.
 
     Several threads and processes may do so at once.
     """
-    place = place_of(parcel.digest, folder)
+    place = place_of(bundle.digest, folder)
     if not place.is_dir():
         half = Path(tempfile.mkdtemp(prefix=f"{place.name}-", dir=folder))
-        for name, content in parcel.files.items():
+        for name, content in bundle.files.items():
             (half / name).parent.mkdir(parents=True, exist_ok=True)
             (half / name).write_bytes(content)
-        for name, target in parcel.links.items():
+        for name, target in bundle.links.items():
             (half / name).symlink_to((half / target).name)
         try:
             half.rename(place)
@@ -95,7 +95,7 @@ def remove(digest: str, folder: Path) -> None:
 
 
 def place_of(digest: str, folder: Path) -> Path:
-    """Where a parcel is unpacked below a machine's folder."""
+    """Where a bundle is unpacked below a machine's folder."""
     return folder / f"qdqtool-{digest[:16]}"
 
 

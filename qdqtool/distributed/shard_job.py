@@ -64,10 +64,10 @@ class ShardError:
     @classmethod
     def of(cls, error: QdqError, job: ShardJob) -> ShardError:
         """The error, with the names that the user knows for paths that only this machine has."""
-        told = {"where": error.where, "reason": error.reason, "todo": error.todo}
+        fields = {"where": error.where, "reason": error.reason, "todo": error.todo}
         for path, name in job.called:
-            told = {part: text.replace(path, name) for part, text in told.items()}
-        return cls(**told, missing=isinstance(error, MissingPackageError))
+            fields = {part: text.replace(path, name) for part, text in fields.items()}
+        return cls(**fields, missing=isinstance(error, MissingPackageError))
 
     def error(self) -> QdqError:
         """The exception again."""
@@ -129,7 +129,7 @@ def data_files(opened: Opened) -> dict[str, Path]:
     }
 
 
-def told_look(job: ShardJob) -> JobFingerprint | ShardError:
+def try_fingerprint(job: ShardJob) -> JobFingerprint | ShardError:
     """`look_at`, with a fault as a value."""
     try:
         return look_at(job)

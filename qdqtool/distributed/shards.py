@@ -94,7 +94,7 @@ class ShardSum:
             QdqError: it is of another calibration than the first, not complete, or came before.
         """
         if self._sum is None:
-            self._sum = replace(state, observation=ObserverState(state.survey))
+            self._sum = replace(state, observation=ObserverState(state.plan))
         _check_same(name, state, self._sum)
         number, total = state.shard
         if number in self._named:
@@ -117,7 +117,7 @@ class ShardSum:
             raise QdqError("--merge", f"lacks shard {', '.join(missing[:8])}", f"run calibrate --shard {missing[0]}")
         if not self._sum.observation.samples:
             raise QdqError("data", "gives no samples", "calibration needs data")
-        if method.name == "max" and self._sum.survey.follows:
+        if method.name == "max" and self._sum.plan.follows:
             reason = "tells each tensor's largest value, and these shards were not counted for it"
             raise QdqError("--method max", reason, "run calibrate --shard with --method max")
         return read_table(replace(self._sum, shard=WHOLE), method)
@@ -134,7 +134,7 @@ def merge_files(paths: Sequence[Path], method: str = "mse") -> ScaleTable:
 
 def _check_same(name: str, state: State, first: State) -> None:
     reason = state.identity.differs(first.identity)
-    if not reason and state.survey.to_json() != first.survey.to_json():
+    if not reason and state.plan.to_json() != first.plan.to_json():
         reason = "set of tensors"
     if not reason and state.shard[1] != first.shard[1]:
         reason = f"number of shards ({state.shard[1]}, the first {first.shard[1]})"

@@ -85,16 +85,16 @@ def one_constant(place: NodeContext) -> bool:
 def cast_behind(place: NodeContext) -> bool:
     """What it makes does not go into one Cast to float16 or int8 alone."""
     name = place.node.key
-    readers = [use.node for use in place.view.consumers(name)]
-    casts = [node for node in readers if node.op == "Cast" and attribute(node, "to") in _NUMBERS]
-    return len(readers) == len(casts) == 1 and not place.view.is_output(name)
+    consumers = [use.node for use in place.view.consumers(name)]
+    casts = [node for node in consumers if node.op == "Cast" and attribute(node, "to") in _NUMBERS]
+    return len(consumers) == len(casts) == 1 and not place.view.is_output(name)
 
 
 @check
 def cast_of_comparison(place: NodeContext) -> bool:
     """It is no Cast behind a comparison."""
-    maker = place.view.producer(place.node.inputs[0])
-    return maker is not None and maker.op in _COMPARISONS and attribute(place.node, "to") in _NUMBERS
+    producer = place.view.producer(place.node.inputs[0])
+    return producer is not None and producer.op in _COMPARISONS and attribute(place.node, "to") in _NUMBERS
 
 
 @check

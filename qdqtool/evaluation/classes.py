@@ -42,7 +42,7 @@ class Classifier:
     shares: bool
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What was recognized, one line."""
         how = "probabilities" if self.shares else "logits, shown behind a Softmax"
         return f"classifier: {self.name}, {self.classes} classes, {how}"

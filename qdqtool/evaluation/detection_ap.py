@@ -38,15 +38,17 @@ def coco(found: Sequence[Detections], truths: Sequence[Truth]) -> MeasuredModel:
         MissingPackageError: pycocotools is not installed.
     """
     classes = _classes(truths)
-    judge = _judge(found, truths, classes)
+    evaluator = _judge(found, truths, classes)
     with contextlib.redirect_stdout(io.StringIO()):  # it reports its progress there
-        judge.evaluate()
-        judge.accumulate()
+        evaluator.evaluate()
+        evaluator.accumulate()
     # [IoU, recall, class, 1 area, 1 limit]; every class here has boxes, so that none is COCO's -1 for "absent"
-    precision = judge.eval["precision"][..., 0, 0].mean(1)
-    recalls = np.asarray(judge.params.recThrs)
+    precision = evaluator.eval["precision"][..., 0, 0].mean(1)
+    recalls = np.asarray(evaluator.params.recThrs)
     matches = [
-        _from_pycocotools(judge.evalImgs[k * len(found) : (k + 1) * len(found)], label, len(judge.params.iouThrs))
+        _from_pycocotools(
+            evaluator.evalImgs[k * len(found) : (k + 1) * len(found)], label, len(evaluator.params.iouThrs)
+        )
         for k, label in enumerate(classes)
     ]
 
@@ -152,9 +154,9 @@ def _judge(found: Sequence[Detections], truths: Sequence[Truth], classes: Sequen
         with contextlib.redirect_stdout(io.StringIO()):
             side.createIndex()
         sides.append(side)
-    judge = COCOeval(*sides, "bbox")
-    judge.params.areaRng, judge.params.areaRngLbl, judge.params.maxDets = _AREAS, ["all"], [LARGEST]
-    return judge
+    evaluator = COCOeval(*sides, "bbox")
+    evaluator.params.areaRng, evaluator.params.areaRngLbl, evaluator.params.maxDets = _AREAS, ["all"], [LARGEST]
+    return evaluator
 
 
 def _truth_annotations(truths: Sequence[Truth], classes: Sequence[int]) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def truth_of(
     crowd: Sequence[bool] | None = None,
     difficult: Sequence[bool] | None = None,
 ) -> Truth:
-    """A truth from plain lists; nothing is crowd or difficult unless told."""
+    """A truth from plain lists; nothing is crowd or difficult unless given."""
     count = len(labels)
     flags = [np.zeros(count, bool) if flag is None else np.asarray(flag, bool) for flag in (crowd, difficult)]
     return Truth(np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(labels, np.int64), flags[0], flags[1])

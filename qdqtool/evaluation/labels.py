@@ -63,6 +63,6 @@ def class_labels(labels: str | Path | None, samples: LabeledSamples, names: Name
     raise QdqError(str(samples.where), "does not tell the classes of its samples", _GIVE)
 
 
-def tell_classes(samples: LabeledSamples) -> bool:
+def are_classes(samples: LabeledSamples) -> bool:
     """Whether the data itself tells the right classes."""
     return samples.in_folders or samples.classes is not None

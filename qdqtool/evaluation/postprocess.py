@@ -39,7 +39,7 @@ class ScriptDecoder:
     selection: Selection
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What decodes, one line."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
         iou = "" if self.selection.iou is None else f", NMS at IoU {self.selection.iou:g}"

@@ -89,7 +89,9 @@ def _check(options: DataOptions, one: Input) -> None:
     if options.batch < 1 or (options.limit is not None and options.limit < 1):
         raise QdqError("--batch or --limit", "leaves no samples", "give 1 or more")
     if not one.batched and options.batch not in (1, one.first):
-        raise QdqError("--batch", f"{options.batch} cannot be, {one.name!r} takes {one.told()}", "leave --batch out")
+        raise QdqError(
+            "--batch", f"{options.batch} cannot be, {one.name!r} takes {one.format_shape()}", "leave --batch out"
+        )
 
 
 def _kept(total: int, one: Input, options: DataOptions) -> tuple[int, int, tuple[str, ...]]:

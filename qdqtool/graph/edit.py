@@ -270,7 +270,7 @@ def recorded_edits(text: str | None) -> list[dict[str, Any]]:
         return []
 
 
-def evened_tensors(model: onnx.ModelProto) -> list[str]:
+def equalized_tensors(model: onnx.ModelProto) -> list[str]:
     """Tensors whose channels `condition` or `finetune` divided in the weights, as the metadata tell."""
     tuned: object = None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # of another hand
@@ -280,7 +280,7 @@ def evened_tensors(model: onnx.ModelProto) -> list[str]:
 
 
 def clear_metadata(model: onnx.ModelProto) -> None:
-    """Take away every entry of the metadata that this program made for Q/DQ; what it did to weights stays told."""
+    """Take away every entry of the metadata that this program made for Q/DQ; what it did to weights stays noted."""
     for index in range(len(model.metadata_props) - 1, -1, -1):
         key = model.metadata_props[index].key
         if key.startswith(TRACE) and key not in (TRACE + CONDITIONED, TRACE + FINETUNED):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection heads: the last weighted operators before outputs or post-processing, told apart by what follows.
+"""Detection heads: the last weighted operators before outputs or post-processing, distinguished by what follows.
 
 A *terminal* operator is a weighted one from which some way leads to an output or a marker (NMS, TopK, ...) without
 another weighted operator, and behind which no weighted operator lies but across a marker. Its *tail* is what lies on
@@ -160,14 +160,14 @@ def _terminals(view: GraphView, rules: HeadRules) -> list[Node]:
             stack.extend(view.root(n) for i, n in enumerate(node.inputs) if n and rules.features.get(op) != i)
     while stack:
         name = stack.pop()
-        maker = view.producer(name)
-        if name in seen or maker is None or view.is_constant(name):
+        producer = view.producer(name)
+        if name in seen or producer is None or view.is_constant(name):
             continue
         seen.add(name)
-        if weight_index(view, maker) is not None:
-            found.add(id(maker))
-        elif maker.op not in rules.sizes:
-            stack.extend(map(view.root, _reads(maker)))
+        if weight_index(view, producer) is not None:
+            found.add(id(producer))
+        elif producer.op not in rules.sizes:
+            stack.extend(map(view.root, _reads(producer)))
     return [node for node in view.nodes if id(node) in found and id(node) not in behind]
 
 

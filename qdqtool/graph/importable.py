@@ -73,12 +73,12 @@ def parser_warnings(proto: onnx.ModelProto, version: TrtVersion | None) -> tuple
         found = [one for one in found if not rules.ships(one.op.rpartition("::")[2])]
     refused = [one.counted for one in found if one.verdict == "refused"]
     plugins = [one.counted for one in found if one.verdict == "own plugin"]
-    told = []
+    notes = []
     if refused:
-        told.append(f"TensorRT cannot parse {', '.join(refused)}: qdqtool lint says why")
+        notes.append(f"TensorRT cannot parse {', '.join(refused)}: qdqtool lint says why")
     if plugins:
-        told.append(f"TensorRT needs a plugin of your own for {', '.join(plugins)}")
-    return tuple(told)
+        notes.append(f"TensorRT needs a plugin of your own for {', '.join(plugins)}")
+    return tuple(notes)
 
 
 def runs_as_plugin(op: str) -> bool:
@@ -101,10 +101,10 @@ def _judge(rules: ParserRules, domain: str, op: str, version: TrtVersion | None)
         return None
     name = f"TensorRT {version.text}" if version is not None else "TensorRT"
     if rules.imports(op):
-        there = _told(rules.operators[op])
+        there = _list_ranges(rules.operators[op])
         return "refused", f"the parser of {name} does not import it ({there} does)", "export the model without it"
     if rules.ships(op):
-        there = _told(rules.plugins[op])
+        there = _list_ranges(rules.plugins[op])
         lacking = name if version is not None else f"TensorRT {newest.text}"
         return "own plugin", f"{lacking} ships no plugin of that name ({there} does)", "load a plugin of your own"
     if domain in rules.domains:
@@ -114,7 +114,7 @@ def _judge(rules: ParserRules, domain: str, op: str, version: TrtVersion | None)
     return "own plugin", f"{name} imports no operator and ships no plugin of that name", "load a plugin of your own"
 
 
-def _told(ranges: tuple[str, ...]) -> str:
+def _list_ranges(ranges: tuple[str, ...]) -> str:
     """Ranges of versions in words: `>=7.1,<11.0` is `7.1 to before 11.0`."""
     parts = (one.removeprefix(">=").partition(",<") for one in ranges)
     return " or ".join(f"{first} to before {end}" if end else f"{first} or later" for first, _, end in parts)

@@ -140,7 +140,7 @@ def _aligned(node: NodeProto, types: Mapping[str, TypeProto], opset: int, where:
 def _convert(
     islands: list[list[NodeProto]], sites: list[ConversionSite], opset: int, where: object
 ) -> list[list[NodeProto]]:
-    """Run the converter over many nodes at once; where it stops, halve the batch until the culprit stands alone."""
+    """Run the converter over many nodes at once; where it stops, halve the batch until the failing one is alone."""
     model = _archipelago(islands, sites, opset)
     try:
         lifted = version_converter.convert_version(model, TARGET)

@@ -325,7 +325,7 @@ def _refuse_cycle(region: _NameScope, bodies: _Bodies, made: dict[str, int], whe
     needs: dict[int, list[int]] = {}
     for position, node in enumerate(region.nodes):
         read = (*node.input, *bodies.get(position, ()))
-        needs[position] = [maker for maker in (made.get(name, -1) for name in read) if maker >= 0]
+        needs[position] = [producer for producer in (made.get(name, -1) for name in read) if producer >= 0]
     cycle = key_on_cycle(needs)
     if cycle is not None:
         raise QdqError(where, f"the graph has a cycle through {label(region.nodes[cycle])}", _AGAIN)

@@ -94,7 +94,7 @@ class GraphView:
 
     def consumers(self, name: str) -> list[Use]:
         """Every place that reads the tensor, directly or through a Q/DQ pair; those nodes of the pairs are left out."""
-        return self._readers.get(name, [])
+        return self._consumers.get(name, [])
 
     def is_constant(self, name: str) -> bool:
         """Whether the tensor has one value for ever: initializers, Constant nodes, what only moves or casts them."""
@@ -247,7 +247,7 @@ class GraphView:
             for index, name in enumerate(node.inputs):
                 if name:
                     readers.setdefault(root.get(name, name) if root else name, []).append(Use(node, index))
-        self._readers = readers
+        self._consumers = readers
 
     def _set_levels(self, order: Sequence[Node]) -> None:
         made: dict[str, int] = {}

@@ -114,11 +114,11 @@ class Placer:
                 self._stand(tensor, at, rule, reason)
                 found[tensor] = None
                 continue
-            maker = self.view.producers[tensor]
-            self.carried.add(id(maker))
-            commute = self._rule("commute", maker)
-            if commute is not None and len(value_inputs(maker)) > 1:
-                rule, reason = commute.name, f"{maker.op} {maker.name} joins tensors of one scale"
+            producer = self.view.producers[tensor]
+            self.carried.add(id(producer))
+            commute = self._rule("commute", producer)
+            if commute is not None and len(value_inputs(producer)) > 1:
+                rule, reason = commute.name, f"{producer.op} {producer.name} joins tensors of one scale"
         if len(found) > 1:
             self._join(list(found))
         return list(found)
@@ -126,17 +126,22 @@ class Placer:
     def _before(self, use: Use) -> list[Use] | None:
         """The reads of a commuting operator where the pair stands before it; None where it stands at what is read."""
         tensor = self.view.root(use.node.inputs[use.index])
-        maker = self.view.producer(tensor)
-        if maker is None or tensor in self.sites or tensor in self.requantize_points or self.view.is_constant(tensor):
+        producer = self.view.producer(tensor)
+        if (
+            producer is None
+            or tensor in self.sites
+            or tensor in self.requantize_points
+            or self.view.is_constant(tensor)
+        ):
             return None
-        rule = self._rule("commute", maker)
+        rule = self._rule("commute", producer)
         if not isinstance(rule, Commute):
             return None
-        if rule.side == "after" and self._ends_group_for(maker):
+        if rule.side == "after" and self._ends_group_for(producer):
             return None
-        sources = self._flow.sources(maker)
-        if any(self.view.is_constant(maker.inputs[source.index]) for source in sources):
-            self._refuse(maker.name, rule.name, "an input is constant: the pair stands behind it")
+        sources = self._flow.sources(producer)
+        if any(self.view.is_constant(producer.inputs[source.index]) for source in sources):
+            self._refuse(producer.name, rule.name, "an input is constant: the pair stands behind it")
             return None
         return sources
 
@@ -161,17 +166,17 @@ class Placer:
                 if group.residual is not None and group.start.key not in self.floats:
                     self._read(group.residual, group.rule, f"the skip of {group.residual.node.name} comes in as INT8")
                 continue
-            maker = self.view.producer(tensor)
-            rule = None if maker is None else self._rule("reader", maker)
-            if maker is None or not isinstance(rule, Reader) or rule.when != "quantized-output":
+            producer = self.view.producer(tensor)
+            rule = None if producer is None else self._rule("reader", producer)
+            if producer is None or not isinstance(rule, Reader) or rule.when != "quantized-output":
                 continue
-            indices = range(len(maker.inputs)) if rule.inputs == "all" else range(1)
-            odd = next((maker.inputs[i] for i in indices if not self._from_int8(maker.inputs[i])), None)
+            indices = range(len(producer.inputs)) if rule.inputs == "all" else range(1)
+            odd = next((producer.inputs[i] for i in indices if not self._from_int8(producer.inputs[i])), None)
             if odd is not None:
-                self._refuse(maker.name, rule.name, f"its input {odd} is made in float")
+                self._refuse(producer.name, rule.name, f"its input {odd} is made in float")
                 continue
             for index in indices:
-                self._read(Use(maker, index), rule.name, f"{maker.op} {maker.name} is INT8 on both sides")
+                self._read(Use(producer, index), rule.name, f"{producer.op} {producer.name} is INT8 on both sides")
 
     def _from_int8(self, name: str) -> bool:
         """Whether a tensor comes, across what commutes, out of an operator that runs in INT8."""
@@ -180,27 +185,27 @@ class Placer:
     def _is_int8(self, name: str) -> bool:
         """Whether a tensor has a pair already, or an operator makes it that can give out INT8."""
         tensor = self.view.root(name)
-        maker = self.view.producer(tensor)
+        producer = self.view.producer(tensor)
         if tensor in self.sites:
             return True
-        if maker is None or self.view.is_constant(tensor):
+        if producer is None or self.view.is_constant(tensor):
             return False
         group = self.group_of.get(tensor)
-        quantizable = isinstance(self._rule("reader", maker), Reader) and weight_index(self.view, maker) is None
+        quantizable = isinstance(self._rule("reader", producer), Reader) and weight_index(self.view, producer) is None
         return quantizable or (group is not None and group.start.key not in self.floats)
 
     def _pools_behind_groups(self) -> None:
         """A pair behind a pool is not needed where the pool's input got one for other readers."""
         for tensor in sorted(self.sites, key=lambda name: (self.view.level_of(name), name)):
-            maker = self.view.producer(tensor)
-            rule = None if maker is None else self._rule("commute", maker)
-            if maker is not None and isinstance(rule, Commute) and rule.side == "after":
-                source = self.view.root(maker.inputs[0])
+            producer = self.view.producer(tensor)
+            rule = None if producer is None else self._rule("commute", producer)
+            if producer is not None and isinstance(rule, Commute) and rule.side == "after":
+                source = self.view.root(producer.inputs[0])
                 before = self.view.producer(source)
                 if source in self.sites or (before is not None and id(before) in self.carried):
                     reads = self.sites.pop(tensor)
-                    self.carried.add(id(maker))
-                    for target in self._read(Use(maker, 0), *self.why.pop(tensor)):
+                    self.carried.add(id(producer))
+                    for target in self._read(Use(producer, 0), *self.why.pop(tensor)):
                         self._join([target, tensor])
                     del reads
 

@@ -54,7 +54,7 @@ class Point:
     group: str
     repeats: tuple[str, ...] = ()
 
-    def told(self) -> str:
+    def format_reason(self) -> str:
         """The reason, and whose scale it is where that is another's."""
         return self.reason + (f"; scale of {self.tie}" if self.tie != self.tensor else "")
 
@@ -88,7 +88,7 @@ class Plan(Displayed):
         """The points of constants."""
         return tuple(point for point in self.points if point.role == "weight")
 
-    def ties(self) -> dict[str, list[str]]:
+    def shared_scales(self) -> dict[str, list[str]]:
         """First tensor -> all tensors of one scale, those that stand alone among them."""
         classes: dict[str, list[str]] = {}
         for point in self.activations:
@@ -106,7 +106,7 @@ class Plan(Displayed):
 
     def rows(self) -> Cells:
         """One row for each point, refusal and head: where, what it is, the rule, the reason."""
-        points = [(p.tensor, p.role, p.rule, p.told()) for p in self.points]
+        points = [(p.tensor, p.role, p.rule, p.format_reason()) for p in self.points]
         refusals = [(r.site, "float", r.rule, r.reason) for r in self.refusals]
         heads = [(h.name, "head", h.label, h.evidence) for h in self.heads]
         return [("tensor", "role", "rule", "reason"), *points, *refusals, *heads]
@@ -118,15 +118,29 @@ class Plan(Displayed):
 
     def counts(self) -> list[str]:
         """How many groups, pairs and shared scales there are, and what left how many places in float."""
-        ties = sum(len(names) > 1 for names in self.ties().values())
+        ties = sum(len(names) > 1 for names in self.shared_scales().values())
         activations = f"{counted(len(self.activations), 'activation')} ({counted(ties, 'shared scale')})"
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
         lines = [f"{groups}; pairs on {activations} and {weights}"]
         if self.refusals:
             rules = sorted({r.rule for r in self.refusals})
-            first = "; ".join(f"{sum(r.rule == rule for r in self.refusals)} by {rule}" for rule in rules)
-            lines.append(f"left in float: {first}")
+            left = "; ".join(_format_left(rule, sum(r.rule == rule for r in self.refusals)) for rule in rules)
+            lines.append(f"left in float: {left}")
         return lines
+
+
+_LEFT = {  # rule of a refusal -> what was left, and why
+    "float-head": ("detection head", ""),
+    "keep-float": ("operator", " kept for accuracy"),
+    "no-scale": ("place", " without a scale"),
+    "weighted": ("operator", " whose weight cannot be quantized"),
+}
+
+
+def _format_left(rule: str, count: int) -> str:
+    """How many places one rule left in float: `3 detection heads`."""
+    what, why = _LEFT.get(rule, ("place", f" by rule {rule}"))
+    return counted(count, what) + why
 
 
 @dataclass(frozen=True)

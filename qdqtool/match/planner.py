@@ -48,10 +48,10 @@ def make_plan(
     groups = find_groups(view, rules)
     heads = find_heads(view, rules.heads)
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
-    told = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
+    refused = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
     if floats is None:
-        told = {**float_groups(view, rules), **told}
-    placer = Placer(view, rules, groups, stay | set(told), told, decisions.requantize_points)
+        refused = {**float_groups(view, rules), **refused}
+    placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
     made = Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))

@@ -25,7 +25,7 @@ def possible_requantize_points(view: GraphView, rules: RuleBook) -> list[str]:
         if rule.side != "before" or joins(node):
             continue
         for name in filter(None, node.outputs):
-            readers = view.consumers(name)
-            if readers and not view.is_output(name) and all(joins(use.node) for use in readers):
+            consumers = view.consumers(name)
+            if consumers and not view.is_output(name) and all(joins(use.node) for use in consumers):
                 found.append(name)
     return sorted(found, key=lambda name: (view.level_of(name), name))

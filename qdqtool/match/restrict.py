@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan cut down to the tensors that a given set of scales covers. What drops out is told, with what hung on it."""
+"""A plan cut down to the tensors that given scales cover. What drops out is reported, with what depended on it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
         plan: what would be placed.
         all_zero: tensors that held nothing but zeros.
     """
-    shared = plan.ties().values()
+    shared = plan.shared_scales().values()
     lost = {name for names in shared if all(name in all_zero for name in names) for name in names}
     if not lost:
         return plan
@@ -83,14 +83,14 @@ def leave_all_zero(view: GraphView, plan: Plan, all_zero: Collection[str]) -> Pl
         if reads or not point.reads:
             activations.append(replace(point, reads=reads))
         else:
-            refusals.append(Refusal(point.tensor, "no-scale", "its readers also read what is all zero on the data"))
+            refusals.append(Refusal(point.tensor, "no-scale", "its consumers also read what is all zero on the data"))
     return replace(plan, points=(*activations, *kept), refusals=(*plan.refusals, *refusals))
 
 
 def share_scales(plan: Plan, scales: Mapping[str, Scale], all_zero: Collection[str]) -> dict[str, Scale]:
     """The scales, and that of the others for each tensor that held nothing but zeros and shares theirs."""
     found = dict(scales)
-    for names in plan.ties().values():
+    for names in plan.shared_scales().values():
         own = [name for name in names if name in scales]
         for name in names if own else ():
             if name in all_zero and name not in scales:

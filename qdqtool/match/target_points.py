@@ -32,7 +32,7 @@ def points_everywhere(
 ) -> Plan:
     """The plan with a point on every float tensor, but those of which a table says that they have no scale by nature.
 
-    Tensors whose type nobody knows have no point either, and are told as refusals.
+    Tensors whose type nobody knows have no point either, and are reported as refusals.
 
     Raises:
         QdqError: a version without a DLA.
@@ -59,7 +59,7 @@ def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
     """Refuse a plain model in which nothing would be quantized: what came out would be the model itself.
 
     Raises:
-        QdqError: the plan has no point and the graph no pair; why the operators stay in float is told. Not where a
+        QdqError: the plan has no point and the graph no pair; why the operators stay in float is reported. Not where a
             measurement keeps operators in float: those could be quantized.
     """
     if decided.points or view.pairs or any(one.rule == "keep-float" for one in decided.refusals):
@@ -68,14 +68,14 @@ def refuse_empty(view: GraphView, decided: Plan, where: object) -> None:
     for one in decided.refusals:
         reasons.setdefault(one.reason, []).append(one.site)
     if not reasons:
-        told = _unfolded_weight(view) or "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
+        detail = _unfolded_weight(view) or "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
     else:
         many = sorted(reasons.items(), key=lambda item: -len(item[1]))
-        told = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
+        detail = "; ".join(f"{sites[0]}{_more(sites)}: {reason}" for reason, sites in many[:_SHOWN])
     todo = "--allow-empty writes it without Q/DQ all the same"
     if any(one.rule == "float-head" for one in decided.refusals):
         todo = f"--float-heads none quantizes heads, {todo}"
-    raise QdqError(where, f"has nothing to quantize ({told})", todo)
+    raise QdqError(where, f"has nothing to quantize ({detail})", todo)
 
 
 def _unfolded_weight(view: GraphView) -> str:
@@ -84,11 +84,11 @@ def _unfolded_weight(view: GraphView) -> str:
         if not is_product(node):
             continue
         for name in node.inputs[:2]:
-            if (maker := _unfoldable(view, name)) is not None:
-                shape = view.shape(maker.inputs[0])
-                told = f"it makes {maker.outputs[0]} of the constant {maker.inputs[0]}"
+            if (producer := _unfoldable(view, name)) is not None:
+                shape = view.shape(producer.inputs[0])
+                detail = f"it makes {producer.outputs[0]} of the constant {producer.inputs[0]}"
                 shown = "" if shape is None else f" of shape {list(shape)[:8]}"
-                return f"{node.key}: its weight comes from a {maker.op} that cannot be: {told}{shown}"
+                return f"{node.key}: its weight comes from a {producer.op} that cannot be: {detail}{shown}"
     return ""
 
 

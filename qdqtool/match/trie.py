@@ -139,18 +139,18 @@ class Trie:
         if not branch.steps:
             return
         entry = links[-1].output
-        readers = view.consumers(entry)
-        if not readers or view.is_output(entry) or entry in view.captured:
+        consumers = view.consumers(entry)
+        if not consumers or view.is_output(entry) or entry in view.captured:
             return
-        if len(readers) == 1:
-            use = readers[0]
+        if len(consumers) == 1:
+            use = consumers[0]
             if use.index == 0 or use.node.op in _EITHER_INPUT:
                 for guard, after in branch.ops.get(use.node.op, ()):
                     if not guard or self._guard(guard)(self._site(view, use.node, entry, start)):
                         yield after, Link((use.node,), use.node.outputs[0], guard)
         if not branch.composites:
             return
-        ops = tuple(sorted(use.node.op for use in readers))
+        ops = tuple(sorted(use.node.op for use in consumers))
         for name, guards in branch.composites.items():
             found = find_composite(view, self._patterns[name], entry) if ops in self._first_ops[name] else None
             if found is not None:

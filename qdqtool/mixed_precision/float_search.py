@@ -84,13 +84,13 @@ class FloatStep:
     @property
     def reason(self) -> str:
         """A sentence for the plan."""
-        who = f"{self.label}, all in float, take" if self.label else "in float it takes"
+        who = f"{self.label}, all in float, lower" if self.label else "in float it lowers"
         return (
             f"{who} the loss at the outputs from {self.before:.4g} to {self.after:.4g} on calibration images, "
             f"for {self.share:.2%} of the multiply-adds"
         )
 
-    def told(self) -> str:
+    def title(self) -> str:
         """What the step is, in a message."""
         return self.label or self.findings[0].name
 
@@ -137,7 +137,7 @@ class SearchResult:
         """First output of each operator that is kept -> why."""
         return {node: step.reason for step in self.steps for node in step.nodes}
 
-    def told(self) -> list[str]:
+    def summary(self) -> list[str]:
         """What is kept, what was tried and what was not, and what would reach the goal: a phrase each."""
         number = len(self.reasons)
         phrases = [
@@ -308,7 +308,7 @@ class _Search:
                 continue
             after = self.runner.loss({*self.kept, *one.nodes})
             if after is None:
-                self.without_scale.add(one.told())
+                self.without_scale.add(one.title())
                 continue
             if one.label:
                 self.tried_groups.add(one.label)
@@ -332,15 +332,15 @@ class _Search:
 
     def _untried(self) -> tuple[str, ...]:
         alone = len(self.findings) - len(self.singles)
-        told = [f"{alone} operators alone that lose less by themselves"] if alone else []
+        phrases = [f"{alone} operators alone that lose less by themselves"] if alone else []
         dear = len(self.too_dear - self.tried_groups)
         if dear:
-            told.append(f"{dear} groups with more than {self.policy.group.share:.0%} of the multiply-adds")
+            phrases.append(f"{dear} groups with more than {self.policy.group.share:.0%} of the multiply-adds")
         if self.beyond_limit - self.tried_groups:
-            told.append(f"{len(self.beyond_limit - self.tried_groups)} groups beyond the limit of {_GROUPS} runs")
+            phrases.append(f"{len(self.beyond_limit - self.tried_groups)} groups beyond the limit of {_GROUPS} runs")
         if self.without_scale:
-            told.append(f"{len(self.without_scale)} that need a scale that was not calibrated")
-        return tuple(told)
+            phrases.append(f"{len(self.without_scale)} that need a scale that was not calibrated")
+        return tuple(phrases)
 
     def _reaching(self) -> FloatStep | None:
         """The cheaper of the shortest runs of blocks, from the input and from the outputs, that reach the goal.

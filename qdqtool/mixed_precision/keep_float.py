@@ -91,12 +91,12 @@ class OutputLoss:
 
         return self.value is not None and self.value >= LARGE_LOSS
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The figure in a line."""
         if self.value is None:
             return f"loss at the outputs: not measured, {self.reason}"
         some = "1 calibration sample" if self.samples == 1 else f"{self.samples} calibration samples"
-        return f"loss at the outputs: {self.value:.4g} (0 none, 1 all; {some})"
+        return f"loss at the outputs: {self.value:.4g} (0: none, 1: all signal lost; {some})"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class LossMeter:
 
 
 def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None = None) -> bool:
-    """Whether a model has outputs that a loss can be told of, and, as far as a plan tells, anything in INT8.
+    """Whether a model has outputs that a loss can be measured at, and, as far as a plan tells, anything in INT8.
 
     Raises:
         QdqError: what `comparable_outputs` refuses.

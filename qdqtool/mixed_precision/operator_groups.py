@@ -129,7 +129,7 @@ def _levels(
     groups = []
     for level in levels:
         nodes = tuple(key for key in ordered if leads.get(key) == {level})
-        groups.append(OperatorGroup(f"the {len(nodes)} operators of the level {_told(level)}", nodes))
+        groups.append(OperatorGroup(f"the {len(nodes)} operators of the level {_format_grid(level)}", nodes))
     return groups
 
 
@@ -150,11 +150,11 @@ def _resolutions(ordered: Sequence[str], grids: Mapping[str, Grid]) -> list[Oper
     for key in ordered:
         by_grid.setdefault(grids.get(key, ()), []).append(key)
     return [
-        OperatorGroup(f"all {len(nodes)} operators with outputs of {_told(grid)}", tuple(nodes))
+        OperatorGroup(f"all {len(nodes)} operators with outputs of {_format_grid(grid)}", tuple(nodes))
         for grid, nodes in sorted(by_grid.items(), reverse=True)
         if grid
     ]
 
 
-def _told(grid: Grid) -> str:
+def _format_grid(grid: Grid) -> str:
     return "x".join(map(str, grid)) if grid else "no positions"

@@ -30,7 +30,7 @@ __all__ = [
     "keep_most_harmful",
     "keep_where_concentrated",
     "keep_within_loss",
-    "survey",
+    "rank_operators",
 ]
 
 # `auto`: at most this share of the multiply-adds stays in float, and each operator that does must take this share of
@@ -66,7 +66,7 @@ class SensitivityRanking:
     groups: tuple[FloatStep, ...] = ()
 
 
-def survey(quantized: Quantized, *, ends: bool = True) -> SensitivityRanking:
+def rank_operators(quantized: Quantized, *, ends: bool = True) -> SensitivityRanking:
     """Rank the operators of a model.
 
     Args:

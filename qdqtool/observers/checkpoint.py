@@ -66,7 +66,7 @@ def open_checkpoint(path: Path, expected: State, *, resume: bool) -> ObserverSta
         raise QdqError(path, "holds an unfinished calibration", "continue it with --resume, or remove the file")
     found = read_state(path)
     reason = found.identity.differs(expected.identity)
-    if not reason and found.survey.to_json() != expected.survey.to_json():
+    if not reason and found.plan.to_json() != expected.plan.to_json():
         reason = "method or set of tensors"
     if not reason and found.shard != expected.shard:
         reason = "--shard"

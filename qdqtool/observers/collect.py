@@ -61,23 +61,25 @@ def count_batches(
     names = model.names if wanted is None else model.chosen(wanted)
     method = parse_method(options.method)
     own = points if options.inner else names
-    cut = method.name != "max"  # the largest value of a tensor is told as it is, also of what an activation cuts off
-    survey = ObservationPlan.of(
+    cut = (
+        method.name != "max"
+    )  # the largest value of a tensor is reported as it is, also of what an activation cuts off
+    plan = ObservationPlan.of(
         model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut
     )
-    survey, passes = _settled(model, survey, feed, options)
+    plan, passes = _settled(model, plan, feed, options)
     state = State(
         identity=_identity(proto, model, feed, options, passes, kept=options.checkpoint is not None or shard != WHOLE),
-        survey=survey,
-        observation=ObserverState(survey),
+        plan=plan,
+        observation=ObserverState(plan),
         shard=shard,
         complete=False,
         provenance=Provenance(data=feed.description if isinstance(feed, DataLoader) else None),
     )
     if options.checkpoint is not None:
         state = replace(state, observation=open_checkpoint(options.checkpoint, state, resume=options.resume))
-    with _bar(feed, state, options) as tick:
-        observation = _walked(_PassContext(feed, options, tick), passes, state)
+    with _bar(feed, state, options) as on_batch:
+        observation = _walked(_PassContext(feed, options, on_batch), passes, state)
     done = replace(state, complete=True, observation=observation)
     if options.checkpoint is not None:
         _checkpoint(options.checkpoint, done).keep(done.observation)
@@ -91,15 +93,15 @@ def _kinds(options: CalibrationOptions) -> list[str]:
 
 
 def _settled(
-    model: ObservableModel, survey: ObservationPlan, feed: Iterable[Batch], options: CalibrationOptions
+    model: ObservableModel, plan: ObservationPlan, feed: Iterable[Batch], options: CalibrationOptions
 ) -> tuple[ObservationPlan, list[_Pass]]:
-    """The survey without what proves to hold no float32, and the walks over the data that fetch it."""
+    """The plan without what proves to hold no float32, and the walks over the data that fetch it."""
     if options.max_memory is None:
-        activations = OrtActivations.of(model, survey.fetched)
-        settled = survey.without(set(survey.fetched) - set(activations.names))
+        activations = OrtActivations.of(model, plan.fetched)
+        settled = plan.without(set(plan.fetched) - set(activations.names))
         return settled, [_Pass(activations.names, lambda: activations)]
-    sizes = bytes_of(model, survey.fetched, next(tasks_of(feed)).load())
-    settled = survey.without(set(survey.fetched) - set(sizes))
+    sizes = bytes_of(model, plan.fetched, next(tasks_of(feed)).load())
+    settled = plan.without(set(plan.fetched) - set(sizes))
     lengths = split_passes(sizes, options.workers, options.max_memory)
     if len(lengths) > 1 and options.progress is not False:
         sys.stderr.write(
@@ -140,20 +142,20 @@ class _PassContext:
 
     feed: Iterable[Batch]
     options: CalibrationOptions
-    tick: Callable[[], object]
+    on_batch: Callable[[], object]
 
 
 def _walked(walk: _PassContext, passes: Sequence[_Pass], state: State) -> ObserverState:
     """The observation with what was not counted yet."""
     observation, options = state.observation, walk.options
-    keeper = None if options.checkpoint is None else _checkpoint(options.checkpoint, state)
+    checkpointer = None if options.checkpoint is None else _checkpoint(options.checkpoint, state)
     for number, one in enumerate(passes):
         if number < observation.passed:
             continue
         if number > observation.passed:
             observation.passed, observation.done = number, BatchSet()
         tasks = pending(walk.feed, state.shard, BatchSet(observation.done.to_bytes()))
-        observe(Run(one.open(), tasks, state.survey, options.workers, keeper, walk.tick), observation)
+        observe(Run(one.open(), tasks, state.plan, options.workers, checkpointer, walk.on_batch), observation)
     return observation
 
 
@@ -182,7 +184,7 @@ def tasks_of(feed: Iterable[Batch]) -> Iterator[Task]:
 
 @contextmanager
 def _bar(feed: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
-    """What is to be told of each batch: a bar on stderr moves on."""
+    """Progress of each batch: a bar on stderr moves on."""
     if not is_shown(options.progress):
         yield lambda: None
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request to stop, heard between two batches: the work done so far can be kept. No file is written here."""
+"""A request to stop, obeyed between two batches: the work done so far can be kept. No file is written here."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-            self._before = {number: signal.signal(number, self._note) for number in heard}
+            numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -51,7 +51,7 @@ class ObservationPlan:
         kept: Collection[str] = (),
         activated: bool = True,
     ) -> ObservationPlan:
-        """The survey of tensors of a graph.
+        """The plan of tensors of a graph.
 
         Args:
             view: the main graph.
@@ -85,7 +85,7 @@ class ObservationPlan:
         return tuple(name for name in self.names if name in needed)
 
     def without(self, dropped: Iterable[str]) -> ObservationPlan:
-        """The survey without some fetched tensors and all that follows from them: they prove to hold no float32."""
+        """The plan without some fetched tensors and all that follows from them: they prove to hold no float32."""
         gone = set(dropped)
         if not gone:
             return self
@@ -111,18 +111,18 @@ class ObservationPlan:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> ObservationPlan:
-        """The survey that `to_json` told.
+        """The plan that `to_json` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it is not one.
         """
         names = tuple(map(str, facts["names"]))
-        affine = {str(name): Affine.from_json(told) for name, told in facts["affine"].items()}
+        affine = {str(name): Affine.from_json(entry) for name, entry in facts["affine"].items()}
         follows = {str(name): str(after) for name, after in facts["follows"].items()}
         counted = tuple(name for name in names if name not in affine and name not in follows)
         derivations = {}
-        for kind, told in facts["kinds"].items():
-            recipes = {name: Recipe(rule, tuple(sources)) for name, (rule, *sources) in told.items()}
+        for kind, entry in facts["kinds"].items():
+            recipes = {name: Recipe(rule, tuple(sources)) for name, (rule, *sources) in entry.items()}
             if kind not in KINDS or any(one.rule not in ("same", "rectified", "merged") for one in recipes.values()):
                 raise ValueError(kind)
             observed = tuple(name for name in counted if name not in recipes)

@@ -27,7 +27,7 @@ Float32 = npt.NDArray[np.float32]
 _PATIENCE = 0.2  # seconds between two looks at whether a signal has come
 
 
-class Keeper(Protocol):
+class Checkpointer(Protocol):
     """What keeps an observation while it grows; see checkpoint.py."""
 
     def due(self) -> bool:
@@ -44,18 +44,18 @@ class Run:
     Attributes:
         activations: runs a batch.
         tasks: the batches that are to be counted, in file order.
-        survey: what is counted.
+        plan: what is counted.
         workers: how many threads.
-        keeper: keeps the observation now and then; None where nothing is kept.
-        tick: is told each batch that has been counted.
+        checkpointer: keeps the observation now and then; None where nothing is kept.
+        on_batch: is called with each batch that has been counted.
     """
 
     activations: OrtActivations
     tasks: Iterator[Task]
-    survey: ObservationPlan
+    plan: ObservationPlan
     workers: int
-    keeper: Keeper | None
-    tick: Callable[[], object]
+    checkpointer: Checkpointer | None
+    on_batch: Callable[[], object]
 
 
 def observe(run: Run, observation: ObserverState) -> None:
@@ -63,15 +63,15 @@ def observe(run: Run, observation: ObserverState) -> None:
 
     Raises:
         QdqError: what reading, running or counting a batch refuses: of several faults the first in file order.
-        KeyboardInterrupt: a signal came; where there is a keeper, it has kept what was counted.
+        KeyboardInterrupt: a signal came; where there is a checkpointer, it has kept what was counted.
     """
-    if run.keeper is None:
+    if run.checkpointer is None:
         _walk(run, observation, None)
         return
     with Interruption() as stop:
         _walk(run, observation, stop)
         if stop.requested:
-            run.keeper.keep(observation)
+            run.checkpointer.keep(observation)
             raise KeyboardInterrupt("the work is in the checkpoint: continue with --resume")
 
 
@@ -82,9 +82,9 @@ def _walk(run: Run, observation: ObserverState, stop: Interruption | None) -> No
     counter = observation.counter(run.activations.names)
     for task in run.tasks:
         _count(run, counter, task)
-        if run.keeper is not None and run.keeper.due():
-            run.keeper.keep(observation)
-        run.tick()
+        if run.checkpointer is not None and run.checkpointer.due():
+            run.checkpointer.keep(observation)
+        run.on_batch()
         if stop is not None and stop.requested:
             return
 
@@ -113,7 +113,7 @@ class _WorkerPool:
 
     def work(self, stop: Interruption | None) -> None:
         """Let the threads work until the batches or the patience of the user end."""
-        work = self._in_turn if self._run.survey.ordered else self._apart
+        work = self._in_turn if self._run.plan.ordered else self._apart
         threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for _ in range(self._run.workers)]
         for thread in threads:
             thread.start()
@@ -127,7 +127,7 @@ class _WorkerPool:
 
     def _gather(self, alive: int, stop: Interruption | None) -> None:
         """Add up what the threads bring, in the calling thread, and keep it when it is time to."""
-        keeper = self._run.keeper
+        checkpointer = self._run.checkpointer
         while alive:
             try:
                 part = self._hall.get(timeout=_PATIENCE)
@@ -138,9 +138,9 @@ class _WorkerPool:
             self._show()
             if part is not None:
                 self._total.merge(part)
-                if keeper is not None and keeper.due():
-                    keeper.keep(self._total)
-            elif keeper is not None and not self._run.survey.ordered and keeper.due():
+                if checkpointer is not None and checkpointer.due():
+                    checkpointer.keep(self._total)
+            elif checkpointer is not None and not self._run.plan.ordered and checkpointer.due():
                 self._calls += 1
             if stop is not None and stop.requested:
                 self._supply.stop()
@@ -149,7 +149,7 @@ class _WorkerPool:
     def _show(self) -> None:
         while not self._ticks.empty():
             self._ticks.get()
-            self._run.tick()
+            self._run.on_batch()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -165,7 +165,7 @@ class _WorkerPool:
             with self._supply.failing(task.index):
                 _count(self._run, counter, task)
                 self._ticks.put(None)
-                if answered != self._calls and self._run.keeper is not None:
+                if answered != self._calls and self._run.checkpointer is not None:
                     answered = self._calls
                     self._hall.put(part)
                     part = self._fresh()
@@ -173,7 +173,7 @@ class _WorkerPool:
         self._hall.put(part)
 
     def _fresh(self) -> ObserverState:
-        part = ObserverState(self._run.survey)
+        part = ObserverState(self._run.plan)
         part.passed = self._total.passed
         return part
 
@@ -187,8 +187,8 @@ class _WorkerPool:
                     return
                 counter.add(task, arrays)
                 self._ticks.put(None)
-                if self._run.keeper is not None and self._run.keeper.due():
-                    self._run.keeper.keep(self._total)
+                if self._run.checkpointer is not None and self._run.checkpointer.due():
+                    self._run.checkpointer.keep(self._total)
 
 
 class _Supply:

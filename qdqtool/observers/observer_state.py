@@ -63,12 +63,12 @@ class ObserverState:
         passed: how many passes are complete.
     """
 
-    def __init__(self, survey: ObservationPlan) -> None:
+    def __init__(self, plan: ObservationPlan) -> None:
         self.histograms: dict[str, dict[str, AnyHistogram]] = {
-            kind: {name: KINDS[kind]() for name in one.observed} for kind, one in survey.derivations.items()
+            kind: {name: KINDS[kind]() for name in one.observed} for kind, one in plan.derivations.items()
         }
-        self.ranges = {name: AffineRange(affine) for name, affine in survey.affine.items()}
-        self.sources = {name: affine.source for name, affine in survey.affine.items()}
+        self.ranges = {name: AffineRange(affine) for name, affine in plan.affine.items()}
+        self.sources = {name: affine.source for name, affine in plan.affine.items()}
         self.samples = 0
         self.done = BatchSet()
         self.passed = 0
@@ -78,7 +78,7 @@ class ObserverState:
         return Counter(self, names)
 
     def merge(self, other: ObserverState) -> None:
-        """Take in another observation of the same survey, of other batches; for mergeable histograms only."""
+        """Take in another observation of the same plan, of other batches; for mergeable histograms only."""
         for name, theirs in other.histograms["mergeable"].items():
             mine = self.histograms["mergeable"][name]
             if isinstance(mine, Histogram) and isinstance(theirs, Histogram) and not theirs.is_empty:
@@ -88,9 +88,9 @@ class ObserverState:
         self.samples += other.samples
         self.done.merge(other.done)
 
-    def of_all(self, survey: ObservationPlan) -> dict[str, dict[str, AnyHistogram]]:
-        """Kind -> histograms of every tensor of the survey, fetched or derived, in graph order."""
-        return {kind: survey.derive(kind, found) for kind, found in self.histograms.items()}
+    def of_all(self, plan: ObservationPlan) -> dict[str, dict[str, AnyHistogram]]:
+        """Kind -> histograms of every tensor of the plan, fetched or derived, in graph order."""
+        return {kind: plan.derive(kind, found) for kind, found in self.histograms.items()}
 
 
 class _Batch(NamedTuple):

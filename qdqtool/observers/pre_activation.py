@@ -30,9 +30,15 @@ def before_activations(view: GraphView, names: Sequence[str], kept: Collection[s
         if node.op not in ("Relu", "Clip") or node.inputs[0] not in wanted or node.outputs[0] not in wanted:
             continue
         before = node.inputs[0]
-        maker = view.producers.get(before)
+        producer = view.producers.get(before)
         alone = len(view.consumers(before)) == 1 and not view.is_output(before) and before not in view.captured
-        if maker is not None and maker.op in _MAKERS and alone and before not in kept and _around_zero(view, node):
+        if (
+            producer is not None
+            and producer.op in _MAKERS
+            and alone
+            and before not in kept
+            and _around_zero(view, node)
+        ):
             found[before] = node.outputs[0]
     return found
 

@@ -54,13 +54,13 @@ class Affine:
         return [self.source, list(self.factor), list(self.shift), self.cut]
 
     @classmethod
-    def from_json(cls, told: Sequence[Any]) -> Affine:
-        """What `to_json` told.
+    def from_json(cls, document: Sequence[Any]) -> Affine:
+        """What `to_json` gave.
 
         Raises:
             TypeError, ValueError: it is not that.
         """
-        source, factor, shift, cut = told
+        source, factor, shift, cut = document
         found = cls(str(source), tuple(map(float, factor)), tuple(map(float, shift)), bool(cut))
         numbers = (*found.factor, *found.shift)
         if len(found.factor) != len(found.shift) or not all(map(math.isfinite, numbers)) or 0.0 in found.factor:

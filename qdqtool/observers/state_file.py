@@ -52,7 +52,7 @@ class StateIdentity:
     def differs(self, other: StateIdentity) -> str:
         """What differs, in words; "" where nothing does."""
         words = {"model": "model", "data": "data", "provider": "onnxruntime or provider"}
-        return next((told for name, told in words.items() if getattr(self, name) != getattr(other, name)), "")
+        return next((label for name, label in words.items() if getattr(self, name) != getattr(other, name)), "")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class State:
 
     Attributes:
         identity: what it was made from.
-        survey: what it counts.
+        plan: what it counts.
         observation: what it has counted.
         shard: (number from 0, of how many) where it is one shard of the batches; (0, 1) for all.
         complete: whether the walk over its batches came to its end.
@@ -69,7 +69,7 @@ class State:
     """
 
     identity: StateIdentity
-    survey: ObservationPlan
+    plan: ObservationPlan
     observation: ObserverState
     shard: tuple[int, int]
     complete: bool
@@ -98,7 +98,7 @@ def _save(state: State, file: BinaryIO, compress: bool) -> None:
     meta = {
         "schema": SCHEMA,
         "identity": identity,
-        "survey": state.survey.to_json(),
+        "survey": state.plan.to_json(),
         "shard": list(state.shard),
         "complete": state.complete,
         "samples": state.observation.samples,
@@ -144,7 +144,7 @@ def read_state(path: Path) -> State:
 
 
 def state_from_bytes(data: bytes) -> State:
-    """The state that another process of ours has told with `state_to_bytes`.
+    """The state that another process of ours has written with `state_to_bytes`.
 
     Raises:
         QdqError: damaged, or of another version.
@@ -154,7 +154,7 @@ def state_from_bytes(data: bytes) -> State:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = dict(stored)
     except FAULTS as error:
-        raise QdqError(where, f"cannot be read ({_told(error)})", "do all machines have the same qdqtool?") from error
+        raise QdqError(where, f"cannot be read ({_reason(error)})", "do all machines have the same qdqtool?") from error
     return _parsed(arrays, where)
 
 
@@ -164,8 +164,8 @@ def _parsed(arrays: Arrays, where: object) -> State:
         if meta["schema"] != SCHEMA:
             raise QdqError(where, f"is a state of schema {meta['schema']}, this reads {SCHEMA}", _HINT)
         identity = _identity(meta["identity"])
-        survey = ObservationPlan.from_json(meta["survey"])
-        observation = ObserverState(survey)
+        plan = ObservationPlan.from_json(meta["survey"])
+        observation = ObserverState(plan)
         observation.samples, observation.passed = _count(meta["samples"]), _count(meta["passed"])
         observation.done = BatchSet(arrays["done"].tobytes())
         for kind, found in observation.histograms.items():
@@ -175,22 +175,22 @@ def _parsed(arrays: Arrays, where: object) -> State:
         if not number < total <= _MOST_SHARDS:
             raise ValueError(f"shard {number} of {total}")
         _, provenance = decode_facts(meta["facts"])
-        return State(identity, survey, observation, (number, total), bool(meta["complete"]), provenance)
+        return State(identity, plan, observation, (number, total), bool(meta["complete"]), provenance)
     except _MALFORMED as error:
-        raise QdqError(where, f"is no calibration state ({_told(error)})", _HINT) from error
+        raise QdqError(where, f"is no calibration state ({_reason(error)})", _HINT) from error
 
 
-def _identity(told: Mapping[str, Any]) -> StateIdentity:
-    words = {name: told[name] for name in ("model", "data", "provider")}
+def _identity(document: Mapping[str, Any]) -> StateIdentity:
+    words = {name: document[name] for name in ("model", "data", "provider")}
     if not all(isinstance(word, str) for word in words.values()):
         raise TypeError("identity")
-    return StateIdentity(**words, passes=tuple(map(_count, told["passes"])))
+    return StateIdentity(**words, passes=tuple(map(_count, document["passes"])))
 
 
-def _count(told: object) -> int:
-    if not isinstance(told, int) or not 0 <= told <= _MOST_SAMPLES:
-        raise ValueError(f"{told!r} is no count")
-    return told
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _MOST_SAMPLES:
+        raise ValueError(f"{value!r} is no count")
+    return value
 
 
 def _unpacked(arrays: Arrays, kind: str, names: Sequence[str], where: object) -> dict[str, AnyHistogram]:
@@ -217,7 +217,7 @@ def _unpacked(arrays: Arrays, kind: str, names: Sequence[str], where: object) ->
 
 
 def _fill_ranges(ranges: Sequence[AffineRange], packed: npt.NDArray[Any]) -> None:
-    """Give each range its channels of `packed`, float32[2, channels of all]; the survey knows how many each has."""
+    """Give each range its channels of `packed`, float32[2, channels of all]; the plan knows how many each has."""
     ends = np.cumsum([one.ends.shape[1] for one in ranges], dtype=np.int64)
     if packed.dtype != np.float32 or packed.shape != (2, ends[-1] if ranges else 0) or np.isnan(packed).any():
         raise ValueError("ranges")
@@ -225,5 +225,5 @@ def _fill_ranges(ranges: Sequence[AffineRange], packed: npt.NDArray[Any]) -> Non
         one.ends[...] = packed[:, end - one.ends.shape[1] : end]
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

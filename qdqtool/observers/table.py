@@ -25,36 +25,34 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
     Args:
         state: what was counted, how the tensors that were not fetched follow, what the table is to tell of the data.
         method: how a clipping value is read from a histogram.
-        beside: another method, whose predicted loss is told; needs mergeable histograms.
+        beside: another method, whose predicted loss is reported; needs mergeable histograms.
         points: tensors that must get a scale unless they are all zero; for others the table says why they have none.
 
     Raises:
         QdqError: Inf in one of `points`, or no elements.
     """
-    survey, observation = state.survey, state.observation
-    counted = observation.of_all(survey)
+    plan, observation = state.plan, state.observation
+    counted = observation.of_all(plan)
     histograms = counted["entropy"] if "entropy" in counted else counted["mergeable"]
-    unscaled = {name: f"behind {operator}, which onnxruntime cannot run" for name, operator in survey.behind.items()}
+    unscaled = {name: f"behind {operator}, which onnxruntime cannot run" for name, operator in plan.behind.items()}
     everything: dict[str, AnyHistogram | AffineRange] = {**histograms, **observation.ranges}
-    everything.update((name, everything[after]) for name, after in survey.follows.items())
-    unscaled.update((name, reason) for name in survey.names if (reason := _fault(everything[name])))
-    for name in survey.names:
+    everything.update((name, everything[after]) for name, after in plan.follows.items())
+    unscaled.update((name, reason) for name in plan.names if (reason := _fault(everything[name])))
+    for name in plan.names:
         if name in points and unscaled.get(name, ALL_ZERO) != ALL_ZERO:
             reason = f"is quantized, but {unscaled[name]} in {observation.samples} samples of the data"
             raise QdqError(name, reason, "give other data, or keep its operators in float")
     scales = {
-        name: _scale(name, everything[name], method, observation.samples)
-        for name in survey.names
-        if name not in unscaled
+        name: _scale(name, everything[name], method, observation.samples) for name in plan.names if name not in unscaled
     }
-    for name, after in survey.follows.items():
+    for name, after in plan.follows.items():
         if name in scales:
             scales[name] = replace(scales[name], origin="derived", method=f"as {after}")
     run = replace(
         state.provenance,
         method=str(method),
         samples=observation.samples,
-        behind=tuple(survey.behind),
+        behind=tuple(plan.behind),
         predicted=_predicted(parse_method(beside), scales, histograms_of(counted, "mergeable")) if beside else None,
     )
     return ScaleTable(scales, unscaled, provenance=run)

@@ -94,7 +94,7 @@ def _source_is_positive(view: GraphView, name: str, cut: Collection[str], known:
 
 
 def _add(view: GraphView, editor: Editor, tensor: str, pair: Pair, coding: QuantParams, opset: int | None) -> None:
-    maker = view.producers[tensor]
+    producer = view.producers[tensor]
     output = editor.unique_name(f"{tensor}_Relu")
     step = float(pair_scale(view, pair).bits.max())
     highest = step * float(coding.high - coding.low)
@@ -106,9 +106,9 @@ def _add(view: GraphView, editor: Editor, tensor: str, pair: Pair, coding: Quant
             editor.add_initializer(editor.unique_name(f"{output}_{end}"), np.asarray(value, kind))
             for end, value in (("min", 0), ("max", _SIX))
         ]
-        editor.add_node("Clip", [tensor, *bounds], output, beside=maker, after=True)
+        editor.add_node("Clip", [tensor, *bounds], output, beside=producer, after=True)
     else:
-        editor.add_node("Relu", [tensor], output, beside=maker, after=True)
+        editor.add_node("Relu", [tensor], output, beside=producer, after=True)
     for each in view.pairs[tensor]:
         if each.quantize is not None and each.quantize.inputs[0] == tensor:
             editor.set_input(each.quantize, 0, output)

@@ -109,7 +109,7 @@ def _seen_by_others(view: GraphView, norm: Node, operator: Node) -> str:
 
 
 def _factors(view: GraphView, norm: Node) -> tuple[Array, Array] | str:
-    """What the normalization multiplies by and then adds, per channel, float64; or why it cannot be told."""
+    """What the normalization multiplies by and then adds, per channel, float64; or why it cannot be determined."""
     values: list[Array] = []
     for name in norm.inputs[1:5]:
         value = view.array(name) if view.is_constant(name) and view.root(name) not in view.pairs else None
@@ -215,6 +215,6 @@ def _write(editor: Editor, node: Node, index: int, value: npt.NDArray[np.float32
 def _release(editor: Editor, name: str, uses: Counter[str]) -> None:
     """One reader of a constant is gone; a Constant node that nobody reads goes with the last."""
     uses[name] -= 1
-    maker = editor.view.producers.get(name)
-    if maker is not None and maker.op == "Constant" and not uses[name]:
-        editor.remove_node(maker)
+    producer = editor.view.producers.get(name)
+    if producer is not None and producer.op == "Constant" and not uses[name]:
+        editor.remove_node(producer)

@@ -83,8 +83,8 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
 def is_estimated(pair: Pair) -> bool:
     """Whether the scale of a pair was estimated without data, as the trace on its Q or the name of the scale says."""
     node = pair.quantize or pair.dequantize
-    told = any(entry.key == f"{TRACE}origin" and entry.value == "estimated" for entry in node.proto.metadata_props)
-    return told or node.inputs[1].startswith(pair.tensor + ESTIMATED)
+    marked = any(entry.key == f"{TRACE}origin" and entry.value == "estimated" for entry in node.proto.metadata_props)
+    return marked or node.inputs[1].startswith(pair.tensor + ESTIMATED)
 
 
 def _present(view: GraphView, point: Point) -> list[Pair]:
@@ -120,7 +120,7 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
             _check_fits(view, point, scales[point.tensor])
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
-    for tied in plan.ties().values():
+    for tied in plan.shared_scales().values():
         members = [name for name in tied if not by_name[name].repeats]
         standing = {name: pair_scale(view, pairs[0]) for name in members if (pairs := _present(view, by_name[name]))}
         own = {name: scales[name] for name in members if name in scales}
@@ -271,9 +271,9 @@ class _PairWriter:
 
     def _place(self, point: Point) -> tuple[Node | None, bool]:
         """Next to the producer; for an initializer in front of its first reader; for an input at the front."""
-        maker = self.view.producers.get(point.tensor)
-        if maker is not None:
-            return maker, True
+        producer = self.view.producers.get(point.tensor)
+        if producer is not None:
+            return producer, True
         if point.role == "weight":
             return min((self._by_key[read.node] for read in point.reads), key=lambda node: node.index), False
         return None, False

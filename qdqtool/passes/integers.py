@@ -34,8 +34,8 @@ def has_loose_integers(view: GraphView) -> bool:
         return True
     integers = {node.outputs[0] for node in view.every if node.op == QUANTIZE}
     sizes = operator_set("sizes")
-    readers = (node for node in view.nodes if node.op in sizes or _is_move(node))
-    return bool(integers) and any(name in integers for node in readers for name in value_names(node))
+    consumers = (node for node in view.nodes if node.op in sizes or _is_move(node))
+    return bool(integers) and any(name in integers for node in consumers for name in value_names(node))
 
 
 def _is_move(node: Node) -> bool:
@@ -66,20 +66,20 @@ def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
     if ends:
         work.outputs()
     work.editor.commit()
-    return tuple(work.told)
+    return tuple(work.notes)
 
 
 class _Work:
     """The edits, and how each integer tensor of the graph is coded."""
 
     def __init__(self, view: GraphView, *, ends: bool) -> None:
-        self.view, self.editor, self.told, self.ends = view, Editor(view), list[str](), ends
+        self.view, self.editor, self.notes, self.ends = view, Editor(view), list[str](), ends
         self.floats: dict[str, str] = {node.outputs[0]: node.inputs[0] for node in view.every if node.op == QUANTIZE}
         self.moved: set[str] = set()  # outputs of the graph that were integers
-        self.readers: dict[str, list[Use]] = {}
+        self.consumers: dict[str, list[Use]] = {}
         for node in view.every:
             for index, name in enumerate(node.inputs):
-                self.readers.setdefault(name, []).append(Use(node, index))
+                self.consumers.setdefault(name, []).append(Use(node, index))
         self.codes = {
             node.outputs[0]: _Code(tuple(node.inputs[1:]), node) for node in view.every if node.op == QUANTIZE
         }
@@ -93,16 +93,16 @@ class _Work:
             dequantize = self._dequantize_behind(name)
             if dequantize is None:
                 continue
-            uses = list(self.readers[name])
+            uses = list(self.consumers[name])
             self._quantize(name, _Code(tuple(dequantize.inputs[1:]), dequantize), uses, beside=None)
             was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
             kind.elem_type = self._float(dequantize)
-            self.told.append(f"the input {name} took {was} and takes floats now")
+            self.notes.append(f"the input {name} took {was} and takes floats now")
 
     def _dequantize_behind(self, name: str) -> Node | None:
         """The first DQ behind integers, where nothing but DQ and what moves integers reads them."""
-        flow = Flow(self.view, _is_move, consumers=lambda tensor: self.readers.get(tensor, []))
-        ends = list(flow.ends(self.readers.get(name, [])))
+        flow = Flow(self.view, _is_move, consumers=lambda tensor: self.consumers.get(tensor, []))
+        ends = list(flow.ends(self.consumers.get(name, [])))
         if not all(use.node.op == DEQUANTIZE and use.index == 0 for use in ends):
             return None
         return min((use.node for use in ends), key=lambda node: node.index, default=None)
@@ -124,11 +124,11 @@ class _Work:
                 self._reroute(Use(node, index), back)
             for moved in filter(None, node.outputs):
                 self.moved.update({moved} if self.view.is_output(moved) else ())
-                self._quantize(moved, code, list(self.readers.get(moved, [])), beside=node)
+                self._quantize(moved, code, list(self.consumers.get(moved, [])), beside=node)
                 self.editor.drop_value_info([moved])
         sizes = operator_set("sizes")  # these ask for no value: they read the floats as well
         for name, source in self.floats.items():
-            for use in [use for use in self.readers.get(name, []) if use.node.op in sizes]:
+            for use in [use for use in self.consumers.get(name, []) if use.node.op in sizes]:
                 self._reroute(use, source)
 
     def _movable(self, node: Node) -> bool:
@@ -159,22 +159,22 @@ class _Work:
         """An output that a Q makes; one behind a moving operator is float by now."""
         given = {value.name: value.type.tensor_type for value in self.view.graph.output}
         for name, kind in given.items():
-            maker = self.view.producers.get(name)
-            if maker is None or name in self.view.captured:
+            producer = self.view.producers.get(name)
+            if producer is None or name in self.view.captured:
                 continue
-            if maker.op == QUANTIZE:
+            if producer.op == QUANTIZE:
                 code = self.codes[name]
                 fresh = self.editor.unique_name(f"{name}_Q")
-                self.editor.rename_output(maker, 0, fresh)
-                for use in self.readers.get(name, []):
+                self.editor.rename_output(producer, 0, fresh)
+                for use in self.consumers.get(name, []):
                     self._reroute(use, fresh)
-                self._add(DEQUANTIZE, [fresh, *code.operands], name, code.node, beside=maker, after=True)
+                self._add(DEQUANTIZE, [fresh, *code.operands], name, code.node, beside=producer, after=True)
             elif name not in self.moved:
                 continue
             was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name if kind.elem_type else "integers"
             kind.elem_type = onnx.TensorProto.FLOAT
             self.editor.drop_value_info([name])
-            self.told.append(f"the output {name} gave {was} and gives floats now")
+            self.notes.append(f"the output {name} gave {was} and gives floats now")
 
     def _quantize(self, name: str, code: _Code, uses: list[Use], *, beside: Node | None) -> None:
         """A Q on a tensor that was integers, for all who read them; with a DQ where nobody does: it keeps the scale."""
@@ -188,9 +188,9 @@ class _Work:
         self.codes[fresh], self.floats[fresh] = code, name
 
     def _reroute(self, use: Use, name: str) -> None:
-        self.readers[use.node.inputs[use.index]].remove(use)
+        self.consumers[use.node.inputs[use.index]].remove(use)
         self.editor.reroute(use, name)
-        self.readers.setdefault(name, []).append(use)
+        self.consumers.setdefault(name, []).append(use)
 
     def _add(self, op: str, inputs: list[str], output: str, like: Node, *, beside: Node | None, after: bool) -> None:
         axis = attribute(like, "axis")

@@ -42,7 +42,7 @@ class Peeled:
         estimated: activations whose scale was estimated without data.
         int8_nodes: first outputs of the weighted operators that read their weight through a pair.
         codes: weight -> how its pair quantized it.
-        told: what was done beside taking pairs out, a sentence each.
+        notes: what was done beside taking pairs out, a sentence each.
     """
 
     view: GraphView
@@ -51,7 +51,7 @@ class Peeled:
     estimated: tuple[str, ...]
     int8_nodes: tuple[str, ...]
     codes: dict[str, WeightCode] = field(default_factory=dict)
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,17 @@ def peel_pairs(
     loose, signless = has_loose_integers(view), on_asymmetric == "widen" and _has_unsigned(view)
     if not loose and not signless:
         return _peel(view, on_conflict, on_asymmetric)
-    graph, told = onnx.GraphProto(), list[str]()
+    graph, notes = onnx.GraphProto(), list[str]()
     graph.CopyFrom(view.graph)
     if loose:
-        told += complete_pairs(GraphView(graph, view.folder), ends=ends)
+        notes += complete_pairs(GraphView(graph, view.folder), ends=ends)
     restored = restore_activations(GraphView(graph, view.folder), opset) if signless else ()
     if restored:
         what = f"integers that began at 0 did the work of Relu: it stands behind {len(restored)} tensors again"
-        told.append(f"{what}, such as {restored[0]}")
+        notes.append(f"{what}, such as {restored[0]}")
     peeled = _peel(GraphView(graph, view.folder), on_conflict, on_asymmetric, frozenset(view.producers))
     view.graph.CopyFrom(graph)
-    return replace(peeled, view=GraphView(view.graph, view.folder), told=(*told, *peeled.told))
+    return replace(peeled, view=GraphView(view.graph, view.folder), notes=(*notes, *peeled.notes))
 
 
 def _has_unsigned(view: GraphView) -> bool:
@@ -142,21 +142,21 @@ def _peel(
         editor.reroute_bodies(node, names)
     _drop_unused(view, editor)
     editor.commit()
-    clean, told = GraphView(view.graph, view.folder), _told(carried)
+    clean, notes = GraphView(view.graph, view.folder), _format_notes(carried)
     estimated = tuple(carried.estimated)
-    return Peeled(clean, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, told)
+    return Peeled(clean, carried.scales, carried.weights, estimated, int8_nodes, carried.codes, notes)
 
 
-def _told(carried: _Carried) -> tuple[str, ...]:
-    told = []
+def _format_notes(carried: _Carried) -> tuple[str, ...]:
+    notes = []
     if carried.shifted:
         name, number = next(iter(carried.shifted)), len(carried.shifted)
-        told.append(f"uint8 with zero point 128 is int8 with the same steps: taken so for {number}, such as {name}")
+        notes.append(f"uint8 with zero point 128 is int8 with the same steps: taken so for {number}, such as {name}")
     if carried.widened:
         name, number = next(iter(carried.widened)), len(carried.widened)
         kind = f"such as {name} ({carried.widened[name]})"
-        told.append(f"asymmetric integers took the symmetric range around theirs: {number} tensors, {kind}")
-    return tuple(told)
+        notes.append(f"asymmetric integers took the symmetric range around theirs: {number} tensors, {kind}")
+    return tuple(notes)
 
 
 def _refuse_loose_ends(view: GraphView, known: Collection[str]) -> None:
@@ -190,8 +190,8 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
         where = ": the model gives out these integers" if view.is_output(name) else f": {reader}" if reader else ""
     else:
         name, other = node.inputs[0], "Q"
-        maker = view.producers.get(name)
-        made = "" if maker is None else f": {maker.op} {maker.name} makes these integers"
+        producer = view.producers.get(name)
+        made = "" if producer is None else f": {producer.op} {producer.name} makes these integers"
         where = ": the model takes these integers as an input" if name in view.inputs else made
     reason = f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses{where}"
     return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
@@ -291,14 +291,14 @@ def _drop_unused(view: GraphView, editor: Editor) -> None:
     lost = []
     while waiting:
         name = waiting.pop()
-        maker = view.producers.get(name)
+        producer = view.producers.get(name)
         if name in view.initializers:
             lost.append(name)
-        elif maker is not None and id(maker) not in gone and _only_for_pairs(view, maker, used):
-            gone[id(maker)] = maker
-            editor.remove_node(maker)
-            used.subtract(read_names(maker))
-            waiting += [source for source in maker.inputs if source and not used[source]]
+        elif producer is not None and id(producer) not in gone and _only_for_pairs(view, producer, used):
+            gone[id(producer)] = producer
+            editor.remove_node(producer)
+            used.subtract(read_names(producer))
+            waiting += [source for source in producer.inputs if source and not used[source]]
     editor.drop_initializers(lost)
 
 

@@ -2,7 +2,7 @@
 """Turns Relu into Clip(0, 6) where it stands, as TAO does before it trains for INT8. Whether a model gains, others ask.
 
 This changes the float function. LeakyRelu, PRelu and Elu are never touched, which TAO replaces, too. Enters the main
-graph only: a Relu in the body of control flow stays and is told, one inside a local function stays.
+graph only: a Relu in the body of control flow stays and is reported, one inside a local function stays.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def cut_at_six(proto: onnx.ModelProto, folder: Path | None, relus: Collection[st
     list_as_inputs(proto)
 
 
-def replay_cuts(source: onnx.ModelProto, folder: Path | None, told: onnx.ModelProto) -> list[str]:
+def replay_cuts(source: onnx.ModelProto, folder: Path | None, edited: onnx.ModelProto) -> list[str]:
     """Cut at six in a source model what `condition` cut in the model that was made from it; and note it there, too.
 
     Args:
         source: the model before conditioning, edited; one that has the Clip already stays as it is.
         folder: where its external data lie.
-        told: the model whose metadata tell the edits.
+        edited: the model whose metadata hold the edits.
 
     Returns:
         The outputs of the Relu that were turned.
@@ -114,7 +114,7 @@ def replay_cuts(source: onnx.ModelProto, folder: Path | None, told: onnx.ModelPr
     Raises:
         QdqError: what was cut is made by neither Relu nor Clip in the source.
     """
-    edits = _cuts_of(told)
+    edits = _cuts_of(edited)
     view = GraphView(source.graph, folder)
     done = {edit["site"] for edit in edits if (node := view.producers.get(edit["site"])) and node.op == "Clip"}
     wanted = [edit for edit in edits if edit["site"] not in done]
@@ -130,15 +130,15 @@ def replay_cuts(source: onnx.ModelProto, folder: Path | None, told: onnx.ModelPr
     return [edit["site"] for edit in wanted]
 
 
-def _cuts_of(told: onnx.ModelProto) -> list[dict[str, Any]]:
-    return [edit for edit in edits_of(told) if edit["step"] == STEP]
+def _cuts_of(edited: onnx.ModelProto) -> list[dict[str, Any]]:
+    return [edit for edit in edits_of(edited) if edit["step"] == STEP]
 
 
 def _relu(view: GraphView, name: str) -> Node:
     node = view.producers.get(name)
     if node is None or node.op != "Relu":
-        maker = "nothing" if node is None else node.op
-        reason = f"is made by {maker}, not by the Relu that condition cut at six"
+        producer = "nothing" if node is None else node.op
+        reason = f"is made by {producer}, not by the Relu that condition cut at six"
         raise QdqError(name, reason, "give the model that was conditioned, or its result, or peel without --source")
     return node
 

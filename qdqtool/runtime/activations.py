@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as onnxruntime runs it to show its activations: one session, weights lent and not copied, nothing on disk."""
+"""A model as onnxruntime runs it to show its activations: one session, weights not copied, nothing on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qdqtool.graph.types import known_types, wrong_type
 from qdqtool.graph.view import QUANTIZE, GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable import computable_part, runnable_part
-from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
+from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -74,7 +74,7 @@ class ObservableModel:
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
-        self._skeleton = skeleton(proto, [node.proto for node in part.nodes], self.view, folder)
+        self._stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder)
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.
@@ -107,10 +107,10 @@ class ObservableModel:
 
     def session(self, outputs: Sequence[str]) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels."""
-        model, lent = self._skeleton
+        model, external_initializers = self._stripped
         quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
         options = session_options(self.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
-        return start_session(self.runtime, (model, lent, outputs), options, self.providers, self.where)
+        return start_session(self.runtime, (model, external_initializers, outputs), options, self.providers, self.where)
 
 
 class OrtActivations:
@@ -157,7 +157,7 @@ class OrtActivations:
 
     def _open(self, model: ObservableModel, names: Sequence[str]) -> None:
         self._where = model.where
-        self._model = model  # its arrays are lent to the session, which copies none
+        self._model = model  # the session reads its arrays and copies none
         self.behind = model.behind
         self._fed = [name for name in names if model.is_input(name)]
         self._outputs = [name for name in names if not model.is_input(name)]
@@ -218,7 +218,7 @@ def runtime_types(
     made = [name for name in asked if name in view.producers and name not in part.behind]
     kinds: dict[str, str] = {}
     if made:
-        parts = skeleton(proto, [node.proto for node in part.nodes], view, folder)
+        parts = strip_weights(proto, [node.proto for node in part.nodes], view, folder)
         options = session_options(runtime, "ORT_DISABLE_ALL")
         session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
         kinds = {output.name: output.type for output in session.get_outputs()}

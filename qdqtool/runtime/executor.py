@@ -18,7 +18,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
 from qdqtool.runtime.runnable import runnable_part
-from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
+from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 
 Array = npt.NDArray[Any]
 
@@ -38,7 +38,7 @@ _MERGING = (
 
 
 class Executor:
-    """One model, ready to run batches; its weights are lent to the session and not copied.
+    """One model, ready to run batches; the session reads its weights without a copy.
 
     Attributes:
         names: what `run` gives, in order.
@@ -78,7 +78,7 @@ class Executor:
         self._fixed: dict[str, Array] = {name: _value(view, name) for name in self.names if name in view.initializers}
         self._fed = frozenset(view.inputs)
         self._made = [name for name in self.names if name not in self._fed and name not in self._fixed]
-        parts = skeleton(model, [node.proto for node in part.nodes], view, folder)
+        parts = strip_weights(model, [node.proto for node in part.nodes], view, folder)
         options = session_options(runtime, "ORT_ENABLE_BASIC")
         self._session = None
         if self._made:

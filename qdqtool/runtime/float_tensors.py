@@ -76,7 +76,7 @@ def _asked(proto: onnx.ModelProto, folder: Path | None, names: list[str]) -> tup
 
     try:
         kinds, behind = runtime_types(proto, folder, names)
-    except QdqError as error:  # it is told with each tensor, and ends in an error where one of them needs a scale
+    except QdqError as error:  # it is reported with each tensor, and ends in an error where one of them needs a scale
         return {}, dict.fromkeys(names, f"its type is not known: {error.where} {error.reason}")
     lost = {name: f"its type is not known, since it lies behind {behind[name]}" for name in names if name in behind}
     return kinds, lost
@@ -86,9 +86,9 @@ def on_gpu_alone(view: GraphView, names: Iterable[str]) -> dict[str, str]:
     """Of some tensors those that only plugins touch, each with the reason: the DLA runs no plugin."""
     found = {}
     for name in names:
-        maker = view.producers.get(name)
-        touched = [*([maker] if maker is not None else []), *(use.node for use in view.consumers(name))]
-        if maker is not None and all(runs_as_plugin(node.op) for node in touched):
+        producer = view.producers.get(name)
+        touched = [*([producer] if producer is not None else []), *(use.node for use in view.consumers(name))]
+        if producer is not None and all(runs_as_plugin(node.op) for node in touched):
             found[name] = _ON_GPU
     return found
 

@@ -105,7 +105,7 @@ class _Operators:
         return ""
 
     def _is_known(self, node: onnx.NodeProto) -> bool:
-        """Operators are told apart by name, so the first node of an operator speaks for all."""
+        """Operators are distinguished by name, so the first node of an operator speaks for all."""
         key = (_domain(node.domain), node.op_type)
         if key not in self._known:
             self._known[key] = key in self._functions or self._has(key, node)
@@ -208,16 +208,16 @@ def _descendants(view: GraphView, lacking: dict[int, str]) -> dict[int, str]:
     """By id, every node that depends on a lacking one, and of those themselves, with the lacking operator."""
     if not lacking:
         return {}
-    readers: dict[str, list[Node]] = {}
+    consumers: dict[str, list[Node]] = {}
     for node in view.every:
         for name in read_names(node):
-            readers.setdefault(name, []).append(node)
+            consumers.setdefault(name, []).append(node)
     behind = dict(lacking)
     stack = [node for node in view.every if id(node) in lacking]
     while stack:
         node = stack.pop()
         for name in filter(None, node.outputs):
-            for reader in readers.get(name, []):
+            for reader in consumers.get(name, []):
                 if id(reader) not in behind:
                     behind[id(reader)] = behind[id(node)]
                     stack.append(reader)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of onnxruntime whose weights are lent to them and not copied; nothing on disk. Not what they run."""
+"""Sessions of onnxruntime that read the weights in place, without a copy; nothing on disk. Not what they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.runtime.installed import one_line
 
 Array = npt.NDArray[Any]
 
-# Shapes, axes and the like must be seen by shape inference, so they stay in the model; weights are lent to the session.
+# Shapes, axes and the like must be seen by shape inference, so they stay in the model; weights are not copied.
 _INLINE_BYTES = 1024
 _LENT_KINDS = "biuf"
 
@@ -37,13 +37,13 @@ def session_options(runtime: Any, level: str) -> Any:
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.enable_mem_pattern = False
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what it would log comes as an exception, and is told once
+    options.log_severity_level = 4  # what it would log comes as an exception, and is reported once
     return options
 
 
 def start_session(
     runtime: Any,
-    lent_model: tuple[onnx.ModelProto, dict[str, Array], Iterable[str]],
+    stripped: tuple[onnx.ModelProto, dict[str, Array], Iterable[str]],
     options: Any,
     providers: Sequence[str],
     where: object,
@@ -53,7 +53,7 @@ def start_session(
 
     Args:
         runtime: the module onnxruntime.
-        lent_model: what `skeleton` made, whose outputs are replaced, and the tensors to give.
+        stripped: what `strip_weights` made, whose outputs are replaced, and the tensors to give.
         options: see `session_options`.
         providers: the provider asked for, then the one that takes what it leaves.
         where: what messages call the model.
@@ -62,13 +62,13 @@ def start_session(
     Raises:
         QdqError: onnxruntime refuses the model, or the provider does not start.
     """
-    model, lent, outputs = lent_model
+    model, external_initializers, outputs = stripped
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     try:
-        if lent:
-            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in lent.values()]
-            options.add_external_initializers(list(lent), values)
+        if external_initializers:
+            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in external_initializers.values()]
+            options.add_external_initializers(list(external_initializers), values)
         left_out = list(disabled)
         session = runtime.InferenceSession(
             model.SerializeToString(), options, providers=list(providers), disabled_optimizers=left_out
@@ -106,7 +106,7 @@ def run_session(
     return found
 
 
-def skeleton(
+def strip_weights(
     proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], view: GraphView, folder: Path | None
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external)."""
@@ -123,21 +123,21 @@ def skeleton(
     pooled = {name for node in model.graph.node if node.op_type.endswith("PoolGrad") for name in node.output}
     model.graph.value_info.extend(value for value in proto.graph.value_info if value.name in pooled)  # else it crashes
     model.graph.sparse_initializer.extend(proto.graph.sparse_initializer)
-    lent: dict[str, Array] = {}
+    external_initializers: dict[str, Array] = {}
     read = {name for node in model.graph.node for name in reads_of(node)}
     for tensor in proto.graph.initializer:
         if tensor.name not in read:
-            continue  # onnxruntime drops it first, and then misses what it should replace with the lent one
+            continue  # onnxruntime drops it first, and then misses what it should replace with the external one
         if bytes_needed(tensor) > _INLINE_BYTES or is_external(tensor):
             array = array_of(tensor, folder)
             if array.dtype.kind in _LENT_KINDS and array.nbytes > _INLINE_BYTES:
-                lent[tensor.name] = array
+                external_initializers[tensor.name] = array
                 model.graph.initializer.append(_stand_in(tensor))
                 continue
             tensor = onnx.numpy_helper.from_array(array, tensor.name)
         model.graph.initializer.append(tensor)
     _inline_attributes(model.graph, folder)
-    return model, lent
+    return model, external_initializers
 
 
 def _free_names(graph: onnx.GraphProto) -> None:

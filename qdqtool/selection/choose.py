@@ -122,7 +122,7 @@ class _PointClasses:
             self.plan = make_plan(view, options, decisions=Decisions(tuple(cuts)))
             alive = (
                 (first, [name for name in names if name in known and known[name].amax > 0])
-                for first, names in self.plan.ties().items()
+                for first, names in self.plan.shared_scales().items()
             )
             self.members = {first: names for first, names in alive if names}
             self.of = {name: first for first, names in self.members.items() for name in names}
@@ -137,8 +137,8 @@ class _PointClasses:
         points = {point.tensor for point in self.plan.activations}
         edges = []
         for name in cuts:
-            maker = view.producer(name)
-            sites = set() if maker is None else sites_behind(view, maker.inputs[0], points)
+            producer = view.producer(name)
+            sites = set() if producer is None else sites_behind(view, producer.inputs[0], points)
             before = {self.of.get(site) for site in sites}
             first = before.pop() if len(before) == 1 else None
             if first is not None and first != self.of[name]:
@@ -167,7 +167,7 @@ class _PointClasses:
             gains = []
             for name, before, after in self.edges:
                 a, b = sets.root(before), sets.root(after)
-                if a != b:  # of several ways between two sets each is told; all close together
+                if a != b:  # of several ways between two sets each is reported; all close together
                     gains.append((self._gain(name, cost[a], cost[b], sets.members(b)), name, a, b))
             if not gains or min(gains)[0] >= CUT_GAIN:
                 return sets
@@ -176,15 +176,15 @@ class _PointClasses:
             sets.join(a, b)
             cost[sets.root(a)] = joined
 
-    def _gain(self, name: str, before: Float64, after: Float64, readers: Sequence[str]) -> float:
+    def _gain(self, name: str, before: Float64, after: Float64, consumers: Sequence[str]) -> float:
         """Share of the loss with one scale that two scales take away, the second rounding of the tensor counted in.
 
         That adds to what the readers behind the cut lose in proportion to the squared error it makes of their input.
         """
-        grid = self.grid[readers[0]]
+        grid = self.grid[consumers[0]]
         together = float((before + after).min())
         first, second = grid[int(before.argmin())].amax, grid[int(after.argmin())].amax
-        parts = [self._known[one] for reader in readers for one in self.members[reader]]
+        parts = [self._known[one] for reader in consumers for one in self.members[reader]]
         noise = sum(part.count * predicted_mse(part, second) for part in parts)
         more = self._known[name].count * predicted_mse(self._known[name], first)
         apart = float(before.min()) + float(after.min()) * (1.0 + (more / noise if noise > 0 else 0.0))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import onnx
 
-from qdqtool.graph.edit import edits_of, evened_tensors
+from qdqtool.graph.edit import edits_of, equalized_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 
@@ -18,7 +18,7 @@ def divisions_of(proto: onnx.ModelProto) -> frozenset[tuple[str, str]]:
     """The divisions that a model's metadata tell: (the tensor, the output of the Mul that divides it or "")."""
     muls = [edit for edit in edits_of(proto) if edit["step"] == "smooth"]
     by_mul = {(str(edit["site"]), str(edit.get("added", ""))) for edit in muls if edit.get("added")}
-    return frozenset(by_mul | {(name, "") for name in evened_tensors(proto)})
+    return frozenset(by_mul | {(name, "") for name in equalized_tensors(proto)})
 
 
 def divided_tensors(view: GraphView, divisions: Iterable[tuple[str, str]]) -> set[str]:

@@ -53,12 +53,12 @@ class ErrorSource:
     drop: float
 
     def to_json(self) -> dict[str, Any]:
-        """The culprit as JSON has it: null for what is no finite number."""
+        """The source as JSON has it: null for what is no finite number."""
         by_stage = {"sqnr_in_db": self.sqnr_in, "sqnr_read_db": self.sqnr_read, "sqnr_out_db": self.sqnr_out}
         figures = {**by_stage, "drop_db": self.drop}
-        told = {key: value if math.isfinite(value) else None for key, value in figures.items()}
+        finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
         one = self.site
-        return {"operator": one.operator, "kind": one.kind, "inputs": list(one.inputs), "output": one.output, **told}
+        return {"operator": one.operator, "kind": one.kind, "inputs": list(one.inputs), "output": one.output, **finite}
 
 
 def find_sites(view: GraphView, groups: Iterable[Group], known: Collection[str]) -> list[ErrorSite]:
@@ -98,26 +98,26 @@ def _back(view: GraphView, node: Node, ends: Collection[str]) -> tuple[list[str]
         one = stack.pop()
         for name in read_names(one):
             name = view.root(name)
-            maker = view.producers.get(name)
+            producer = view.producers.get(name)
             if not name or view.is_constant(name):
                 continue
             if name in ends:
                 inputs[name] = None
-            elif maker is not None and id(maker) not in between:
-                between[id(maker)] = maker
-                stack.append(maker)
+            elif producer is not None and id(producer) not in between:
+                between[id(producer)] = producer
+                stack.append(producer)
     return list(inputs), sorted(between.values(), key=lambda one: (-one.level, one.key))
 
 
 def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapping[str, Measure]) -> list[ErrorSource]:
-    """The sites where SQNR drops, most first; equal ones in graph order.
+    """The sites where SQNR drops, largest drop first; equal ones in graph order.
 
     Args:
         sites: see `find_sites`.
         measures: of the tensors between them; an input of the graph has no error.
         read: of those of them that have Q/DQ, as they are read behind it.
     """
-    culprits = []
+    sources = []
     for site in sites:
         before = max((measures[name].noise for name in site.inputs if name in measures), default=0.0)
         as_read = [read.get(name, measures.get(name)) for name in site.inputs]
@@ -125,5 +125,5 @@ def rank(sites: Iterable[ErrorSite], measures: Mapping[str, Measure], read: Mapp
         after = measures[site.output].noise
         if after > before:  # so `before` is finite
             drop = 10 * math.log10((after + CALM) / (before + CALM)) if math.isfinite(after) else math.inf
-            culprits.append(ErrorSource(site, decibel(before), decibel(behind), decibel(after), drop))
-    return sorted(culprits, key=lambda one: -one.drop)
+            sources.append(ErrorSource(site, decibel(before), decibel(behind), decibel(after), drop))
+    return sorted(sources, key=lambda one: -one.drop)

@@ -81,7 +81,9 @@ def simulate_implicit(
     plan = make_plan(view, options, floats=floats.keys())
     plan = plan if everywhere else restrict(view, plan, entries)
     weights = [(point, _rounded_weight(view, point, how_weights)) for point in plan.weights]
-    told = {view.producers[key].name: reason for key, reason in floats.items()}  # before outputs get other names
+    named_floats = {
+        view.producers[key].name: reason for key, reason in floats.items()
+    }  # before outputs get other names
     editor = Editor(view)
     nodes = RoundingNodes(editor, how, _LOWEST_ACTIVATION)
     by_key = {node.key: node for node in view.every}
@@ -98,7 +100,7 @@ def simulate_implicit(
     editor.commit()
     used = frozenset(tensors)
     unused = tuple(name for name in entries if name not in used and (name in view.producers or name in view.inputs))
-    return Implicit(tuple(tensors), tuple(point.tensor for point, _ in weights), told, unused)
+    return Implicit(tuple(tensors), tuple(point.tensor for point, _ in weights), named_floats, unused)
 
 
 def _floats(
@@ -157,13 +159,13 @@ def _everywhere(view: GraphView, editor: Editor, nodes: RoundingNodes, entries: 
     for name in (*view.inputs, *(name for node in view.nodes for name in node.outputs if name)):
         if name not in entries or view.is_constant(name):
             continue
-        maker = view.producers.get(name)
-        if maker is None:
+        producer = view.producers.get(name)
+        if producer is None:
             _round_input(view, editor, nodes, name, entries[name])
         else:
             raw = editor.unique_name(f"{name}_unrounded")
-            editor.rename_output(maker, maker.outputs.index(name), raw)
-            nodes.write(raw, name, entries[name], beside=maker)
+            editor.rename_output(producer, producer.outputs.index(name), raw)
+            nodes.write(raw, name, entries[name], beside=producer)
         done.append(name)
     return done
 

@@ -118,7 +118,9 @@ def check_same_inputs(first: Iterable[Input], second: Iterable[Input], names: tu
         if one.dtype != other.dtype:
             raise QdqError(names[1], f"its input {name!r} is {other.dtype}, in {names[0]} {one.dtype}", todo)
         if not _can_agree(one, other):
-            raise QdqError(names[1], f"its input {name!r} is {other.told()}, in {names[0]} {one.told()}", todo)
+            raise QdqError(
+                names[1], f"its input {name!r} is {other.format_shape()}, in {names[0]} {one.format_shape()}", todo
+            )
 
 
 def _can_agree(one: Input, other: Input) -> bool:

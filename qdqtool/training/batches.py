@@ -80,9 +80,9 @@ class Batches:
         self.held_samples = len(chosen)
         self.held = tuple(self._held(chosen))
         _check_alike(self.held)
-        self.notes = tuple(self._told(total))
+        self.notes = tuple(self._format_notes(total))
 
-    def _told(self, total: int) -> Iterator[str]:
+    def _format_notes(self, total: int) -> Iterator[str]:
         yield from self._feed.notes
         if total == 1:
             yield "there is one sample: what is measured is what is trained on"
@@ -220,8 +220,8 @@ def _samples(feed: DataLoader) -> Iterator[Batch]:
             yield batch
             continue
         if any(array.ndim == 0 or len(array) != rows for array in batch.values()):
-            told = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
-            raise QdqError("data", f"has inputs of several samples that do not agree on how many ({told})")
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
+            raise QdqError("data", f"has inputs of several samples that do not agree on how many ({shapes})")
         for row in range(rows):
             yield {name: array[row : row + 1] for name, array in batch.items()}
 

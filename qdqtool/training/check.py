@@ -229,23 +229,23 @@ def _measure(
 
     Two measurements that differ tell how far each can be trusted; the most trusted one decides.
     """
-    told = float(np.sum(gradient.astype(np.float64) * direction))
+    predicted = float(np.sum(gradient.astype(np.float64) * direction))
     found: list[tuple[float, float]] = []  # measured slope, what roundings add
-    for step in _steps(point, name, direction, max(abs(told), allowed.usual)):
+    for step in _steps(point, name, direction, max(abs(predicted), allowed.usual)):
         measured, blur = point.slope(name, direction, step), allowed.floor / (2 * step)
         found.append((measured, blur))
-        size = max(abs(told), abs(measured), allowed.usual)
-        if abs(measured - told) <= allowed.share * size + blur:
-            enough = 2 * step * abs(told) >= _LEAST * abs(point.value) and blur <= allowed.share * size
-            return (abs(measured - told) / size if enough else None), True
+        size = max(abs(predicted), abs(measured), allowed.usual)
+        if abs(measured - predicted) <= allowed.share * size + blur:
+            enough = 2 * step * abs(predicted) >= _LEAST * abs(point.value) and blur <= allowed.share * size
+            return (abs(measured - predicted) / size if enough else None), True
     doubts = [abs(one - other) + blur for (one, blur), (other, _) in itertools.pairwise(found)]
     best = int(np.argmin(doubts))
     measured = found[best][0]
-    size = max(abs(told), abs(measured), allowed.usual)
-    if abs(measured - told) > allowed.share * size + _DOUBTS * doubts[best]:
-        reason = f"its gradient predicts a slope of the loss of {told:.4g}, finite differences give {measured:.4g}"
+    size = max(abs(predicted), abs(measured), allowed.usual)
+    if abs(measured - predicted) > allowed.share * size + _DOUBTS * doubts[best]:
+        reason = f"its gradient predicts a slope of the loss of {predicted:.4g}, finite differences give {measured:.4g}"
         raise QdqError(name, reason, _TODO)
-    return abs(measured - told) / size, False
+    return abs(measured - predicted) / size, False
 
 
 def _steps(point: _Point, name: str, direction: Float32, slope: float) -> Iterator[float]:

@@ -160,12 +160,12 @@ def _feeding(proto: onnx.ModelProto, fed: set[str], weights: set[str]) -> list[b
 
 def _last_live(proto: onnx.ModelProto, output: str, live: set[str], behind: dict[str, str]) -> dict[str, str]:
     """The nearest tensors before an output that can be trained on, in graph order -> what lies between."""
-    maker = {name: node for node in proto.graph.node for name in node.output if name}
+    producer = {name: node for node in proto.graph.node for name in node.output if name}
     found: dict[str, str] = {}
     stack, seen = [output], set[str]()
     while stack:
         name = stack.pop()
-        node = maker.get(name)
+        node = producer.get(name)
         if name in seen or node is None:
             continue
         seen.add(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where fine-tuning starts: the model as it is, or with its channels evened out where that alone loses less."""
+"""Where fine-tuning starts: the model as it is, or with its channels equalized where that alone loses less."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Start:
 
     Attributes:
         given: the training form of the model as it was given.
-        form: that of what is trained: the same, or one of the same graph with evened weights.
-        evened: the tensors that had their channels evened out.
+        form: that of what is trained: the same, or one of the same graph with equalized weights.
+        equalized: the tensors whose channels were equalized.
         notes: what was done about it, a sentence each.
     """
 
     given: TrainingGraph
     form: TrainingGraph
-    evened: tuple[str, ...] = ()
+    equalized: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -60,7 +60,7 @@ class _Few:
         return iter(tqdm(few, desc="equalize", total=total, unit="sample", file=sys.stderr, leave=False))
 
 
-def evened_start(
+def start_equalized(
     opened: Opened, make: MakeForm, form: TrainingGraph, batches: Batches, progress: bool | None = None
 ) -> Start:
     """Even out channels within the scales of the activations, unless outputs on held-out samples then lose more.
@@ -73,21 +73,23 @@ def evened_start(
         progress: whether a bar is drawn; None draws one where stderr is a terminal.
 
     Returns:
-        The start, a note in it where the model cannot be run as evening it out would want it.
+        The start, a note in it where the model cannot be run as equalization needs it.
     """
     try:
-        within = equalize_within(opened.proto, opened.folder, _Few(opened, batches, progress))
+        equalized = equalize_within(opened.proto, opened.folder, _Few(opened, batches, progress))
     except QdqError as error:
-        return Start(form, form, notes=(f"channels stay as they are: {error.where} {error.reason}",))
-    if not within.tensors:
-        return Start(form, form, notes=(f"channels stay as they are: {within.why_not}",) if within.why_not else ())
-    gains = output_gains(form, opened, within.proto, batches)
+        return Start(form, form, notes=(f"channels are not equalized: {error.where} {error.reason}",))
+    if not equalized.tensors:
+        return Start(
+            form, form, notes=(f"channels are not equalized: {equalized.why_not}",) if equalized.why_not else ()
+        )
+    gains = output_gains(form, opened, equalized.proto, batches)
     ends = np.array([(one.before, one.after) for one in gains if np.isfinite((one.before, one.after)).all()])
     before, after = ends.reshape(-1, 2).mean(axis=0).tolist() if len(ends) else (0.0, 0.0)
     if after < before:
-        told = f"outputs would go from {before:.1f} to {after:.1f} dB"
-        return Start(form, form, notes=(f"channels stay as they are: evened out within their scales, {told}",))
-    count = len(within.tensors)
+        change = f"outputs would go from {before:.1f} to {after:.1f} dB"
+        return Start(form, form, notes=(f"channels are not equalized: {change}",))
+    count = len(equalized.tensors)
     whose = "1 tensor had its" if count == 1 else f"{count} tensors had their"
-    told = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
-    return Start(form, make(within.proto), within.tensors, (f"{whose} channels evened out within the scales{told}",))
+    change = f": outputs went from {before:.1f} to {after:.1f} dB before the first step" if len(ends) else ""
+    return Start(form, make(equalized.proto), equalized.tensors, (f"{whose} channels equalized{change}",))

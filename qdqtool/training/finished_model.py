@@ -67,13 +67,13 @@ def output_gains(
 def finished_model(
     tuned: onnx.ModelProto, folder: Path | None, batches: Batches, facts: Mapping[str, Any] | None
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model with its training told in the metadata, and scales measured again that no pair fixes.
+    """The model with its training noted in the metadata, and scales measured again that no pair fixes.
 
     Args:
         tuned: the Q/DQ model; changed in place.
         folder: where its external data lie.
         batches: the data.
-        facts: what is told of the training; None where its weights are those of the input, and all stays.
+        facts: what is noted of the training; None where its weights are those of the input, and all stays.
 
     Returns:
         The model, and notes.
@@ -88,7 +88,7 @@ def finished_model(
     elif table is not None and apart is not None:
         table, again = _measured_again(*apart, folder, table, batches)
         store_table(tuned, table)
-        notes = (f"{again} scales of the table in the metadata, which no Q/DQ fixes, were measured again",)
+        notes = (f"{again} scales in the metadata table that no Q/DQ pair holds were measured again",)
     set_metadata(tuned, FINETUNED, json.dumps(dict(facts)))
     return tuned, notes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of a training while it runs: a log of JSON lines, a bar on a terminal. Not what comes of it."""
+"""What is reported of a training while it runs: a log of JSON lines, a bar on a terminal. Not what comes of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.progress import is_shown
 
 
 class Listener(Protocol):
-    """Is told what happens."""
+    """Receives what happens."""
 
     def step(self, facts: Mapping[str, Any]) -> None:
         """One update of the weights: step, loss, parts, rate, images_per_second, seconds, norm."""

@@ -82,7 +82,7 @@ class Loop:
             run: what is trained, on what.
             options: what the user asked for.
             length: how many updates.
-            listener: is told what happens.
+            listener: receives what happens.
             keep: writes a checkpoint of facts and arrays; None where none is wanted.
         """
         self._run, self._length, self._listener, self._keep = run, length, listener, keep
@@ -280,8 +280,8 @@ class Loop:
         progress, run = self.progress, self._run
         progress.halvings += 1
         progress.broken = f"{why} at step {progress.step}"
-        told = {"event": "halved", "step": progress.step, "reason": why, "halvings": progress.halvings}
-        self._listener.event(told)
+        event = {"event": "halved", "step": progress.step, "reason": why, "halvings": progress.halvings}
+        self._listener.event(event)
         run.parameters.vector[...] = self._best["vector"]
         if run.maxima is not None:
             run.maxima.amax[...] = self._best["amax"]

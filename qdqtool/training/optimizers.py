@@ -24,7 +24,7 @@ class Optimizer(Protocol):
         ...
 
     def restore(self, state: Mapping[str, Float32]) -> None:
-        """Take up what `state` told."""
+        """Take up what `state` gave."""
         ...
 
     def forget(self) -> None:

@@ -61,7 +61,7 @@ class UpdateOptions:
 
     @property
     def relative(self) -> bool:
-        """Whether the rate is told in INT8 steps."""
+        """Whether the rate is given in INT8 steps."""
         return self.lr is None
 
     @property
@@ -185,7 +185,7 @@ class TrainingOptions:
         backend: what makes gradients.
         teacher: another float model to learn from; None for the model's own float twin.
         augment: some of flip, crop, color, for pictures without labels; None for all of them there.
-        equalize: whether channels are evened out within the scales before the first step, where the model in float is
+        equalize: whether channels are equalized within the scales before the first step, where the model in float is
             what is learned and nothing is frozen.
         batch: samples in one run; None for 1, or for what the model fixes.
         memory: bytes of samples that may be held.

@@ -125,7 +125,7 @@ def _check(name: str, value: Float32, scale: bool) -> None:
 
 
 def steps_of_weight(value: Float32, scale: Float32 | None = None, axis: int | None = None) -> Float32:
-    """The size of one INT8 step of each weight, broadcast against it: the unit in which a rate is told.
+    """The size of one INT8 step of each weight, broadcast against it: the unit in which a rate is given.
 
     A weight changes what is computed only when it crosses half a step, so that is the natural size of an update, layer
     by layer and channel by channel, whatever the weights' magnitude is.

@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.installed import load_onnxruntime
-from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
+from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 from qdqtool.training.check import TOLERANCE
 from qdqtool.training.concrete import make_concrete
 from qdqtool.training.losses.reach import reached_parameters
@@ -72,8 +72,8 @@ def _types(
     if not names:
         return {}
     options = session_options(runtime, "ORT_DISABLE_ALL")
-    lent = (*skeleton(proto, proto.graph.node, view, folder), names)
-    session = start_session(runtime, lent, options, _CPU, _WHERE)
+    stripped = (*strip_weights(proto, proto.graph.node, view, folder), names)
+    session = start_session(runtime, stripped, options, _CPU, _WHERE)
     known = {f"tensor({_word(code)})": code for code in onnx.TensorProto.DataType.values()}
     return {one.name: known[one.type] for one in session.get_outputs() if one.type in known}
 
@@ -91,14 +91,14 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     if not names:
         return {}
-    model, lent = skeleton(proto, proto.graph.node, *view)
+    model, external_initializers = strip_weights(proto, proto.graph.node, *view)
     draft = GraphBuilder(model)
     asked = {name: draft.append("Shape", [name], f"{name}_shape") for name in names}
     options = session_options(runtime, "ORT_DISABLE_ALL")
     options.execution_order = (
         runtime.ExecutionOrder.PRIORITY_BASED
     )  # Shape before what is larger: nothing is kept for it
-    session = start_session(runtime, (model, lent, list(asked.values())), options, _CPU, _WHERE)
+    session = start_session(runtime, (model, external_initializers, list(asked.values())), options, _CPU, _WHERE)
     feed = {one.name: batch[one.name] for one in session.get_inputs()}
     found = run_session(session, list(asked.values()), feed, _WHERE)
     return {name: tuple(int(length) for length in shape) for name, shape in zip(asked, found, strict=True)}

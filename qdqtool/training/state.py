@@ -40,7 +40,7 @@ class TrainingIdentity:
 
     def differs(self, other: TrainingIdentity) -> str:
         """What differs, in words; "" where nothing does."""
-        return next((told for name, told in _WORDS.items() if getattr(self, name) != getattr(other, name)), "")
+        return next((words for name, words in _WORDS.items() if getattr(self, name) != getattr(other, name)), "")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
-from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
+from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 from qdqtool.training.training_run import Computed, Values
 
 Array = npt.NDArray[Any]
@@ -59,7 +59,7 @@ class Session:
         options = session_options(runtime, "ORT_ENABLE_BASIC")
         options.intra_op_num_threads = how.threads
         view = GraphView(proto.graph, folder)
-        parts = skeleton(proto, proto.graph.node, view, folder)
+        parts = strip_weights(proto, proto.graph.node, view, folder)
         self._names = list(names)
         self._fed = frozenset(view.inputs)
         providers = provider_names(runtime, how.provider)

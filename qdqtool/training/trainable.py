@@ -82,17 +82,17 @@ def _source(view: GraphView, node: Node, index: int) -> tuple[str, Read] | None:
     """The float32 initializer behind an input, pairs and moves seen through, and who reads it itself."""
     name, read = node.inputs[index], Read(node.key, index)
     while name not in view.initializers:
-        maker = view.producers.get(name)
-        if maker is None or not view.is_constant(name):
+        producer = view.producers.get(name)
+        if producer is None or not view.is_constant(name):
             return None
-        if maker.op == DEQUANTIZE:
-            pair = next((p for p in view.pairs.get(view.root(name), ()) if p.dequantize is maker), None)
+        if producer.op == DEQUANTIZE:
+            pair = next((p for p in view.pairs.get(view.root(name), ()) if p.dequantize is producer), None)
             if pair is None or pair.quantize is None:
                 return None
-            maker = pair.quantize
-        elif maker.op not in operator_set("rearranging"):
+            producer = pair.quantize
+        elif producer.op not in operator_set("rearranging"):
             return None
-        name, read = maker.inputs[0], Read(maker.key, 0)
+        name, read = producer.inputs[0], Read(producer.key, 0)
     kind = view.initializers[name].data_type
     return (name, read) if kind == onnx.TensorProto.FLOAT else None
 

@@ -66,7 +66,7 @@ class Moving:
 
 def tied_tensors(plan: Plan) -> dict[str, str]:
     """Activation -> the first of those that it shares a scale with."""
-    return {tensor: members[0] for members in plan.ties().values() for tensor in members}
+    return {tensor: members[0] for members in plan.shared_scales().values() for tensor in members}
 
 
 def _tied_scales(sites: Sequence[TrainedPair], ties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:

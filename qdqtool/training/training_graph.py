@@ -178,7 +178,7 @@ def make_form(
     ends = cut_behind(draft.proto, weights, operators)
     draft.proto.graph.ClearField("value_info")
     origins = _coded(weights, codes, sites, held, scales.moving) | scales.origins(held)
-    notes += untrained + _told(ends, weights, draft.proto)
+    notes += untrained + _format_notes(ends, weights, draft.proto)
     return _assembled(
         draft.proto, origins, _Flattened(sites, held, scales, weights, ranges), (quantized, folder), (ends.cut, notes)
     )
@@ -201,7 +201,7 @@ def _coded(
     return found
 
 
-def _told(ends: Ends, weights: Mapping[str, Origin], proto: onnx.ModelProto) -> list[str]:
+def _format_notes(ends: Ends, weights: Mapping[str, Origin], proto: onnx.ModelProto) -> list[str]:
     """What the form leaves out, a sentence each."""
     notes = [
         f"training ends at {tensor}, before {words}; the file keeps what lies there"
@@ -231,7 +231,7 @@ def _assembled(
     origins: Mapping[str, Origin],
     found: _Flattened,
     source: tuple[onnx.ModelProto, Path | None],
-    told: tuple[Mapping[str, str], Sequence[str]],
+    cut_and_notes: tuple[Mapping[str, str], Sequence[str]],
 ) -> TrainingGraph:
     near = reached(proto, [value.name for value in proto.graph.output])
     weights = tuple(name for name in found.weights if name in near)
@@ -260,9 +260,9 @@ def _assembled(
         pairs,
         {name: tuple(tensors) for name, tensors in activations.items()},
         *source,
-        cut=told[0],
+        cut=cut_and_notes[0],
         origins={
             name: origin for name, origin in origins.items() if name in near and (name in weights or name in moving)
         },
-        notes=tuple(told[1]),
+        notes=tuple(cut_and_notes[1]),
     )

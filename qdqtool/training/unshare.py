@@ -44,17 +44,17 @@ def unshare(
     everywhere = _reads(view, by_name)
     found: list[tuple[int, str, Origin]] = []
     notes: list[str] = []
-    for name, readers in by_name.items():
+    for name, consumers in by_name.items():
         if not in_file(file, name):
             notes.append(f"{name} is not trained: the file holds it inside a local function")
             continue
-        others = everywhere[name] - set(readers)
-        purposes = {(role.kind, role.read.index if role.kind == "norm" else 0) for role in readers.values()}
-        tied = len(readers) == 1 or (len(purposes) == 1 and not by_accident(view, name))
+        others = everywhere[name] - set(consumers)
+        purposes = {(role.kind, role.read.index if role.kind == "norm" else 0) for role in consumers.values()}
+        tied = len(consumers) == 1 or (len(purposes) == 1 and not by_accident(view, name))
         if name in coded or (tied and not others):
-            found.append((min(order[read] for read in readers), name, Origin((name,))))
+            found.append((min(order[read] for read in consumers), name, Origin((name,))))
             continue
-        for place, read in enumerate(readers):
+        for place, read in enumerate(consumers):
             if not others and not place:
                 found.append((order[read], name, Origin((name,))))
             elif stands_in(file, read, name):

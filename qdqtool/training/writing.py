@@ -105,8 +105,8 @@ def _apart(editor: Editor, place: str, read: Read, value: Float32) -> None:
 
 def in_file(file: GraphView, name: str) -> bool:
     """Whether a model has an initializer or a Constant node of this name in its main graph."""
-    maker = file.producers.get(name)
-    return name in file.initializers or (maker is not None and maker.op == "Constant")
+    producer = file.producers.get(name)
+    return name in file.initializers or (producer is not None and producer.op == "Constant")
 
 
 def stands_in(file: GraphView, read: Read, name: str) -> bool:
@@ -116,8 +116,8 @@ def stands_in(file: GraphView, read: Read, name: str) -> bool:
         return False
     source = node.inputs[read.index]
     while source != name:
-        maker = file.producers.get(source)
-        if maker is None or maker.op not in operator_set("passing"):
+        producer = file.producers.get(source)
+        if producer is None or producer.op not in operator_set("passing"):
             return False
-        source = maker.inputs[0]
+        source = producer.inputs[0]
     return True

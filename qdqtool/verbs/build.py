@@ -107,8 +107,8 @@ def _rtx_info(built: BuiltEngine, path: Path) -> EngineInfo:
 
 def _rtx_notes(built: BuiltEngine, options: BuildOptions) -> list[str]:
     chosen = {name: three for name, three in built.shapes.items() if name not in options.shapes}
-    told = ", ".join(f"{name}:{'x'.join(map(str, best))}" for name, (_, best, _) in chosen.items())
-    notes = [f"built at {told}, since the model leaves sides open: --shapes gives others"] if chosen else []
+    sides = ", ".join(f"{name}:{'x'.join(map(str, best))}" for name, (_, best, _) in chosen.items())
+    notes = [f"built at {sides}, since the model leaves sides open: --shapes gives others"] if chosen else []
     return notes + [message.message for message in built.warnings]
 
 
@@ -167,8 +167,8 @@ def _build_gpu(opened: Opened, output: Path, options: BuildOptions, inputs: list
         line = f"TensorRT {text}, built on this machine's GPU; not run"
         info = _write_layers(engine.layers, output, (version, line), files)
     where = None if info is None else layers_path(output)
-    told = (*recipe.notes, *notes, *engine.notes)
-    return BuildResult(output, where, info, line, len(engine.data), told)
+    described = (*recipe.notes, *notes, *engine.notes)
+    return BuildResult(output, where, info, line, len(engine.data), described)
 
 
 def _facts(opened: Opened, options: BuildOptions) -> ModelFacts:
@@ -183,14 +183,15 @@ def _facts(opened: Opened, options: BuildOptions) -> ModelFacts:
             check_names("--shapes", [name], tuple(inputs.values()))
         for shape in shapes:
             if not inputs[name].fits(shape):
-                told = "x".join(map(str, shape))
-                raise QdqError("--shapes", f"{name!r} takes {inputs[name].told()}, not {told}", "give what it takes")
+                given = "x".join(map(str, shape))
+                wanted = inputs[name].format_shape()
+                raise QdqError("--shapes", f"{name!r} takes {wanted}, not {given}", "give what it takes")
     ranged = {name for name, (low, _, high) in options.shapes.items() if low != high}
     free = [one for one in inputs.values() if one.shape is None or not all(isinstance(side, int) for side in one.shape)]
     lost = next((one for one in free if one.name not in options.shapes), None)
     if lost is not None:
         guess = "x".join(str(side if isinstance(side, int) else 1) for side in lost.shape or (1,))
-        reason = f"is {lost.told()}, and TensorRT would take 1 for what is open"
+        reason = f"is {lost.format_shape()}, and TensorRT would take 1 for what is open"
         raise QdqError(lost.name, reason, f"give it, such as --shapes {lost.name}:{guess}")
     open_inputs = tuple(one.name for one in free if one.name in ranged)
     quantized = has_qdq(GraphView(opened.proto.graph, opened.folder))

@@ -36,7 +36,7 @@ class CompareOptions(ExecutionOptions):
     """What is compared.
 
     Attributes:
-        tensors: all, outputs (no ranking of culprits then), or a regular expression that is searched in names.
+        tensors: all, outputs (no ranking of error sources then), or a regular expression that is searched in names.
     """
 
     tensors: str = "all"
@@ -49,7 +49,7 @@ class Comparison(Displayed):
     Attributes:
         outputs: measures of the outputs that both have, in graph order.
         tensors: measures of all that was compared, in graph order, outputs among them.
-        culprits: where error is born, most first; none for outputs alone.
+        error_sources: where error arises, most first; none for outputs alone.
         uncompared: tensor of both -> why it has no measure.
         only: tensors that only the reference has, and those that only the other has.
         samples: how many were run.
@@ -58,7 +58,7 @@ class Comparison(Displayed):
 
     outputs: tuple[Measure, ...]
     tensors: tuple[Measure, ...]
-    culprits: tuple[ErrorSource, ...]
+    error_sources: tuple[ErrorSource, ...]
     uncompared: dict[str, str]
     only: tuple[tuple[str, ...], tuple[str, ...]]
     samples: int
@@ -105,9 +105,9 @@ class Comparison(Displayed):
                 one.site.output,
                 *map(figure, (one.sqnr_in, one.sqnr_read, one.sqnr_out)),
             )
-            for one in self.culprits[: max(0, top)]
+            for one in self.error_sources[: max(0, top)]
         ]
-        head = ("where SQNR drops, most first", "operators", "tensor", "dB in", "dB read", "dB out")
+        head = ("where SQNR drops, largest drop first", "operators", "tensor", "dB in", "dB read", "dB out")
         return table(head, rows) if rows else []
 
     def _left_out(self, models: tuple[str, str]) -> list[str]:
@@ -125,14 +125,14 @@ class Comparison(Displayed):
         """What `qdqtool compare --json` prints.
 
         Args:
-            top: how many culprits; None for all.
+            top: how many error sources; None for all.
         """
         return {
             "schema": 1,
             "samples": self.samples,
             "outputs": [one.to_json() for one in self.outputs],
             "tensors": [one.to_json() for one in self.tensors],
-            "culprits": [one.to_json() for one in self.culprits[:top]],
+            "culprits": [one.to_json() for one in self.error_sources[:top]],
             "broken": list(self.broken),
             "uncompared": self.uncompared,
             "only_reference": list(self.only[0]),
@@ -172,7 +172,7 @@ def compare(
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
-    names = _told_apart(first.name, second.name)
+    names = _distinct_titles(first.name, second.name)
     pairing.check_same_inputs(inputs, others, names)
     view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
     shared = pairing.shared_tensors(view, other_view, options.tensors)
@@ -222,7 +222,7 @@ def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Mea
     return rank(find_sites(view, groups, measures), measures, read)
 
 
-def _told_apart(first: str, second: str) -> tuple[str, str]:
+def _distinct_titles(first: str, second: str) -> tuple[str, str]:
     """What messages call the models; two without a file may have one name."""
     return (first, second) if first != second else (f"{first} (reference)", f"{second} (other)")
 

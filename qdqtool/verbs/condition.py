@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 8
-_TOLD = {
+_STEPS = {
     "relu6": ("Relu", "cut off at 6"),
-    "equalize": ("tensor", "evened out in the weights around it"),
-    "smooth": ("tensor", "evened out by a Mul behind it"),
+    "equalize": ("tensor", "equalized in the weights around it"),
+    "smooth": ("tensor", "equalized by a Mul behind it"),
     "clip": ("operator", "with clipped weights"),
     "correct": ("operator", "with a corrected bias"),
 }
@@ -75,7 +75,7 @@ class ConditionResult(Displayed, Generic[ModelT]):
     def summary(self) -> list[str]:
         """What `qdqtool condition` prints, without what to do next."""
         lines = [self.headline()]
-        for step, (what, how) in _TOLD.items():
+        for step, (what, how) in _STEPS.items():
             if self.done.count(step):
                 lines.append(f"  {step}: {counted(self.done.count(step), what)} {how}")
         return lines + _effect(self.done)
@@ -153,7 +153,7 @@ def condition(
 
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)
-    parse_method(options.method)  # a slip here is told before a large model is read
+    parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])

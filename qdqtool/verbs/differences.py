@@ -46,7 +46,7 @@ class DrawnDifferences(Displayed):
 
     Attributes:
         files: pictures, the worst first, named by rank and image; `differences.json` last.
-        told: how outputs were read.
+        decoder: how outputs were read.
         images: how many were looked at.
         boxes: how many the reference has in all.
         lost: how many of them the candidate lacks.
@@ -55,7 +55,7 @@ class DrawnDifferences(Displayed):
     """
 
     files: tuple[Path, ...]
-    told: str
+    decoder: str
     images: int
     boxes: int
     lost: int
@@ -69,12 +69,12 @@ class DrawnDifferences(Displayed):
     def summary(self) -> list[str]:
         """What `qdqtool compare --draw` prints of the pictures."""
         last, pictures = self.files[-1], counted(len(self.files) - 1, "picture")
-        return [f"wrote {last.parent}: {pictures} and {last.name}; {self.headline()}", self.told]
+        return [f"wrote {last.parent}: {pictures} and {last.name}; {self.headline()}", self.decoder]
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool compare --draw --json` says of the pictures."""
         counts = {"images": self.images, "boxes": self.boxes, "lost": self.lost, "spurious": self.spurious}
-        return {"files": [str(file) for file in self.files], "decoder": self.told, **counts}
+        return {"files": [str(file) for file in self.files], "decoder": self.decoder, **counts}
 
 
 def draw_differences(
@@ -120,7 +120,7 @@ def draw_differences(
     lost, spurious = (sum(int(getattr(one, name).sum()) for one in found.each) for name in ("lost", "spurious"))
     boxes = sum(len(one.reference) for one in found.each)
     written = tuple(folder / name for name in (*files, FILE))
-    return DrawnDifferences(written, found.told, len(found.each), boxes, lost, spurious, samples.notes)
+    return DrawnDifferences(written, found.decoder, len(found.each), boxes, lost, spurious, samples.notes)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _RankedDifferences:
 
     each: Sequence[DetectionDifference]
     order: Sequence[int]
-    told: str
+    decoder: str
     names: tuple[str, ...]
 
 
@@ -140,15 +140,17 @@ def _compared(runs: Sequence[Executor], samples: LabeledSamples, infer: InferOpt
 
     found: list[DetectionDifference] = []
     names: tuple[str, ...] = ()
-    told = ""
-    for sight in see(runs, samples, infer.reading or DecodeOptions(), "draw", infer.progress):
-        first, second = sight.found
+    decoder = ""
+    for prediction in see(runs, samples, infer.reading or DecodeOptions(), "draw", infer.progress):
+        first, second = prediction.found
         if not isinstance(first, Detections) or not isinstance(second, Detections):
-            raise QdqError("--draw", f"draws boxes, this is a {sight.reader.told}", "qdqtool infer draws its classes")
+            raise QdqError(
+                "--draw", f"draws boxes, this is a {prediction.reader.description}", "qdqtool infer draws its classes"
+            )
         if not found:
-            names, told = class_names(infer.names, sight), sight.reader.told
+            names, decoder = class_names(infer.names, prediction), prediction.reader.description
         found.append(differ(first, second))
-    return _RankedDifferences(found, worst_first(found), told, names)
+    return _RankedDifferences(found, worst_first(found), decoder, names)
 
 
 def _draw(
@@ -169,7 +171,7 @@ def _draw(
 def _document(samples: LabeledSamples, found: _RankedDifferences, titles: tuple[str, str]) -> str:
     from qdqtool.evaluation.pictures import file_of
 
-    def told(index: int) -> dict[str, Any]:
+    def decoder(index: int) -> dict[str, Any]:
         one = found.each[index]
         return {
             "file": file_of(samples, index).name,
@@ -180,6 +182,6 @@ def _document(samples: LabeledSamples, found: _RankedDifferences, titles: tuple[
             "weight": round(one.weight, 4),
         }
 
-    listed = [told(index) for index in found.order]
-    document = {"schema": 1, "reference": titles[0], "candidate": titles[1], "decoder": found.told, "images": listed}
+    listed = [decoder(index) for index in found.order]
+    document = {"schema": 1, "reference": titles[0], "candidate": titles[1], "decoder": found.decoder, "images": listed}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

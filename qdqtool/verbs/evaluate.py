@@ -19,7 +19,7 @@ from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
 from qdqtool.evaluation.ground_truth import Truth
-from qdqtool.evaluation.labels import are_boxes, box_labels, class_labels, tell_classes
+from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
 from qdqtool.evaluation.metrics import MeasuredModel, judge
 from qdqtool.evaluation.names import Names, parse_names
@@ -41,7 +41,7 @@ class EvaluateOptions(ExecutionOptions):
     """How a model is judged. Figures are the reference's on the provider cpu only.
 
     Attributes:
-        baseline: the FP32 model that losses are told against, run on the same samples.
+        baseline: the FP32 model that losses are measured against, run on the same samples.
         metric: top1, coco, voc or agreement; None takes what the labels are for.
         decoder: what makes boxes of a detector's outputs, see `find_decoder`.
         postprocess: instead of a decoder, ``script.py:function`` or a function; see `ScriptDecoder`.
@@ -142,7 +142,7 @@ def _metric_of(model: str, labels: str | Path | None, samples: LabeledSamples, o
     """What the labels are for; without any, agreement."""
     if labels is not None:
         return "coco" if are_boxes(labels) else "top1"
-    if tell_classes(samples):
+    if are_classes(samples):
         return "top1"
     if options.baseline is not None:
         return "agreement"
@@ -179,10 +179,10 @@ def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
             held.append(ranks(one.name, _scores(one.name, given, count), right))
         seen += count
     measured = [classified(held) for held in found]
-    return _evaluation(job, "top1", measured, shown=truth.shown, labels=_told_classes(job, truth))
+    return _evaluation(job, "top1", measured, shown=truth.shown, labels=_describe_labels(job, truth))
 
 
-def _told_classes(job: _EvaluationJob, truth: ClassLabels) -> str:
+def _describe_labels(job: _EvaluationJob, truth: ClassLabels) -> str:
     offset = job.options.label_offset
     return truth.form + (f", {offset:+d}" if offset else "")
 
@@ -245,7 +245,7 @@ def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) ->
             scripted = ScriptDecoder(Path("postprocess"), options.postprocess, options.selection)
         else:
             scripted = script_decoder(options.postprocess, options.selection)
-        return scripted, scripted.told
+        return scripted, scripted.description
     size = chunk.geometries[0].input_size
     if not all(size):
         raise QdqError(job.opened[0].name, "takes no images, so that no decoder fits", f"{_COMPARE}; --postprocess")
@@ -256,7 +256,7 @@ def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) ->
             raise
         reason = f"has no task metric here: {error.reason}"
         raise QdqError(job.opened[0].name, reason, f"{error.todo}; {_COMPARE}") from error
-    return found, found.told
+    return found, found.description
 
 
 def _strangers(found: Sequence[Detections], shown: Sequence[str]) -> tuple[str, ...]:

@@ -64,8 +64,8 @@ class Evaluation(Displayed):
 
     def headline(self) -> str:
         """Each metric over all images, and what it loses where there is a baseline."""
-        told = [f"{name} {self.value(name):.4f}" + self._loss(name) for name in self.figures]
-        return f"{self.model}: {', '.join(told)}, {counted(self.samples, 'sample')}"
+        listed = [f"{name} {self.value(name):.4f}" + self._loss(name) for name in self.figures]
+        return f"{self.model}: {', '.join(listed)}, {counted(self.samples, 'sample')}"
 
     def _loss(self, metric: str) -> str:
         return f" (loss {self.loss(metric).value:.4f})" if self.losses else ""

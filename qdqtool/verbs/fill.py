@@ -75,8 +75,8 @@ def _missing(view: GraphView, complete: Complete, found: FloatTensors) -> list[s
 def _without_scale(
     clean: Opened, missing: list[str], why: Mapping[str, str], total: int, *, hopeless: bool
 ) -> QdqError:
-    told = [f"{name} ({why[name]})" if name in why else name for name in missing[:_SHOWN]]
-    shown = ", ".join(told) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
+    listed = [f"{name} ({why[name]})" if name in why else name for name in missing[:_SHOWN]]
+    shown = ", ".join(listed) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
     none = "--fill none to write the cache without them"
     todo = f"add {none}" if hopeless else f"give --data, or {none}"
     return QdqError(clean.name, f"{len(missing)} of {total} tensors have no scale: {shown}", todo)

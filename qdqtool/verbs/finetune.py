@@ -18,13 +18,13 @@ from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import make_backend
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import evened_tensors
+from qdqtool.graph.edit import equalized_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
-from qdqtool.training.equalized_start import Start, evened_start
+from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
@@ -35,7 +35,7 @@ from qdqtool.training.train import train
 from qdqtool.training.training_graph import TrainingGraph, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import plan
-from qdqtool.verbs.task_judge import TaskJudge, check_judgeable
+from qdqtool.verbs.validation_metric import ValidationMetric, check_judgeable
 
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 
@@ -104,12 +104,12 @@ def finetune(
     job = _open_job(opened, data, options, feed_options or DataOptions())
     training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where)
     if options.task is not None:
-        training = replace(training, measure=TaskJudge(options.task, job.form, training.exported))
+        training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
     identity = _identity(job) if options.run.checkpoint is not None else None
     done = train(training, job.batches, options, identity)
     progress = done.progress
     tuned = job.form.write(done.best if progress.best_step else {})
-    facts = _facts(job, progress) if progress.best_step or job.start.evened else None
+    facts = _facts(job, progress) if progress.best_step or job.start.equalized else None
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
     given = give_back(proto, opened, target)
@@ -141,7 +141,7 @@ def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
     if progress.halvings:
         notes.append(f"the rate was halved {progress.halvings} times, last because {progress.broken}")
     if not progress.best_step:
-        whose = "the evened weights stay" if job.start.evened else "the input's weights come back"
+        whose = "the equalized weights stay" if job.start.equalized else "the input's weights come back"
         notes.append(f"nothing measured better than the start: {whose}")
     return tuple(notes)
 
@@ -188,7 +188,7 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
     teacher = None if options.teacher is None else open_model(options.teacher)
     samples = Batches(feed, batches)
     evens = options.equalize and options.learns_float and not options.freeze
-    start = evened_start(opened, make, form, samples, options.run.progress) if evens else Start(form, form)
+    start = start_equalized(opened, make, form, samples, options.run.progress) if evens else Start(form, form)
     return _FinetuneJob(opened, start, feed, samples, backend, teacher, options, feed.origin or "data")
 
 
@@ -223,7 +223,7 @@ def _batch(feed: DataLoader, asked: int | None) -> int:
             raise QdqError("--batch", f"{asked} is no number of samples", "give 1 or more")
         return asked or 1
     if asked not in (None, fixed.first):
-        reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.told()}"
+        reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.format_shape()}"
         raise QdqError("--batch", reason, "leave it out; --grad-accum averages the gradients of several batches")
     return 1  # an item of the feed is a whole batch
 
@@ -238,7 +238,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
-    task = None if options.task is None else options.task.told()
+    task = None if options.task is None else options.task.summary()
     facts = {"loss": asdict(options.loss), "update": asdict(options.update), "run": run, **rest, **more, "task": task}
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
@@ -247,7 +247,7 @@ def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any]:
     """What the file tells of its training."""
     options = job.options
     return {
-        "equalized": sorted({*evened_tensors(job.opened.proto), *job.start.evened}),
+        "equalized": sorted({*equalized_tensors(job.opened.proto), *job.start.equalized}),
         "steps": progress.best_step,
         "measure": "loss" if options.task is None else options.task.name,
         "before": progress.start,

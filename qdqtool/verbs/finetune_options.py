@@ -11,7 +11,7 @@ from qdqtool.display import Displayed, counted, model_name, written
 from qdqtool.graph.io import ModelT
 from qdqtool.training.finished_model import OutputGain
 from qdqtool.training.options import TrainingOptions
-from qdqtool.verbs.task_judge import TaskMetric
+from qdqtool.verbs.validation_metric import TaskMetric
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class FinetuneResult(Displayed, Generic[ModelT]):
         samples = f"{counted(self.samples, 'sample')}, {self.held_samples} held out"
         steps = f"{self.steps} of {counted(self.planned, 'step')}"
         lines = [
-            f"trained {self.trained} numbers on {samples}; gradients by {self.backend}",
+            f"trained {self.trained} parameters on {samples}; gradients by {self.backend}",
             f"{steps}, {self.seconds:.0f} CPU seconds: {self.reason}",
             f"held-out {self.measure}: {self.before:.4g} -> {self.after:.4g} (step {self.step})",
         ]
@@ -87,8 +87,8 @@ class FinetuneResult(Displayed, Generic[ModelT]):
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool finetune --json` prints."""
-        told = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
+        fields = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
         gains = [one.to_json() for one in self.outputs]
         file = str(self.model) if isinstance(self.model, Path) else None
         checks = dict(zip(("forward", "gradients"), self.checked, strict=True))
-        return {"schema": 1, "file": file, **told, "checked": checks, "outputs": gains, "notes": list(self.notes)}
+        return {"schema": 1, "file": file, **fields, "checked": checks, "outputs": gains, "notes": list(self.notes)}

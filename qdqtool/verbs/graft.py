@@ -57,7 +57,7 @@ class GraftResult(Displayed, Generic[ModelT]):
 
     Attributes:
         model: a path, ModelProto or gs.Graph.
-        plan: what was placed, and what was left in float for want of a scale.
+        plan: what was placed, and what was left in float without a scale.
         inserted: what was added.
         unplaced: entry without a point -> why.
         unknown: entry whose tensor the model lacks -> the nearest names it has.
@@ -102,7 +102,7 @@ class GraftResult(Displayed, Generic[ModelT]):
             lines.append(f"{lacking} of the model not in the cache, such as {self.uncovered[0]}")
         starved = [r.site for r in self.plan.refusals if r.rule == "no-scale"]
         if starved:
-            lines.append(f"{len(starved)} places left in float for want of a scale, such as {starved[0]}")
+            lines.append(f"{len(starved)} places have no scale and stay in float, such as {starved[0]}")
         return lines + written(self.model)
 
     def _placed(self) -> str:

@@ -64,14 +64,14 @@ class InferResult(Displayed):
 
     Attributes:
         folder: where they were written.
-        told: how outputs were read.
+        decoder: how outputs were read.
         images: one per sample, in order.
         names: class names by number.
         notes: what was left out, one sentence each.
     """
 
     folder: Path
-    told: str
+    decoder: str
     images: tuple[ImageResult, ...]
     names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class InferResult(Displayed):
     def summary(self) -> list[str]:
         """What `qdqtool infer` prints."""
         pictures = counted(len(self.images), "picture")
-        return [f"wrote {self.folder}: {pictures} and {FILE}{self._found()}", self.told]
+        return [f"wrote {self.folder}: {pictures} and {FILE}{self._found()}", self.decoder]
 
     def to_json(self) -> dict[str, Any]:
         """What stands in detections.json: boxes in pixels of the image, to a hundredth."""
@@ -109,7 +109,7 @@ class InferResult(Displayed):
             else:
                 facts["classes"] = _classes(one.found, self.names)
             images.append(facts)
-        return {"schema": 1, "decoder": self.told, "images": images, "notes": list(self.notes)}
+        return {"schema": 1, "decoder": self.decoder, "images": images, "notes": list(self.notes)}
 
 
 def infer(
@@ -162,24 +162,27 @@ def _pictures(place: Path, run: Executor, samples: LabeledSamples, options: Infe
     pictures = picture_names(samples.images) if samples.images is not None else None
     names: tuple[str, ...] | None = None
     seen: list[ImageResult] = []
-    told = ""
-    for sight in see([run], samples, options.reading or DecodeOptions(), "infer", options.progress):
-        names, told = class_names(options.names, sight) if names is None else names, sight.reader.told
-        file, found = file_of(samples, sight.index), sight.found[0]
-        picture = pictures[sight.index] if pictures else f"{file}.png"
-        image = picture_of(samples, sight.index, sight.chunk, sight.row, bgr=bgr)
+    decoder = ""
+    for prediction in see([run], samples, options.reading or DecodeOptions(), "infer", options.progress):
+        names, decoder = (
+            class_names(options.names, prediction) if names is None else names,
+            prediction.reader.description,
+        )
+        file, found = file_of(samples, prediction.index), prediction.found[0]
+        picture = pictures[prediction.index] if pictures else f"{file}.png"
+        image = picture_of(samples, prediction.index, prediction.chunk, prediction.row, bgr=bgr)
         _drawn(image, found, names).save(place / picture, "PNG")
-        geometry = sight.chunk.geometries[sight.row]
+        geometry = prediction.chunk.geometries[prediction.row]
         seen.append(ImageResult(file.name, picture, (geometry.width, geometry.height), found))
-    return InferResult(place, told, tuple(seen), names or (), samples.notes)
+    return InferResult(place, decoder, tuple(seen), names or (), samples.notes)
 
 
-def class_names(text: str | None, sight: Prediction) -> tuple[str, ...]:
+def class_names(text: str | None, prediction: Prediction) -> tuple[str, ...]:
     """Class names by number for what reads a model's outputs."""
     from qdqtool.evaluation.coco_names import shown_names
     from qdqtool.evaluation.decode.head import HeadDecoder
 
-    return shown_names(text, sight.reader.head.classes if isinstance(sight.reader, HeadDecoder) else None)
+    return shown_names(text, prediction.reader.head.classes if isinstance(prediction.reader, HeadDecoder) else None)
 
 
 def _drawn(picture: Image, found: Detections | Ranked, names: tuple[str, ...]) -> Image:

@@ -232,9 +232,8 @@ def _without_scale(decided: Plan) -> list[str]:
     if not left:
         return []
     more = f" and {len(left) - _SHOWN} more" if left[_SHOWN:] else ""
-    return [
-        f"{len(left)} {'stay' if left[1:] else 'stays'} in float for want of a scale: {', '.join(left[:_SHOWN])}{more}"
-    ]
+    stay = "places without a scale stay" if left[1:] else "place without a scale stays"
+    return [f"{len(left)} {stay} in float: {', '.join(left[:_SHOWN])}{more}"]
 
 
 def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:

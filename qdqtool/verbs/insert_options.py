@@ -109,11 +109,11 @@ class InsertResult(Displayed, Generic[ModelT]):
         floats = [f"{h.name} ({h.label})" for h in self.plan.heads if h.key in self.plan.float_nodes]
         if floats:
             more = f" and {len(floats) - _SHOWN} more" if floats[_SHOWN:] else ""
-            lines.append(f"float heads: {', '.join(floats[:_SHOWN])}{more}")
+            lines.append(f"detection heads in float: {', '.join(floats[:_SHOWN])}{more}")
         if self.inserted.kept:
-            lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that stood there")
+            lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.output_loss is not None:
-            lines.append(self.output_loss.told())
+            lines.append(self.output_loss.summary())
         return lines + written(self.model)
 
     def told_loss(self) -> str:
@@ -121,8 +121,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.output_loss is None or self.output_loss.value is None:
             return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
         phrases = ["loses much in INT8"] if self.output_loss.large else []
-        phrases.append(self.output_loss.told())
-        return "; ".join([*phrases, *(self.search.told() if self.search is not None else ())])
+        phrases.append(self.output_loss.summary())
+        return "; ".join([*phrases, *(self.search.summary() if self.search is not None else ())])
 
     @property
     def misses(self) -> bool:

@@ -91,8 +91,8 @@ class LintResult(Displayed, Generic[ModelT]):
         names = {check.code: check.name for check in self.checks}
         for code, found in by_code(self.findings).items():
             lines += _group(code, names.get(code, ""), found, in_full=in_full)
-        told = told_counts(self.findings) or "nothing found"
-        return [*lines, f"{name}: {told}" if name else told]
+        listed = told_counts(self.findings) or "nothing found"
+        return [*lines, f"{name}: {listed}" if name else listed]
 
     def rows(self) -> Cells:
         """One row for each finding, by code."""
@@ -190,12 +190,12 @@ def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> 
     if not graver and not in_full:
         return [_notes(code, name, found)]
     lines = [f"{code} {name}: {told_counts(found)}"]
-    told = list(found) if in_full else graver
-    shown = told if in_full else told[:_SHOWN]
+    listed = list(found) if in_full else graver
+    shown = listed if in_full else listed[:_SHOWN]
     lines += [f"  {finding.where}: {finding.message}" for finding in shown]
     if len(found) > len(shown):
         lines.append(f"  and {len(found) - len(shown)} more (--all shows them)")
-    fixes = dict.fromkeys(finding.fix for finding in told if finding.fix)
+    fixes = dict.fromkeys(finding.fix for finding in listed if finding.fix)
     return lines + [f"  to do: {fix}" for fix in fixes]
 
 

@@ -184,7 +184,7 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
         raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them all the same")
     table = stored_table(opened.proto) or ScaleTable()
     restore_header(opened.proto)
-    notes = list(peeled.told)
+    notes = list(peeled.notes)
     if inlined:
         notes.append(f"put local functions with Q/DQ in place of their calls: {', '.join(inlined)}")
     return peeled, table, notes

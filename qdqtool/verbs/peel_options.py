@@ -111,5 +111,5 @@ class PeelResult(Displayed, Generic[ModelT]):
             lines.append(f"by origin: {origins}; {len(self.ties)} tied to a larger one")
         lines += self.table.lacking()
         if self.float_outputs:
-            lines.append(f"outputs of INT8 groups that stay float: {named(self.float_outputs)}")
+            lines.append(f"INT8 layers with a float output: {named(self.float_outputs)}")
         return lines + [f"wrote {path}" for path in self.emitted.values() if isinstance(path, Path)]

@@ -44,35 +44,35 @@ class SensitivityOptions:
 class SensitivityResult(Displayed):
     """The ranking, and the scales it holds for."""
 
-    survey: SensitivityRanking
+    ranking: SensitivityRanking
     table: ScaleTable
 
     def headline(self) -> str:
         """The loss with everything in INT8, and the operator whose loss is the largest."""
-        found = self.survey.findings
-        told = f"loss {self.survey.loss:.4g} with {counted(len(found), 'operator')} in INT8"
-        return told + (f"; most sensitive {found[0].name} ({found[0].op})" if found else "")
+        found = self.ranking.findings
+        text = f"loss {self.ranking.loss:.4g} with {counted(len(found), 'operator')} in INT8"
+        return text + (f"; most sensitive {found[0].name} ({found[0].op})" if found else "")
 
     def summary(self, top: int = 10) -> list[str]:
         """What `qdqtool sensitivity` prints, of the first `top` operators."""
-        found = self.survey.findings
+        found = self.ranking.findings
         lines = [f"{'operator':<40} {'local':>9} {'without':>9} {'alone':>9} {'MACs':>7}"]
         lines += [_row(one) for one in found[:top]]
         if found[top:]:
             lines.append(f"and {len(found) - top} more")
         lines += _groups(self, top)
-        told = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.survey.loss:.4g}"
-        how = f"(0 none, 1 all; method {self.table.provenance.method}, calibration images)"
-        return [*lines, f"{told} {how}", *_candidates(self)]
+        text = f"loss at the outputs with all of {counted(len(found), 'operator')} in INT8: {self.ranking.loss:.4g}"
+        how = f"(0: none, 1: all signal lost; method {self.table.provenance.method}, calibration images)"
+        return [*lines, f"{text} {how}", *_candidates(self)]
 
     def rows(self) -> Cells:
         """One row for each operator, the most sensitive first."""
         head = ("operator", "type", "local", "without", "alone", "MACs")
         ends = [
             [f"{end:.4g}" if end is not None else "-" for end in (one.without, one.only)]
-            for one in self.survey.findings
+            for one in self.ranking.findings
         ]
-        rows = zip(self.survey.findings, ends, strict=True)
+        rows = zip(self.ranking.findings, ends, strict=True)
         return [head, *((one.name, one.op, f"{one.local:.3g}", *two, f"{one.share:.2%}") for one, two in rows)]
 
 
@@ -82,7 +82,7 @@ def _row(one: OperatorLoss) -> str:
 
 
 def _groups(result: SensitivityResult, top: int) -> list[str]:
-    groups = result.survey.groups[:top]
+    groups = result.ranking.groups[:top]
     if not groups:
         return []
     rows = [f"{one.label:<60} {one.after:>9.4g} {one.share:>7.2%}" for one in groups]
@@ -113,7 +113,7 @@ def sensitivity(
     """
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.data.loader import DataLoader, inputs_of, open_feed
-    from qdqtool.mixed_precision.policies import Quantized, survey
+    from qdqtool.mixed_precision.policies import Quantized, rank_operators
     from qdqtool.selection.auto import source_of
 
     options = options or SensitivityOptions()
@@ -131,4 +131,4 @@ def sensitivity(
     table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
     source = source_of(proto, opened.folder, feed, {}, how)
     quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
-    return SensitivityResult(survey(quantized, ends=options.ends), table)
+    return SensitivityResult(rank_operators(quantized, ends=options.ends), table)

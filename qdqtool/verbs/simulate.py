@@ -130,9 +130,9 @@ class SimulateResult(Displayed):
 
     def headline(self) -> str:
         """What was simulated, on how many samples, and the output that lies farthest from float."""
-        told = f"{self.simulated.headline()}, {counted(self.samples, 'sample')}"
+        text = f"{self.simulated.headline()}, {counted(self.samples, 'sample')}"
         worst = min(self.outputs, key=lambda one: one.sqnr, default=None)
-        return told if worst is None else f"{told}; worst output {worst.tensor}: SQNR {figure(worst.sqnr)} dB"
+        return text if worst is None else f"{text}; worst output {worst.tensor}: SQNR {figure(worst.sqnr)} dB"
 
     def summary(self) -> list[str]:
         """What `qdqtool simulate` prints."""
@@ -292,8 +292,8 @@ def _from_pairs(plain: Opened, peeled: Peeled, options: SimulateOptions) -> Simu
     left = len(complete.left)
     if not left:
         return one
-    told = f"{left} of {len(tensors)} tensors have no scale and stay in float, such as {complete.left[0]}"
-    return replace(one, notes=(told, *one.notes))
+    text = f"{left} of {len(tensors)} tensors have no scale and stay in float, such as {complete.left[0]}"
+    return replace(one, notes=(text, *one.notes))
 
 
 def _implicit(
@@ -310,12 +310,12 @@ def _implicit(
     proto = onnx.ModelProto()
     proto.CopyFrom(plain.proto)
     done = simulate_implicit(GraphView(proto.graph, plain.folder), entries, target, version, kept)
-    notes += _told(done, target)
+    notes += _format_notes(done, target)
     of_plain = (plain.proto, plain.folder, plain.name)
     return Simulated(proto, *of_plain, "implicit", target, done.tensors, done.weights, done.floats, tuple(notes))
 
 
-def _told(done: Implicit, target: str) -> list[str]:
+def _format_notes(done: Implicit, target: str) -> list[str]:
     activations, weights = (_BY_VALUE[how] for how in ROUNDINGS[target])
     places = {"gpu": "what INT8 operators read at the outputs of fused groups", "dla": "every tensor with a scale"}
     rounding = f"half-way values {activations}, those of weights {weights}, one scale per output channel of a weight"

@@ -230,7 +230,7 @@ def test_float16_is_taken_exactly_and_other_types_are_not() -> None:
             hist_of(np.zeros(3, dtype))
 
 
-def test_what_cannot_be_counted_is_told_apart() -> None:
+def test_what_cannot_be_counted_is_distinguished() -> None:
     empty, zero = Histogram(), hist_of(np.array([0.0, -0.0], np.float32))
     assert empty.is_empty and not empty.all_zero and empty.amax == 0
     assert zero.all_zero and not zero.is_empty and zero.amax == 0

@@ -421,7 +421,7 @@ def test_the_gil_is_free_while_c_counts() -> None:
 # The choice
 
 
-def test_the_choice_is_told() -> None:
+def test_the_choice_is_reported() -> None:
     if kernel.in_use() == "c":
         assert kernel.why().startswith("the C kernel counts, in its ")
         assert MODULE.variants()[0] in kernel.why()

@@ -172,7 +172,7 @@ def read_rows(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 # ---------------------------------------------------------------- the tables
 
 
-def _told(span: Sequence[float] | None) -> str:
+def _format_span(span: Sequence[float] | None) -> str:
     return "" if span is None else f"{span[0]:+.3f} ({span[1]:+.3f} {span[2]:+.3f})"
 
 
@@ -191,10 +191,10 @@ def shown(work: Path, metric: str, rows: Sequence[Mapping[str, Any]]) -> str:
             [
                 row["tool"],
                 f"{figures[metric]:.4f}",
-                _told(None if row["tool"] == FP32 else losses(work, row, FP32)[metric]),
-                _told(to_mse.get(metric)),
+                _format_span(None if row["tool"] == FP32 else losses(work, row, FP32)[metric]),
+                _format_span(to_mse.get(metric)),
                 f"{figures[second]:.4f}" if second in figures else "",
-                _told(to_mse.get(second)),
+                _format_span(to_mse.get(second)),
                 str(row.get("in_float", "")),
                 "+".join(f"{one['cpu_s']:.0f}" for one in costs),
                 "+".join(str(one["mb"]) for one in costs),
@@ -297,7 +297,9 @@ def _paired(bench: Bench, rows: Mapping[str, Mapping[str, Any]], before: str, af
         return [f"{after} less than {before}: not measured"]
     spans = {metric: _loss(bench.work, metric, before, after) for metric in rows[after]["figures"]}
     return [
-        f"{after} less than {before}: {metric} {_told((s.value, s.low, s.high))}" for metric, s in spans.items() if s
+        f"{after} less than {before}: {metric} {_format_span((s.value, s.low, s.high))}"
+        for metric, s in spans.items()
+        if s
     ]
 
 

@@ -110,8 +110,8 @@ def steady(path: Path, images: int) -> None:
         alone, _ = slope(run, images)
         with tempfile.TemporaryDirectory() as folder:
             _, both = slope(lambda count: run(count, Path(folder)), images)
-        fetched = len(run(1).survey.fetched)  # type: ignore[attr-defined]
-        total = len(run(1).survey.names)  # type: ignore[attr-defined]
+        fetched = len(run(1).plan.fetched)  # type: ignore[attr-defined]
+        total = len(run(1).plan.names)  # type: ignore[attr-defined]
         print(f"{label} {fetched}/{total} {plain * 1e3:.2f} {alone / plain:.2f} {both / plain:.2f}")
 
 
@@ -123,7 +123,7 @@ def chain(path: Path) -> None:
     calibrate_scales(opened.proto, opened.folder, bank, CalibrationOptions(progress=False))
     whole = cpu() - start
     model = ObservableModel(opened.proto, opened.folder)
-    fetched = count_batches(opened.proto, opened.folder, bank[:1], CalibrationOptions(progress=False)).survey.fetched
+    fetched = count_batches(opened.proto, opened.folder, bank[:1], CalibrationOptions(progress=False)).plan.fetched
     start = cpu()
     activations = OrtActivations.of(model, fetched)
     session = cpu() - start

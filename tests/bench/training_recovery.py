@@ -86,7 +86,16 @@ class Place:
         cost = f"{said['cpu_s']:.0f}" if said else ""
         found = figure(self.work, metric, way)
         value = f"{found.value:.3f} ({found.low:.3f} {found.high:.3f})"
-        return self.subject.name, way, metric, value, _told(lost), _told(gained), cost, said.get("held", "")
+        return (
+            self.subject.name,
+            way,
+            metric,
+            value,
+            _span(lost),
+            _span(gained),
+            cost,
+            said.get("held", ""),
+        )
 
 
 def _held(log: Path) -> str:
@@ -107,7 +116,7 @@ def _loss(work: Path, metric: str, before: str, after: str) -> Span | None:
     return loss(work, metric, before, after)
 
 
-def _told(span: Span | None) -> str:
+def _span(span: Span | None) -> str:
     return "" if span is None else f"{span.value:+.3f} ({span.low:+.3f} {span.high:+.3f})"
 
 

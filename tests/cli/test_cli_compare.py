@@ -39,7 +39,7 @@ def test_outputs_culprits_and_the_missing_task_metric(folder: Path, capsys: Caps
     assert lines[1].split() == ["output", "SQNR", "dB", "cosine", "largest", "error"]
     name, sqnr, cosine, largest = lines[2].split()
     assert name == "y" and 20 < float(sqnr) < 60 and float(cosine) > 0.99 and float(largest) > 0
-    assert lines[3].startswith("where SQNR drops, most first")
+    assert lines[3].startswith("where SQNR drops, largest drop first")
     assert lines[3].split()[-6:] == ["dB", "in", "dB", "read", "dB", "out"]
     assert lines[4].split()[:3] == ["c1", "Conv", "Relu"] and "exact" in lines[4]
     assert lines[-1].startswith("no task metric here") and "qdqtool evaluate" in lines[-1]

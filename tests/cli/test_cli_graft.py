@@ -98,7 +98,7 @@ def test_json_is_all_there_is(folder: Path, capsys: Capsys) -> None:
 def test_places_left_in_float_are_counted(folder: Path, capsys: Capsys) -> None:
     (folder / "c.cache").write_text("TRT-8601-EntropyCalibration2\nx: 3c010a14\n")
     out, _ = graft(capsys, folder)
-    assert "places left in float for want of a scale, such as " in out
+    assert "places have no scale and stay in float, such as " in out
     assert bits_of(folder / "m.qdq.onnx") == {"x": "3c010a14"}
 
 

@@ -43,7 +43,7 @@ def test_the_figure_is_always_there(capsys: Capsys, tmp_path: Path, words: tuple
     model = write_net(tmp_path)
     said = run(capsys, "insert", model, "--data", tmp_path / "d.npz", *words)
     (line,) = [line for line in said.out.splitlines() if line.startswith("loss at the outputs: ")]
-    assert said.code == 0 and line.endswith(" (0 none, 1 all; 4 calibration samples)")
+    assert said.code == 0 and line.endswith(" (0: none, 1: all signal lost; 4 calibration samples)")
     assert 0.0 < float(line.split()[4]) < LARGE_LOSS and "loses much" not in said.err
 
 
@@ -121,8 +121,8 @@ def test_a_group_is_one_note_and_the_same_bytes_each_time(capsys: Capsys, tmp_pa
     np.savez(tmp_path / "d.npz", x=samples())
     said = insert(capsys, tmp_path, "-o", tmp_path / "one.onnx")
     (note,) = [line for line in said.err.splitlines() if "in float: " in line]
-    assert note.startswith("qdqtool: note: y0, y1, y2, y3, y4, y5 stay in float: all 6 heads, all in float, take the")
-    assert "loses much" not in said.err and "left in float: 6 by keep-float" in said.out
+    assert note.startswith("qdqtool: note: y0, y1, y2, y3, y4, y5 stay in float: all 6 heads, all in float, lower the")
+    assert "loses much" not in said.err and "left in float: 6 operators kept for accuracy" in said.out
     assert insert(capsys, tmp_path, "-q", "-o", tmp_path / "two.onnx").code == 0
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
 
@@ -144,7 +144,7 @@ def test_data_that_can_be_walked_once_tell_no_loss(folder: Path) -> None:
     model = onnx.load(folder / "m.onnx")
     done = insert(model, data=iter([{"x": samples()}]), options=options)
     assert done.output_loss is not None and done.output_loss.value is None
-    assert done.output_loss.told() == "loss at the outputs: not measured, the data can be walked only once"
+    assert done.output_loss.summary() == "loss at the outputs: not measured, the data can be walked only once"
     for asked, option in ((InsertOptions(keep_float=1), "keep-float"), (InsertOptions(max_output_loss=0.1), "max-out")):
         with pytest.raises(QdqError, match=f"--{option}.*can be walked only once; give a list"):
             insert(model, data=iter([{"x": samples()}]), options=asked)
@@ -167,7 +167,7 @@ def test_nothing_in_int8_is_nothing_to_search(capsys: Capsys, tmp_path: Path, wo
     onnx.save(model, tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
     said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "--allow-empty", *words)
-    assert said.code == 0 and "loss at the outputs: 0 (0 none" in said.out
+    assert said.code == 0 and "loss at the outputs: 0 (0: none" in said.out
 
 
 # The pooled skip of a block: its pair stands before the pool while the other branch runs in INT8, else behind it.

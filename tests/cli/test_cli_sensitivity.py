@@ -35,7 +35,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert len(lines) == 5 and lines[3] == "and 12 more"
     assert all(line.split()[-3:-1] == ["-", "-"] and line.endswith("%") for line in lines[1:3])
     assert lines[4].startswith("loss at the outputs with all of 14 operators in INT8: ")
-    assert lines[4].endswith("(0 none, 1 all; method auto, calibration images)")
+    assert lines[4].endswith("(0: none, 1: all signal lost; method auto, calibration images)")
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
 
 
@@ -83,11 +83,11 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str], folder: Path, words
 def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--method", "auto", "--float-heads", "none"]
     code, out, err = run(capsys, *words, "--keep-float", 1, "-o", folder / "q.onnx")
-    assert code == 0 and "left in float: 1 by keep-float" in out
-    assert "stays in float: in float it takes the loss at the outputs from" in err
+    assert code == 0 and "left in float: 1 operator kept for accuracy" in out
+    assert "stays in float: in float it lowers the loss at the outputs from" in err
     name = err.split("note: ")[1].split(" stays")[0]
     code, out, _ = run(capsys, "insert", folder / "q.onnx", "--explain", name)
-    assert code == 0 and f"{name}: left in float by rule keep-float: in float it takes" in out
+    assert code == 0 and f"{name}: left in float by rule keep-float: in float it lowers" in out
 
 
 @pytest.mark.parametrize(

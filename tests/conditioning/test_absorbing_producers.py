@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdqtool.conditioning.absorbing_producers import makers_of
+from qdqtool.conditioning.absorbing_producers import absorbing_producers
 from qdqtool.conditioning.channel_map import find_routes
 from qdqtool.conditioning.placement import LEAST_SKIP, kept_divisions
 from qdqtool.match.plan import PlanOptions
@@ -24,7 +24,7 @@ def makers(body: str, tensor: str, out: str = "") -> tuple[str, ...]:
     proto = model_of(f"g (float[1,4,6,6] x) => (float[1,2,c,d] y{out}) <{WEIGHTS}> {{ {body} }}")
     subject = subject_of(proto)
     routes = find_routes(subject.view, proto, None, subject.ways, {"x": samples(1)})
-    return makers_of(subject, routes.spans[tensor])
+    return absorbing_producers(subject, routes.spans[tensor])
 
 
 @pytest.mark.parametrize(

@@ -26,15 +26,15 @@ def test_a_reader_right_behind_a_tensor_has_its_channels_in_order() -> None:
     routes = routes_of(SILU)
     span = routes.spans["m1"]
     assert (span.axis, span.rank, span.channels) == (1, 4, 8)
-    assert routes.readers["y"].labels.tolist() == list(range(span.first, span.first + 8))
+    assert routes.consumers["y"].labels.tolist() == list(range(span.first, span.first + 8))
     assert routes.left == {}
 
 
-def test_channels_of_a_concat_behind_a_pool_are_told_apart() -> None:
+def test_channels_of_a_concat_behind_a_pool_are_distinguished() -> None:
     routes = routes_of(CONCAT)
     one, other = routes.spans["m1"], routes.spans["m2"]
     expected = [*range(one.first, one.first + 8), *range(other.first, other.first + 8)]
-    assert routes.readers["y"].labels.tolist() == expected
+    assert routes.consumers["y"].labels.tolist() == expected
 
 
 def test_a_channel_shuffle_and_a_split_are_followed() -> None:
@@ -43,15 +43,15 @@ def test_a_channel_shuffle_and_a_split_are_followed() -> None:
 { c = Conv(x, w)  r = Relu(c)  a = Reshape(r, s1)  t = Transpose<perm=[0,2,1,3,4]>(a)  b = Reshape(t, s2)
   p, q = Split<axis=1>(b, two)  y = Conv(p, w2)  z = Conv(q, w3) }""")
     first = routes.spans["r"].first
-    assert (routes.readers["y"].labels - first).tolist() == [0, 2]
-    assert (routes.readers["z"].labels - first).tolist() == [1, 3]
+    assert (routes.consumers["y"].labels - first).tolist() == [0, 2]
+    assert (routes.consumers["z"].labels - first).tolist() == [1, 3]
 
 
 def test_features_of_a_flattened_picture_belong_to_its_channels() -> None:
     routes = routes_of("""g (float[1,4,6,6] x) => (float[1,3] y) <float[4,4,1,1] w, float[144,3] fc>
 { c = Conv(x, w)  r = Relu(c)  f = Flatten(r)  y = Gemm(f, fc) }""")
     expected = np.repeat(np.arange(4) + routes.spans["r"].first, 36)
-    assert routes.readers["y"].labels.tolist() == expected.tolist()
+    assert routes.consumers["y"].labels.tolist() == expected.tolist()
 
 
 def test_halves_whose_bounds_the_graph_computes_are_followed() -> None:
@@ -59,7 +59,7 @@ def test_halves_whose_bounds_the_graph_computes_are_followed() -> None:
 <float[4,4,1,1] w, float[2,2,1,1] w2, int64 one = {1}, int64[1] at = {1}, int64[1] far = {99}, int64 two = {2}, int64[1] front = {0}>
 { c = Conv(x, w)  r = Relu(c)  s = Shape(r)  n = Gather(s, one)  h = Div(n, two)  m = Unsqueeze(h, front)
   p = Slice(r, m, far, at)  y = Conv(p, w2) }""")
-    assert (routes.readers["y"].labels - routes.spans["r"].first).tolist() == [2, 3]
+    assert (routes.consumers["y"].labels - routes.spans["r"].first).tolist() == [2, 3]
 
 
 def test_an_operator_that_cannot_be_followed_leaves_the_tensor_alone() -> None:
@@ -69,7 +69,7 @@ def test_an_operator_that_cannot_be_followed_leaves_the_tensor_alone() -> None:
     moves, reader = (view.producers["k"],), Use(view.producers["y"], 0)
     routes = find_routes(view, proto, None, {"r": PointConsumers(moves, (reader,), (), ())}, {"x": samples(1)})
     assert routes.left == {"r": "an operator that moves its channels cannot be followed"}
-    assert (dict(routes.spans), dict(routes.readers)) == ({}, {})
+    assert (dict(routes.spans), dict(routes.consumers)) == ({}, {})
 
 
 def test_channels_that_come_together_are_left_alone() -> None:
@@ -110,7 +110,7 @@ def test_what_is_not_divided_keeps_the_unit() -> None:
     first = routes.spans["r"].first
     assert "u" not in routes.spans
     assert routes.left["u"].startswith("Add a reads it")
-    assert routes.readers["y"].labels.tolist() == [*range(first, first + 4), UNIT, UNIT, UNIT, UNIT]
+    assert routes.consumers["y"].labels.tolist() == [*range(first, first + 4), UNIT, UNIT, UNIT, UNIT]
 
 
 def test_the_same_whatever_the_sample() -> None:
@@ -118,4 +118,4 @@ def test_the_same_whatever_the_sample() -> None:
     subject = subject_of(proto)
     one, other = (find_routes(subject.view, proto, None, subject.ways, {"x": samples()[i : i + 1]}) for i in (0, 5))
     assert one.spans == other.spans
-    assert all((one.readers[key].labels == other.readers[key].labels).all() for key in one.readers)
+    assert all((one.consumers[key].labels == other.consumers[key].labels).all() for key in one.consumers)

@@ -55,7 +55,7 @@ def decibels(exact: npt.NDArray[np.float64], got: npt.NDArray[np.float64]) -> fl
     return float(10 * np.log10((exact**2).sum() / ((exact - got) ** 2).sum()))
 
 
-def evened(proto: onnx.ModelProto) -> Within:
+def equalized(proto: onnx.ModelProto) -> Within:
     before = proto.SerializeToString(deterministic=True)
     done = equalize_within(proto, None, BATCHES)
     assert proto.SerializeToString(deterministic=True) == before
@@ -65,7 +65,7 @@ def evened(proto: onnx.ModelProto) -> Within:
 def test_it_loses_less_at_the_same_scales_and_computes_the_same() -> None:
     model = spread(RELU)
     start = quantized(model)
-    done = evened(start)
+    done = equalized(start)
     assert done.tensors == ("r1",)
     assert scales_of(done.proto) == scales_of(start)
     exact = outputs(model)
@@ -77,7 +77,7 @@ def test_it_loses_less_at_the_same_scales_and_computes_the_same() -> None:
 
 
 def test_the_scales_of_weights_are_what_a_builder_finds_by_them() -> None:
-    done = evened(quantized(spread(RELU)))
+    done = equalized(quantized(spread(RELU)))
     for name in ("w1", "w2"):
         largest = np.abs(value_of(done.proto, name)).max(axis=(1, 2, 3))
         assert np.array_equal(value_of(done.proto, f"{name}_scale"), largest / np.float32(127))
@@ -85,7 +85,7 @@ def test_the_scales_of_weights_are_what_a_builder_finds_by_them() -> None:
 
 def test_no_channel_grows_beyond_what_the_scale_holds() -> None:
     start = quantized(spread(RELU))
-    done = evened(start)
+    done = equalized(start)
     run = Executor(plain_of(done.proto), None, ["r1"], "m")
     largest = max(float(np.abs(run.run(batch)["r1"]).max()) for batch in BATCHES)
     (limit,) = np.frombuffer(scales_of(start)["r1"], np.float32) * 127
@@ -97,7 +97,7 @@ def test_a_scale_with_a_range_of_its_own_keeps_its_proportion() -> None:
     held = next(tensor for tensor in start.graph.initializer if tensor.name == "w2_scale")
     narrow = onnx.numpy_helper.to_array(held) * np.float32(0.5)
     held.CopyFrom(onnx.numpy_helper.from_array(narrow, "w2_scale"))
-    done = evened(start)
+    done = equalized(start)
     largest = np.abs(value_of(done.proto, "w2")).max(axis=(1, 2, 3))
     assert np.allclose(value_of(done.proto, "w2_scale"), largest / 254, rtol=1e-6)
 
@@ -110,7 +110,7 @@ def test_one_scale_for_a_whole_weight_stays_one() -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(largest, np.float32), tensor.name))
         elif tensor.data_type == onnx.TensorProto.INT8:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(0, np.int8), tensor.name))
-    done = evened(start)
+    done = equalized(start)
     assert done.tensors == ("r1",)
     assert value_of(done.proto, "w2_scale").shape == ()
     assert value_of(done.proto, "w2_scale") == np.abs(value_of(done.proto, "w2")).max() / np.float32(127)
@@ -124,7 +124,7 @@ def test_weights_that_are_constant_nodes() -> None:
     for name, tensor in held.items():
         start.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
         start.graph.initializer.remove(tensor)
-    done = evened(start)
+    done = equalized(start)
     assert done.tensors == ("r1",)
     exact = outputs(spread(RELU))
     assert decibels(exact, outputs(plain_of(done.proto))) > 100
@@ -132,7 +132,7 @@ def test_weights_that_are_constant_nodes() -> None:
 
 
 def test_what_could_only_be_divided_by_a_mul_stays() -> None:
-    done = evened(quantized(spread(SILU)))
+    done = equalized(quantized(spread(SILU)))
     assert (done.tensors, done.why_not) == ((), "")
 
 
@@ -149,7 +149,7 @@ def test_a_pair_where_insert_places_none_leaves_the_model_alone() -> None:
     strange.graph.node[place].input[0] = "c1_dq"
     strange.graph.node.insert(place, dq)
     strange.graph.node.insert(place, q)
-    done = evened(strange)
+    done = equalized(strange)
     assert done.proto is strange
     assert "c1 has a pair where insert places none" in done.why_not
 
@@ -163,7 +163,7 @@ def test_a_scale_that_two_weights_share_leaves_the_model_alone() -> None:
                 node.input[2] = "zero"
     start.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0.01, np.float32), "both"))
     start.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int8), "zero"))
-    done = evened(start)
+    done = equalized(start)
     assert done.proto is start
     assert done.why_not == "a scale that several weights share would change"
 
@@ -172,5 +172,5 @@ def test_a_weight_that_two_operators_read_stays() -> None:
     text = """g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float[4,4,1,1] w1, float[4,4,3,3] w2>
     { c1 = Conv(x, w1)  r1 = Relu(c1)  c2 = Conv<pads=[1,1,1,1]>(r1, w2)  r2 = Relu(c2)
       y = Conv<pads=[1,1,1,1]>(r2, w2) }"""
-    done = evened(quantized(model_of(text)))
+    done = equalized(quantized(model_of(text)))
     assert (done.tensors, done.why_not) == ((), "their weights are shared, or stored as integers")

@@ -114,7 +114,7 @@ def test_one_sample_corrects_nothing() -> None:
     assert find_additions(subject_of(spread(RELU)), [loss_of(0.5, np.inf)]) == ([], {})
 
 
-def test_an_operator_without_a_place_for_a_bias_is_told() -> None:
+def test_an_operator_without_a_place_for_a_bias_is_reported() -> None:
     loss = Loss("z", np.full(5, 0.5), np.full(5, 1.0), np.full(5, 9.0), np.zeros(5))
     found, left = find_additions(subject_of(model_of(FLAT)), [loss])
     assert found == []

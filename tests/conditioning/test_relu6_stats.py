@@ -43,9 +43,9 @@ def test_counts_and_the_largest_value_over_all_samples() -> None:
     rows[2, 1, 0, :2] = -9, 12
     found = measure_cuts(proto, None, ["r"], Singles(feed_of(proto, rows)))
     assert found == {"r": Cut(above=2, values=432, largest=12.0)}
-    assert found["r"].told() == "0.46 % of its values lie above 6, the largest is 12"
-    assert Cut(0, 4, 5.5).told() == "none of its values lies above 6, the largest is 5.5"
-    assert Cut().told() == "its values were not seen"
+    assert found["r"].summary() == "0.46 % of its values lie above 6, the largest is 12"
+    assert Cut(0, 4, 5.5).summary() == "none of its values lies above 6, the largest is 5.5"
+    assert Cut().summary() == "its values were not seen"
     assert measure_cuts(proto, None, [], Singles(feed_of(proto, rows))) == {}
 
 
@@ -56,7 +56,7 @@ def test_nan_is_refused_by_name() -> None:
         measure_cuts(proto, None, ["r", "n"], [{"x": rows}])
 
 
-def test_it_is_done_where_it_is_named_and_told() -> None:
+def test_it_is_done_where_it_is_named_and_reported() -> None:
     proto = spread(RELU)
     made, told = done(proto, "relu6")
     assert [node.op_type for node in made.graph.node] == ["Conv", "Clip", "Conv"]

@@ -263,7 +263,7 @@ def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
     _, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
     assert told.count("correct") and list(told.moved) == ["y"]
     (note,) = told.notes
-    assert note.startswith("the output z has the shape [") and note.endswith("before: how far it moved is not told")
+    assert note.startswith("the output z has the shape [") and note.endswith("before: its movement is not reported")
 
 
 def test_qdq_and_old_opsets_are_refused() -> None:

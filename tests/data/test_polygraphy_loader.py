@@ -21,7 +21,7 @@ def script(tmp_path: Path, text: str, name: str = "loader.py") -> Path:
     return path
 
 
-def test_path_and_function_are_told_apart() -> None:
+def test_path_and_function_are_distinguished() -> None:
     assert split_script("a/b.py") == (Path("a/b.py"), "load_data")
     assert split_script("a/b.py:calib") == (Path("a/b.py"), "calib")
     assert split_script("C:/x/b.py:f") == (Path("C:/x/b.py"), "f")

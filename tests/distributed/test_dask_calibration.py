@@ -179,7 +179,7 @@ def test_a_local_cluster_by_the_command(
 # Faults of the user's.
 
 
-def test_the_lowest_shards_fault_is_told(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
+def test_the_lowest_shards_fault_is_reported(files: tuple[Path, Path], here: DaskOptions, tmp_path: Path) -> None:
     bad = samples()
     bad[[4, 6, 8]] = np.nan
     np.savez(tmp_path / "bad.npz", x=bad)

@@ -73,7 +73,7 @@ def test_what_the_scheduler_gave_up_is_asked_for_again(monkeypatch: pytest.Monke
     assert cluster.added == ["0", "1", "2"]
 
 
-def test_what_is_given_up_each_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_up_each_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Rounds(monkeypatch, *[{1: FORGOTTEN}] * 3)
     with pytest.raises(QdqError, match=r"shard 2/3: was given up by the scheduler \(cancelled for reason: already"):
         cluster.count()
@@ -118,7 +118,7 @@ def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         assert cancelled == told
 
 
-def test_what_is_lost_is_told() -> None:
+def test_what_is_lost_is_reported() -> None:
     error = dask_calibration._lost("shard 2/3", RuntimeError("scheduler-connection-lost\nand more"))
     assert isinstance(error, QdqError)
     assert "shard 2/3: was given up by the scheduler (scheduler-connection-lost); see" in error.line()

@@ -183,7 +183,7 @@ def test_every_option_has_its_row_and_every_row_its_option(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_choice_and_default_is_told(verb: str) -> None:
+def test_every_choice_and_default_is_reported(verb: str) -> None:
     rows = rows_of(VERB_PAGES[verb], "option")
     for name, action in options_of(verb).items():
         for choice in action.choices or ():
@@ -259,7 +259,7 @@ def test_preprocess_keys_values_and_presets_are_those_there_are() -> None:
         assert parse_preprocess(spelled) == PRESETS[name]
 
 
-def test_defaults_of_preprocessing_are_told() -> None:
+def test_defaults_of_preprocessing_are_reported() -> None:
     page, plain = prose_of(VERB_PAGES["calibrate"]), Preprocess()
     row = {line.split("`")[1]: line for line in page.splitlines() if re.match(r"\| `(color|resize|pad|interp)", line)}
     assert f"| `{plain.color}` |" in row["color"]
@@ -338,7 +338,7 @@ def exported(folder: Path) -> Path:
     return path
 
 
-def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_keys_are_reported(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
 
     def document(*words: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Box = tuple[float, float, float, float]
 
 
 def found_of(boxes: Sequence[Box], scores: Sequence[float] = (), labels: Sequence[int] = ()) -> Detections:
-    """Detections with falling scores and class 0 unless told."""
+    """Detections with falling scores and class 0 unless given."""
     count = len(boxes)
     values = scores or list(np.linspace(0.9, 0.5, count))
     return Detections(

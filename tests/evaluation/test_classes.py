@@ -17,7 +17,7 @@ def test_logits_are_shown_as_shares_and_equal_ones_in_order() -> None:
     logits = np.array([[0, 3, 1, 3, -2, 0, -9]], np.float32)
     classifier = classifier_of({"y": logits})
     assert classifier is not None
-    assert classifier.told == "classifier: y, 7 classes, logits, shown behind a Softmax"
+    assert classifier.description == "classifier: y, 7 classes, logits, shown behind a Softmax"
     ranked = classifier({"y": logits})[0]
     assert ranked.labels.tolist() == [1, 3, 2, 0, 5]
     np.testing.assert_allclose(
@@ -29,7 +29,7 @@ def test_probabilities_stay_as_they_are_for_each_sample() -> None:
     shares = np.array([[0.1, 0.9], [0.8, 0.2]], np.float32)
     classifier = classifier_of({"y": shares[:, :, None, None]})
     assert classifier is not None
-    assert classifier.told.endswith("2 classes, probabilities")
+    assert classifier.description.endswith("2 classes, probabilities")
     ranked = classifier({"y": shares[:, :, None, None]})
     assert [one.labels.tolist() for one in ranked] == [[1, 0], [0, 1]]
     np.testing.assert_array_equal(ranked[0].probabilities, np.array([0.9, 0.1], np.float32))

@@ -181,7 +181,7 @@ def test_a_long_and_narrow_picture_is_not_enlarged_beyond_bounds(size: tuple[int
     assert max(pair.size) <= 2 * max(4096, *size) + 4
 
 
-def test_a_long_line_has_no_more_dashes_than_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_line_has_no_more_dashes_than_can_be_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[object] = []
 
     class Draw:

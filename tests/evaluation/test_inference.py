@@ -55,9 +55,9 @@ def test_two_models_are_read_alike_and_samples_are_counted_through() -> None:
     models: Any = [first, second]
     sights = list(see(models, samples(2, 1), DecodeOptions(), "see", False))
     assert [(one.index, one.row) for one in sights] == [(0, 0), (1, 1), (2, 0)]
-    for sight in sights:
-        assert all(isinstance(found, Detections) for found in sight.found)
-        assert [len(found.labels) for found in sight.found] == [2, 1]
+    for prediction in sights:
+        assert all(isinstance(found, Detections) for found in prediction.found)
+        assert [len(found.labels) for found in prediction.found] == [2, 1]
     assert (first.runs, second.runs) == (2, 2)
 
 
@@ -66,9 +66,9 @@ def test_the_reference_decides_how_the_other_is_read() -> None:
     far = head_of(BOXES)
     far[..., :4] = 50.0
     models: Any = [Fixed({"y": head_of(BOXES)}), Fixed({"y": far})]
-    sight = next(see(models, samples(1), DecodeOptions(), "see", False))
-    assert isinstance(sight.reader, HeadDecoder)
-    assert "strides" in sight.reader.told
+    prediction = next(see(models, samples(1), DecodeOptions(), "see", False))
+    assert isinstance(prediction.reader, HeadDecoder)
+    assert "strides" in prediction.reader.description
 
 
 def test_a_bar_only_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.labels import are_boxes, box_labels, class_labels, tell_classes
+from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import from_file_names, from_folders, read_class_labels
 from qdqtool.evaluation.names import names_of
 from qdqtool.evaluation.samples import LabeledSamples
@@ -125,7 +125,7 @@ def test_which_source_is_taken(tmp_path: Path) -> None:
     assert class_labels(None, held, None).form == "arrays"
     assert class_labels(None, folders, None).form == "folders"
     assert class_labels("filename", samples([Path("3_a.jpg")]), None).numbers.tolist() == [3]
-    assert tell_classes(held) and tell_classes(folders) and not tell_classes(samples(IMAGES))
+    assert are_classes(held) and are_classes(folders) and not are_classes(samples(IMAGES))
     with pytest.raises(QdqError, match="does not tell the classes"):
         class_labels(None, samples(IMAGES), None)
     with pytest.raises(QdqError, match="the data has none"):

@@ -50,7 +50,7 @@ def test_boxes_go_back_into_the_image_sorted_and_thresholded(tmp_path: Path) -> 
     assert (
         len(script_decoder(str(script(tmp_path)), Selection(score=0.1, most=2))({"y": rows[None]}, [GEOMETRY])[0]) == 2
     )
-    assert decode.told == "postprocess of decode.py; score above 0.3"
+    assert decode.description == "postprocess of decode.py; score above 0.3"
 
 
 def test_nothing_is_suppressed_unless_an_overlap_is_given(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_nothing_is_suppressed_unless_an_overlap_is_given(tmp_path: Path) -> Non
     assert len(script_decoder(path)({"y": rows[None]}, [GEOMETRY])[0]) == 3
     decode = script_decoder(path, Selection(iou=0.5))
     assert decode({"y": rows[None]}, [GEOMETRY])[0].labels.tolist() == [1, 2]
-    assert decode.told == "postprocess of decode.py; score above 0.01, NMS at IoU 0.5"
+    assert decode.description == "postprocess of decode.py; score above 0.01, NMS at IoU 0.5"
 
 
 def test_a_function_can_be_named_and_whole_floats_are_labels(tmp_path: Path) -> None:

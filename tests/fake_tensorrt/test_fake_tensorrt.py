@@ -161,7 +161,7 @@ def test_what_a_build_can_fail_with() -> None:
             trt.Builder(trt.Logger())
 
 
-def test_parser_errors_are_told() -> None:
+def test_parser_errors_are_reported() -> None:
     with installed():
         import tensorrt as trt
 

@@ -137,7 +137,7 @@ def test_parts_of_unknown_size_fall_to_the_safe_side() -> None:
     assert {label for head, label in labels.items() if "preds" in head and "reg" not in head} == {"mixed"}
 
 
-def test_a_box_of_detr_without_a_reference_is_told_by_its_four_numbers_for_each_query() -> None:
+def test_a_box_of_detr_without_a_reference_is_reported_by_its_four_numbers_for_each_query() -> None:
     """RT-DETR's last box: the log-odds of the reference say it; without them the four columns of a MatMul do."""
     assert labels_of(without(changed("rt_detr"), "Log")) == detector("rt_detr").heads
     evidence = {head.name: head.evidence for head in heads_of(detector("rt_detr").model)}

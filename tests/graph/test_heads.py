@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 - a graph reads best on one line
-"""Detection heads told apart on small graphs in the shape of the detectors people bring."""
+"""Detection heads distinguished on small graphs in the shape of the detectors people bring."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_integral_of_dfl_is_no_head() -> None:
     assert "d" in labels_of(learned), "with learned weights it would be the last weighted operator"
 
 
-def test_boxes_and_scores_that_are_joined_and_cut_apart_again_are_told_apart() -> None:
+def test_boxes_and_scores_that_are_joined_and_cut_apart_again_are_distinguished() -> None:
     text = net(
         """f = Conv(x, w) box = Conv(f, wb) cls = Conv(f, ws) k = Concat<axis=1>(box, cls) r = Reshape(k, s) b, c = Split<axis=1>(r, halves) m = Mul(b, stride) p = Sigmoid(c) z = Concat<axis=1>(m, p)""",
         "int64[3] s = {1,8,16}, int64[2] halves = {4,4}, float stride = {8}",
@@ -177,7 +177,7 @@ def test_heads_are_the_same_with_pairs_in_the_graph() -> None:
     assert labels_of(qdq) == labels_of(SSD)
 
 
-def test_the_walk_behind_a_head_meets_each_node_once_and_ends_where_it_is_told() -> None:
+def test_the_walk_behind_a_head_meets_each_node_once_and_ends_where_it_is_reported() -> None:
     view = view_of(YOLOV8)
     everything = [node.key for node in nodes_behind(view, ["box"], outputs_of)]
     assert sorted(everything) == ["a", "d", "m", "q", "r", "sm", "t", "z"]

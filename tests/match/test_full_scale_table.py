@@ -168,7 +168,7 @@ def test_a_gate_is_not_tied_to_what_it_gates() -> None:
 # ---------------------------------------------------------------------- what is left
 
 
-def test_what_has_no_scale_by_nature_is_told_apart() -> None:
+def test_what_has_no_scale_by_nature_is_distinguished() -> None:
     done = complete("a = Sub(x, x) z = Exp(y)", {"x": 0.1}, {"y": 1}, {"a": "is all zero", "gone": "holds Inf"})
     assert done.left == ("a", "z") and done.exempt == {"a": "is all zero"}
 

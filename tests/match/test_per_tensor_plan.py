@@ -125,7 +125,7 @@ def test_given_scales_hold_and_tied_ones_take_the_largest() -> None:
     assert found == {"x": 0.01, "a": 0.03, "b": 0.03, "c": 0.04, "z": 0.05}
 
 
-def test_a_tensor_without_a_scale_by_nature_is_told() -> None:
+def test_a_tensor_without_a_scale_by_nature_is_reported() -> None:
     table = ScaleTable({name: Scale.of(0.01) for name in "xz"}, {"a": "all zero"})
     done = inserted("a = Relu(x) z = Relu(a)", scales=table)
     assert set(done.inserted.scales) == {"x", "z"}

@@ -107,7 +107,7 @@ def test_the_plan_does_not_depend_on_the_order_of_the_node_list(kind: str, seed:
 
 def tied(text: str) -> set[frozenset[str]]:
     """Sets of tensors of one scale, of two or more members."""
-    return {frozenset(names) for names in plan_of(text).ties().values() if len(names) > 1}
+    return {frozenset(names) for names in plan_of(text).shared_scales().values() if len(names) > 1}
 
 
 SHUFFLE = net(

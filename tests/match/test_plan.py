@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.match.plan import Plan, PlanOptions, Read, explain
+from qdqtool.match.plan import Plan, PlanOptions, Read, Refusal, explain
 from qdqtool.match.planner import make_plan
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import V8_4, V8_6, V10, model_of, plan_of, points_of, readers_of, shuffled, view_of
@@ -123,6 +123,22 @@ def test_no_refusal_without_a_weighted_operator_in_a_body() -> None:
     assert plan_of(text).refusals == ()
 
 
+@pytest.mark.parametrize(
+    ("rules", "line"),
+    [
+        (["float-head"], "left in float: 1 detection head"),
+        (["float-head"] * 3, "left in float: 3 detection heads"),
+        (["no-scale", "keep-float"], "left in float: 1 operator kept for accuracy; 1 place without a scale"),
+        (["weighted"] * 2, "left in float: 2 operators whose weight cannot be quantized"),
+        (["pool"], "left in float: 1 place by rule pool"),
+    ],
+)
+def test_counts_say_what_stays_in_float_and_why(rules: list[str], line: str) -> None:
+    plan = plan_of(DETECTOR)
+    refusals = tuple(Refusal(f"n{number}", rule, "r") for number, rule in enumerate(rules))
+    assert dataclasses.replace(plan, refusals=refusals).counts()[1:] == [line]
+
+
 # ---------------------------------------------------------------- explain
 
 
@@ -143,7 +159,7 @@ def test_explain_names_the_tensor_that_a_scale_is_shared_with() -> None:
     plan = plan_of(text)
     assert "scale shared with r" in "".join(explain(plan, "s"))
     assert "scale shared" not in "".join(explain(plan, "r"))
-    assert plan.ties() == {"x": ["x"], "r": ["r", "s"]}
+    assert plan.shared_scales() == {"x": ["x"], "r": ["r", "s"]}
 
 
 def test_explain_says_which_names_are_near() -> None:

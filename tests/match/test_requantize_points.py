@@ -56,12 +56,12 @@ def test_a_concat_of_a_concat_is_not_cut() -> None:
 def test_without_a_cut_both_blocks_share_one_scale() -> None:
     plan = plan_with(SHUFFLE)
     assert {point.tensor for point in plan.activations} == {"x", "a", "b", "d"}
-    assert plan.ties()["a"] == ["a", "b", "d"]
+    assert plan.shared_scales()["a"] == ["a", "b", "d"]
 
 
 def test_a_cut_tensor_has_a_pair_and_a_scale_shared_with_what_it_is_joined_with() -> None:
     plan = plan_with(SHUFFLE, decisions=Decisions(("p",)))
-    assert plan.ties()["a"] == ["a", "b"] and sorted(plan.ties()["p"]) == ["d", "p"]
+    assert plan.shared_scales()["a"] == ["a", "b"] and sorted(plan.shared_scales()["p"]) == ["d", "p"]
     assert readers_of(plan, "p") == {("e", 0)} and readers_of(plan, "a") == {("c", 0)}
 
 

@@ -85,7 +85,7 @@ def test_the_point_is_found_across_what_commutes() -> None:
 
 def test_points_that_the_plan_would_tie_keep_scales_of_their_own() -> None:
     whole = plan_of(CONCAT)
-    assert sorted(map(len, whole.ties().values())) == [1, 2]
+    assert sorted(map(len, whole.shared_scales().values())) == [1, 2]
     assert all(point.tie == point.tensor for point in cut(CONCAT, "x", "a", "b").activations)
 
 
@@ -138,7 +138,7 @@ def test_a_dead_tensor_stays_in_float_with_what_reads_it() -> None:
 
 def test_one_that_shares_a_scale_keeps_its_point() -> None:
     whole, plan = without(CONCAT), without(CONCAT, "b")
-    assert plan.points == whole.points and plan.ties()["a"] == ["a", "b"]
+    assert plan.points == whole.points and plan.shared_scales()["a"] == ["a", "b"]
     scales = share_scales(plan, {"x": Scale.of(0.5), "a": Scale.of(0.25)}, {"b"})
     assert scales["b"].same_bits(scales["a"]) and (scales["b"].origin, scales["b"].method) == ("equal", "as a")
     assert share_scales(plan, {"x": Scale.of(0.5)}, {"a", "b"}).keys() == {"x"}

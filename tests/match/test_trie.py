@@ -225,7 +225,7 @@ def test_an_add_behind_a_silu_fuses_from_8_5_1_on(version: TrtVersion | None, no
     assert (group.residual is not None) == ("y" in nodes)
 
 
-def test_rules_of_ones_own_make_longer_chains_and_bad_names_in_them_are_told(tmp_path: Path) -> None:
+def test_rules_of_ones_own_make_longer_chains_and_bad_names_in_them_are_reported(tmp_path: Path) -> None:
     own = tmp_path / "mine.toml"
     rule = '[[fusion]]\nname = "mine"\nmatch = "{}"\nwhy = "w"\nsee = "s"\nstatus = "guess"\n'
     own.write_text('schema = 1\nextends = "gpu"\n' + rule.format("Conv:weight > Erf > act"))

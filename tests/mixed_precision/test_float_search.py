@@ -40,7 +40,7 @@ def test_no_operator_of_a_stage_helps_alone_but_the_stage_does(late: Quantized) 
         and step.share < policies.AUTO_GROUP_MACS
     )
     assert found.reasons["a8"] == found.reasons["y"] == step.reason
-    assert step.reason.startswith("the last 2 of 9 residual blocks (from a8 on), all in float, take the loss at the ")
+    assert step.reason.startswith("the last 2 of 9 residual blocks (from a8 on), all in float, lower the loss at the ")
 
 
 def test_all_heads_together_take_what_none_takes_alone(heads: Quantized) -> None:
@@ -50,11 +50,11 @@ def test_all_heads_together_take_what_none_takes_alone(heads: Quantized) -> None
     assert found.before > 0.8 and found.loss < 0.01
 
 
-def test_what_was_tried_and_what_was_not_is_told() -> None:
+def test_what_was_tried_and_what_was_not_is_reported() -> None:
     found = keep_where_concentrated(quantized(residual_net(4)))
     assert found.steps == () and found.before == found.loss > LARGE_LOSS
     assert found.runs == 1 + 4 + found.groups  # of the eight on the list, four have few enough multiply-adds
-    first, tried, left = found.told()
+    first, tried, left = found.summary()
     assert first == "nothing was found to keep in float"
     assert tried == f"{found.runs} runs tried 8 operators alone and {found.groups} groups"
     assert left == (
@@ -106,7 +106,7 @@ def test_a_goal_that_is_missed_tells_what_would_reach_it(late: Quantized, monkey
     assert found.steps == () and found.reaching is not None
     assert found.reaching.share > 0.05 and found.reaching.after <= 0.1 < found.loss
     assert set(found.reaching.nodes) == {"a8", "c8", "y"}
-    assert found.told()[-1].startswith("the last 2 of 9 residual blocks (from a8 on) in float as well (12% of the")
+    assert found.summary()[-1].startswith("the last 2 of 9 residual blocks (from a8 on) in float as well (12% of the")
     facts = found.to_json()
     assert facts["would_reach"] == {
         "nodes": list(found.reaching.nodes),
@@ -145,7 +145,7 @@ def test_a_point_that_moves_borrows_the_scale_of_the_same_values() -> None:
     assert "b" in found.reasons and found.untried == ()
 
 
-def test_what_no_scale_reaches_is_not_tried_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_scale_reaches_is_not_tried_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity_runner, "borrowed_scales", lambda *rest: {})
     few = quantized(model_of(POOLED), points_only=True)
     assert SensitivityRunner(few).loss({"b"}) is None

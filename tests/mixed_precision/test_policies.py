@@ -18,7 +18,7 @@ from qdqtool.mixed_precision.policies import (
     keep_most_harmful,
     keep_where_concentrated,
     keep_within_loss,
-    survey,
+    rank_operators,
 )
 from qdqtool.selection.choose import ChoiceSource
 from tests.graphs import model_of
@@ -62,7 +62,7 @@ def sound() -> Quantized:
 
 
 def test_the_survey_finds_the_operator_that_is_to_blame(sick: Quantized) -> None:
-    found = survey(sick)
+    found = rank_operators(sick)
     worst = found.findings[0]
     assert (worst.node, worst.op) == ("b0", "Conv") and worst.local > 0.1
     assert found.loss > 0.1 and worst.without is not None and worst.without < found.loss / 10
@@ -71,7 +71,7 @@ def test_the_survey_finds_the_operator_that_is_to_blame(sick: Quantized) -> None
 
 
 def test_shares_are_of_all_operators_in_int8(sick: Quantized) -> None:
-    found = survey(sick, ends=False)
+    found = rank_operators(sick, ends=False)
     assert sum(one.share for one in found.findings) == pytest.approx(1.0)
     assert all(one.without is None and one.only is None for one in found.findings)
     by_node = {one.node: one.work.macs for one in found.findings}
@@ -82,7 +82,7 @@ def test_the_most_harmful_is_kept_and_says_by_how_much(sick: Quantized) -> None:
     found = keep_most_harmful(sick, 1)
     (step,) = found.steps
     assert step.nodes == ("b0",) and step.after < step.before / 10
-    assert step.reason.startswith("in float it takes the loss at the outputs from ")
+    assert step.reason.startswith("in float it lowers the loss at the outputs from ")
     assert f"{step.share:.2%}" in step.reason and found.reasons == {"b0": step.reason}
     assert (found.before, found.loss) == (step.before, step.after)
 
@@ -105,7 +105,7 @@ def test_auto_keeps_few_and_cheap_ones_where_the_loss_is_concentrated(
 
 def test_auto_keeps_nothing_where_nothing_hurts(sound: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "AUTO_MACS", 1.0)
-    assert survey(sound, ends=False).loss < AUTO_FLOOR
+    assert rank_operators(sound, ends=False).loss < AUTO_FLOOR
     assert keep_where_concentrated(sound).steps == ()
 
 
@@ -118,7 +118,7 @@ def test_auto_keeps_nothing_where_the_loss_is_spread(sound: Quantized, monkeypat
 
 @pytest.mark.slow
 def test_a_loss_that_was_asked_for_is_met_with_as_few_as_it_takes(sick: Quantized) -> None:
-    loss = survey(sick, ends=False).loss
+    loss = rank_operators(sick, ends=False).loss
     assert keep_within_loss(sick, loss).steps == ()
     steps = keep_within_loss(sick, loss / 5).steps
     assert steps and steps[-1].after <= loss / 5
@@ -126,7 +126,7 @@ def test_a_loss_that_was_asked_for_is_met_with_as_few_as_it_takes(sick: Quantize
 
 
 def test_float_heads_are_not_kept_again() -> None:
-    found = survey(quantized(chain(), "regression"), ends=False)
+    found = rank_operators(quantized(chain(), "regression"), ends=False)
     assert {one.node for one in found.findings} == {"a0", "b0", "c0"}
 
 

@@ -138,7 +138,7 @@ def test_a_decoder_finds_the_boxes_in_what_the_cells_should_say(cells: ModuleTyp
     wanted = cells.targets(rows, np.array([2, 0, 1, 0]))
     output = {"detections": said(cells, wanted)}
     decoder = find_decoder("auto", output, (224, 160))
-    assert decoder.told.startswith("yolox: detections [1, 735, 8], 3 classes, strides 8, 16, 32")
+    assert decoder.description.startswith("yolox: detections [1, 735, 8], 3 classes, strides 8, 16, 32")
     (found,) = decoder(output, [Geometry(224, 160, (1.0, 1.0), (0.0, 0.0), (224, 160))])
     order = np.lexsort(found.boxes.T)
     assert found.boxes[order] == pytest.approx(rows[np.lexsort(rows.T)], abs=1e-3)

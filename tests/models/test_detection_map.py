@@ -31,7 +31,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def boxes_of(scoring: ModuleType, rows: list[tuple[float, float, float, float]], **columns: list[float]) -> object:
-    """Boxes with class 0, scene 0 and falling scores unless told."""
+    """Boxes with class 0, scene 0 and falling scores unless given."""
     count = len(rows)
     return scoring.Boxes(
         np.array(rows, np.float32).reshape(-1, 4),

@@ -49,18 +49,18 @@ def counted(feed: Any = None, proto: onnx.ModelProto | None = None, **options: A
 
 
 def bits(state: State) -> dict[str, dict[str, bytes]]:
-    found = state.observation.of_all(state.survey)
+    found = state.observation.of_all(state.plan)
     return {kind: {name: one.state() for name, one in each.items()} for kind, each in found.items()}
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_what_follows_is_not_fetched_and_counts_the_same(method: str) -> None:
     derived, all_of_them = counted(method=method), counted(method=method, derive=False)
-    assert all_of_them.survey.fetched == FLOATS
-    assert derived.survey.fetched == (
+    assert all_of_them.plan.fetched == FLOATS
+    assert derived.plan.fetched == (
         ("x", "c", "n", "d", "y") if method == "mse" else ("x", "c", "r", "n", "k", "d", "y")
     )
-    assert derived.survey.names == FLOATS
+    assert derived.plan.names == FLOATS
     assert bits(derived) == bits(all_of_them)
 
 
@@ -97,7 +97,7 @@ def test_passes_change_nothing(workers: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("qdqtool.observers.data_passes.HISTOGRAM_BYTES", 0)
     few = counted(max_memory=workers * 2 * 8 * 64 * 4, workers=workers)  # k, two images of it, and no more
     assert len(few.identity.passes) > 1
-    assert sum(few.identity.passes) == len(few.survey.fetched)
+    assert sum(few.identity.passes) == len(few.plan.fetched)
     assert bits(few) == bits(counted())
     assert few.observation.samples == 18
 
@@ -107,7 +107,7 @@ def test_one_pass_where_all_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_more_passes_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_passes_are_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qdqtool.observers.data_passes.HISTOGRAM_BYTES", 0)
     state = counted(max_memory=2 * 8 * 64 * 4, progress=None)
     assert f"{len(state.identity.passes)} passes over the data" in capsys.readouterr().err
@@ -118,8 +118,8 @@ def test_a_limit_that_cannot_be_kept_says_what_can() -> None:
 
 
 def test_integers_are_no_activations() -> None:
-    assert "i" not in counted().survey.names
-    assert "i" not in counted(max_memory=1 << 30).survey.names
+    assert "i" not in counted().plan.names
+    assert "i" not in counted(max_memory=1 << 30).plan.names
 
 
 # Faults: the first in file order, whoever meets it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts of a count: which batches are in it, what a survey keeps, whose turn it is, what a signal does."""
+"""The small parts of a count: which batches are in it, what a plan keeps, whose turn it is, what a signal does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("x", "r", "n", "y", "z")
 pytestmark = pytest.mark.usefixtures("heard")
 
 
-def survey(*kinds: str, derive: bool = True) -> ObservationPlan:
+def plan(*kinds: str, derive: bool = True) -> ObservationPlan:
     return ObservationPlan.of(view_of(NET), NAMES, kinds or ("mergeable",), {}, derive=derive)
 
 
@@ -53,11 +53,11 @@ def test_done_is_a_set() -> None:
 
 
 def test_survey_goes_through_json() -> None:
-    made = survey("entropy", "mergeable")
+    made = plan("entropy", "mergeable")
     assert made.ordered
-    assert not survey().ordered
+    assert not plan().ordered
     assert made.fetched == NAMES  # TensorRT's histogram derives neither Relu nor Concat
-    assert survey().fetched == ("x", "n")
+    assert plan().fetched == ("x", "n")
     back = ObservationPlan.from_json(made.to_json())
     assert back.to_json() == made.to_json()
     assert back.fetched == made.fetched
@@ -67,15 +67,15 @@ def test_survey_goes_through_json() -> None:
 
 
 def test_dropping_a_tensor_drops_what_follows() -> None:
-    assert survey().without([]) == survey()
-    left = survey().without(["n"])
+    assert plan().without([]) == plan()
+    left = plan().without(["n"])
     assert left.names == ("x", "r")
     assert left.fetched == ("x",)
-    assert survey(derive=False).without(["n"]).names == ("x", "r", "y", "z")
+    assert plan(derive=False).without(["n"]).names == ("x", "r", "y", "z")
 
 
 def test_counting_two_kinds_at_once() -> None:
-    made = ObserverState(survey("entropy", "mergeable"))
+    made = ObserverState(plan("entropy", "mergeable"))
     arrays = [np.array([-1.0, 2.0], np.float32) * k for k in range(1, 6)]
     made.counter(NAMES).add(task(3, 2), arrays)
     assert made.samples == 2
@@ -117,7 +117,7 @@ def test_nan_in_the_source_of_a_range_stops() -> None:
 
 
 def test_samples_count_in_the_first_pass_only() -> None:
-    made = ObserverState(survey())
+    made = ObserverState(plan())
     made.passed = 1
     made.counter(["x"]).add(task(0), [np.ones(3, np.float32)])
     assert made.samples == 0
@@ -127,10 +127,10 @@ def test_samples_count_in_the_first_pass_only() -> None:
 def test_merged_is_the_sum() -> None:
     parts = []
     for index in range(4):
-        part = ObserverState(survey())
+        part = ObserverState(plan())
         part.counter(("x", "n")).add(task(index), [np.full(3, index - 1.5, np.float32)] * 2)
         parts.append(part)
-    total = ObserverState(survey())
+    total = ObserverState(plan())
     for part in parts:
         total.merge(part)
     assert total.samples == len(total.done) == 4

@@ -88,7 +88,10 @@ def test_outputs_points_and_computed_bounds() -> None:
 def test_only_what_gets_through_counts() -> None:
     made = AffineRange(Affine("z", (2.0, -1.0, 0.001), (1.0, 0.0, -0.5), cut=True))
     z = np.zeros((2, 3, 2, 2), np.float32)
-    z[0, 0], z[1, 1, 0, 0] = 5.0, 3.0  # the third channel is dead: what it holds cannot be told, and does not matter
+    z[0, 0], z[1, 1, 0, 0] = (
+        5.0,
+        3.0,
+    )  # the third channel is dead: what it holds cannot be determined, and does not matter
     made.add_in_numpy(z)
     assert (made.low, made.high) == (-3.0, 2.0)
     assert made.amax == 3

@@ -252,9 +252,9 @@ def test_the_scale_is_that_of_observing(monkeypatch: pytest.MonkeyPatch, asked: 
     kernel.choose.cache_clear()
     less, everything = state_of(workers=workers), state_of(derive=False)
     kernel.choose.cache_clear()
-    assert set(less.survey.affine) == set(less.observation.ranges) == {"c"}
-    assert less.survey.affine["c"].source in less.observation.histograms["mergeable"]
-    assert "c" not in less.survey.fetched
+    assert set(less.plan.affine) == set(less.observation.ranges) == {"c"}
+    assert less.plan.affine["c"].source in less.observation.histograms["mergeable"]
+    assert "c" not in less.plan.fetched
     tables = [table_of(state, "max") for state in (less, everything)]
     assert list(tables[0]) == list(tables[1])
     for name in tables[0]:
@@ -266,8 +266,8 @@ def test_the_scale_is_that_of_observing(monkeypatch: pytest.MonkeyPatch, asked: 
 
 def test_points_and_entropy_observe_everything() -> None:
     for state in (state_of("entropy"), state_of("entropy", beside="mse"), state_of(points=("c",))):
-        assert not state.survey.affine and not state.observation.ranges
-        assert "c" in state.survey.fetched
+        assert not state.plan.affine and not state.observation.ranges
+        assert "c" in state.plan.fetched
 
 
 def test_a_checkpoint_keeps_the_ranges(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An observation as a file: it comes back bit for bit, and what is no state of this survey is refused."""
+"""An observation as a file: it comes back bit for bit, and what is no state of this plan is refused."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def state_of(*, ranges: bool = True, kinds: tuple[str, ...] = ("mergeable",)) ->
     """Two tensors that have ranges of two and three channels, of one batch."""
     plain = ObservationPlan.of(view_of(NET), NAMES, kinds, {}, derive=False)
     affine = {"p": Affine("a", (1.0, -2.0), (0.0, 1.0)), "q": Affine("b", (3.0, 1.0, -1.0), (0.0,) * 3)}
-    survey = ObservationPlan((*NAMES, *affine), plain.derivations, affine, {}, {}) if ranges else plain
-    observation = ObserverState(survey)
+    plan = ObservationPlan((*NAMES, *affine), plain.derivations, affine, {}, {}) if ranges else plain
+    observation = ObserverState(plan)
     r = np.random.default_rng(0)
     arrays = [r.normal(size=(2, channels, 4)).astype(np.float32) for channels in (2, 3, 2, 3)]
     observation.counter(NAMES).add(Task(5, 10, 2, dict), arrays)
-    return State(StateIdentity("m", "d", "cpu"), survey, observation, (0, 1), True, Provenance(other={"n": 1}))
+    return State(StateIdentity("m", "d", "cpu"), plan, observation, (0, 1), True, Provenance(other={"n": 1}))
 
 
 def parts_of(state: State) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def test_a_damaged_description_is_one_line(meta: dict[str, Any]) -> None:
     ],
 )
 def test_a_survey_whose_sources_are_not_there_is_refused(changed: dict[str, Any]) -> None:
-    told = state_of(ranges=False).survey.to_json()
+    told = state_of(ranges=False).plan.to_json()
     assert ObservationPlan.from_json(told).to_json() == told
     with pytest.raises((KeyError, TypeError, ValueError)):
         ObservationPlan.from_json({**told, **changed})

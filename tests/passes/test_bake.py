@@ -101,7 +101,7 @@ def test_half_way_values_go_where_the_target_rounds_them(halves: str) -> None:
     assert done.agreeing == 3 - done.same and done.channels == 3
 
 
-def test_a_weight_that_a_float_operator_reads_too_is_left_and_told() -> None:
+def test_a_weight_that_a_float_operator_reads_too_is_left_and_reported() -> None:
     model = model_with(LEVELS * STEPS[:, None] * np.float32(1.01))
     model.graph.node.append(onnx.helper.make_node("Relu", ["w"], ["y"]))
     model.graph.output.append(onnx.helper.make_tensor_value_info("y", 1, None))

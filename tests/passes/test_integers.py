@@ -41,7 +41,7 @@ def test_integer_inputs_and_outputs_become_floats_under_their_names() -> None:
     text = f"g (int8[1,2,2,2] x) => (int8[1,2,2,2] z) <{MORE}> {{ t = Transpose<perm=[0,1,3,2]>(x) d = DequantizeLinear(t, s, o) a = Sigmoid(d) z = QuantizeLinear(a, s, o) }}"
     model = model_of(text, 19)
     peeled = peel_pairs(GraphView(model.graph), ends=True)
-    assert peeled.told == ("the input x took int8 and takes floats now", "the output z gave int8 and gives floats now")
+    assert peeled.notes == ("the input x took int8 and takes floats now", "the output z gave int8 and gives floats now")
     assert [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)] == [1, 1]
     assert set(peeled.scales) == {"x", "t", "a"}
     onnx.checker.check_model(model, full_check=True)

@@ -54,7 +54,7 @@ def test_peeling_what_was_inserted_gives_the_same_bytes_and_the_same_scales(text
     model.metadata_props.add().key = "theirs"
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(3, np.float32), "unused"))
     before, scales = bytes_of(model), table_of(plan_of(model))
-    ties = plan_of(model).ties()
+    ties = plan_of(model).shared_scales()
     largest = {name: max(float(scales[n].bits) for n in names) for names in ties.values() for name in names}
     with_pairs(model, scales)
     assert bytes_of(model) != before
@@ -78,7 +78,7 @@ def test_weights_that_are_listed_as_inputs_stay_listed() -> None:
     assert bytes_of(model) == before
 
 
-def test_peeled_operators_rules_and_methods_are_told() -> None:
+def test_peeled_operators_rules_and_methods_are_reported() -> None:
     model = model_of(GRAPHS["chain"])
     scales = {name: Scale.of(0.1, origin="estimated" if name == "r" else "ptq", method="mse") for name in "xr"}
     peeled = peel(with_pairs(model, scales))

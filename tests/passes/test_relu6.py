@@ -88,7 +88,7 @@ def test_what_is_no_relu_stays() -> None:
     assert find_relus(custom, None).inside == ()
 
 
-def test_bodies_are_not_entered_and_told() -> None:
+def test_bodies_are_not_entered_and_reported() -> None:
     text = """g (bool c, float[2] x) => (float[2] y) { r = Relu(x)
       i = If(c) <then_branch = t () => (float[2] u) { u = Relu(r) }, else_branch = e () => (float[2] v) { v = Neg(x) }>
       y = Neg(i) }"""

@@ -84,7 +84,7 @@ FOREIGN: Sequence[tuple[str, str, int, int, dict[str, Any], bool]] = [
 
 @builds
 @pytest.mark.parametrize(("op", "domain", "many", "outputs", "attributes", "runs"), FOREIGN)
-def test_foreign_operators_are_told_apart(
+def test_foreign_operators_are_distinguished(
     op: str, domain: str, many: int, outputs: int, attributes: dict[str, Any], runs: bool, listed: bool,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

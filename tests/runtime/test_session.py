@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.session import run_session, session_options, skeleton, start_session
+from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 from tests.graphs import model_of
 
 
@@ -24,7 +24,7 @@ def test_stated_shapes_are_kept_of_pool_gradients_alone() -> None:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])]
     model = helper.make_model(helper.make_graph(nodes, "net", inputs, [onnx.ValueInfoProto(name="g")]))
     model.graph.value_info.extend(stated)
-    made, _ = skeleton(model, model.graph.node, GraphView(model.graph), None)
+    made, _ = strip_weights(model, model.graph.node, GraphView(model.graph), None)
     assert list(made.graph.value_info) == stated[1:]
 
 
@@ -32,7 +32,7 @@ def test_a_batch_that_does_not_run_says_what_to_do() -> None:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the model")
     model = model_of("g (float[A,B] x, float[A,B] y) => (float[A,B] z, float[A,B] n) { z = Add(x, y)  n = Neg(x) }")
     view = GraphView(model.graph)
-    parts = (*skeleton(model, model.graph.node, view, None), ["z", "n"])
+    parts = (*strip_weights(model, model.graph.node, view, None), ["z", "n"])
     options = session_options(runtime, "ORT_DISABLE_ALL")
     session = start_session(runtime, parts, options, ["CPUExecutionProvider"], "m.onnx")
     x, y = np.ones((2, 3), np.float32), np.full((2, 3), 2, np.float32)

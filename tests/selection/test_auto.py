@@ -80,7 +80,9 @@ def test_the_table_covers_what_mse_covers(detector: onnx.ModelProto, images: np.
     assert plain and all(mse[name].same_bits(table[name]) for name in plain)
 
 
-def test_candidates_are_told_on_request_only(detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable) -> None:
+def test_candidates_are_reported_on_request_only(
+    detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable
+) -> None:
     assert table.provenance.candidates is None
     told = calibrate(detector, one_by_one(images), CalibrationOptions("auto", progress=False, candidates=True))
     assert told.provenance.candidates is not None

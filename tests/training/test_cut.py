@@ -65,7 +65,7 @@ def test_what_the_back_end_lacks_is_cut_off_in_a_tail_only() -> None:
     assert outputs_of(model) == ["a"]
 
 
-def test_outputs_without_weights_are_told() -> None:
+def test_outputs_without_weights_are_reported() -> None:
     model, ends = cut("a = MatMul(x, w) y = Relu(a) z = Neg(x)", "y z")
     assert outputs_of(model) == ["y"] and ends.lost == ("z",)
 

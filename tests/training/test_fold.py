@@ -85,7 +85,7 @@ def test_a_scale_that_others_read_is_copied() -> None:
         ("a = Conv(x, wd, b) c = Relu(a)", "", "no Conv, ConvTranspose or Gemm makes its input"),
     ],
 )
-def test_what_cannot_be_folded_stays_and_is_told(op: str, more: str, reason: str) -> None:
+def test_what_cannot_be_folded_stays_and_is_reported(op: str, more: str, reason: str) -> None:
     model = net("<axis=0>", "ws, wz", op, more)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -119,7 +119,7 @@ def test_where_nothing_is_better_the_start_is_handed_out() -> None:
     assert loop.best_values()["w"].tolist() == [0, 0, 0]
 
 
-def test_every_step_is_told() -> None:
+def test_every_step_is_reported() -> None:
     loop = loop_of(steps=4, evaluate_every=2, grad_accum=3)
     loop.run()
     heard: Any = loop._listener

@@ -84,7 +84,7 @@ def test_a_long_gradient_is_shortened_and_a_short_one_is_not() -> None:
         assert gradient.tolist() == [3, 4]
 
 
-def test_what_is_no_number_is_told_and_left() -> None:
+def test_what_is_no_number_is_reported_and_left() -> None:
     assert math.isnan(clip_to_norm(np.array([1, np.nan], F), 1.0))
     assert math.isinf(clip_to_norm(np.array([1, np.inf], F), 1.0))
     assert clip_to_norm(np.array([1e30, 0], F), 0.0) == pytest.approx(1e30)

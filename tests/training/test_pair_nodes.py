@@ -140,7 +140,7 @@ def test_what_is_refused(body: str, message: str) -> None:
         form_of(body)
 
 
-def test_integers_that_are_not_trained_stay_and_are_told() -> None:
+def test_integers_that_are_not_trained_stay_and_are_reported() -> None:
     model = model_of(
         """net (float[2,3,4,4] x) => (y) <int8[3,3,1,1] q = {1,2,3,4,5,6,7,8,9}, float s = {0.1}, float t = {0.2}, int8 z = {0}, float[3,3,1,1] w>
         { a = DequantizeLinear(q, s, z) b = DequantizeLinear(q, t, z) c = Conv(x, a) d = Conv(c, b) y = Conv(d, w) }"""

@@ -94,36 +94,39 @@ def test_batch_size_and_order_change_nothing() -> None:
 def test_the_culprit_is_where_the_error_is_born() -> None:
     """A scale far too large on r1: its reader is to blame, though all that follow are as bad."""
     result = compare(model_of(NET), quantized(r1=6.0))
-    worst = result.culprits[0]
+    worst = result.error_sources[0]
     assert (worst.site.inputs, worst.site.output) == (("r1",), "r2")
     assert worst.sqnr_in > 25 and worst.sqnr_read < 10, "good before its Q/DQ, bad behind it"
     assert worst.sqnr_out < 15 and worst.drop > 10
     good = compare(model_of(NET), quantized())
-    assert good.culprits[0].drop < worst.drop
+    assert good.error_sources[0].drop < worst.drop
 
 
 def test_a_broken_weight_is_found_as_well() -> None:
     other = quantized()
     name = next(t for t in other.graph.initializer if t.name == "w2")
     name.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(name)[::-1].copy(), "w2"))
-    worst = compare(model_of(NET), other).culprits[0]
+    worst = compare(model_of(NET), other).error_sources[0]
     assert worst.site.output == "r2" and worst.sqnr_read > 20 > worst.sqnr_out
 
 
 def test_two_qdq_models_and_a_model_with_itself() -> None:
     result = compare(quantized(), quantized(r1=0.5))
-    assert result.culprits[0].site.output == "r2"
+    assert result.error_sources[0].site.output == "r2"
     same = compare(quantized(), quantized())
     assert [one.sqnr for one in same.tensors] == [math.inf] * 7
-    assert same.culprits == ()
+    assert same.error_sources == ()
 
 
 def test_outputs_only_and_by_pattern() -> None:
     outputs = compare(model_of(NET), quantized(), tensors="outputs")
-    assert [one.tensor for one in outputs.tensors] == ["y"] and outputs.culprits == ()
+    assert [one.tensor for one in outputs.tensors] == ["y"] and outputs.error_sources == ()
     some = compare(model_of(NET), quantized(), tensors="^r")
     assert [one.tensor for one in some.tensors] == ["r1", "r2"] and some.outputs == ()
-    assert [one.site.output for one in some.culprits] and {one.site.output for one in some.culprits} <= {"r1", "r2"}
+    assert [one.site.output for one in some.error_sources] and {one.site.output for one in some.error_sources} <= {
+        "r1",
+        "r2",
+    }
 
 
 def test_names_and_shapes_that_differ_are_listed() -> None:
@@ -255,5 +258,5 @@ def test_what_moves_divided_channels_is_no_culprit(*, quantized: bool) -> None:
     result = qdqtool.compare(plain, made, feed_of(plain), qdqtool.CompareOptions(progress=False))
     assert list(result.uncompared) == ["k", "p"] and len(result.only[1]) == 2
     assert all(one.sqnr > (20 if quantized else 100) for one in result.tensors)
-    assert {one.site.output for one in result.culprits} <= {"y"} or quantized
-    assert not {"k", "p"} & {one.site.output for one in result.culprits}
+    assert {one.site.output for one in result.error_sources} <= {"y"} or quantized
+    assert not {"k", "p"} & {one.site.output for one in result.error_sources}

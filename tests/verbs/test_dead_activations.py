@@ -44,7 +44,8 @@ def test_it_stays_in_float_and_is_named(method: str) -> None:
     done = verbs.insert(dead(ALONE), data=samples(), options=options)
     assert {point.tensor for point in done.plan.activations} == {"x", "r1", "a"}
     assert any(
-        note.startswith("2 stay in float for want of a scale: r2 (is all zero on the data), c3") for note in done.notes
+        note.startswith("2 places without a scale stay in float: r2 (is all zero on the data), c3")
+        for note in done.notes
     )
     told = "\n".join(explain(verbs.plan(done.model, ALL.plan), "r2"))
     assert "r2: left in float by rule no-scale: is all zero on the data" in told
@@ -64,14 +65,14 @@ def test_a_table_that_says_so_does_the_same_and_one_that_lacks_it_is_refused() -
 def test_where_it_shares_a_scale_it_takes_that_of_the_others() -> None:
     done = verbs.insert(dead(JOINED), data=samples(), options=ALL)
     assert done.inserted.scales["r2"].same_bits(done.inserted.scales["r1"])
-    assert not [note for note in done.notes if "for want of a scale" in note]
+    assert not [note for note in done.notes if "without a scale stay" in note]
 
 
 @pytest.mark.parametrize("text", [ALONE, JOINED], ids=["alone", "joined"])
 def test_choosing_and_conditioning_go_on(text: str) -> None:
     options = verbs.InsertOptions(plan=ALL.plan, keep_float=1, condition="auto")
     assert verbs.insert(dead(text), data=samples(), options=options).plan.points
-    found = verbs.sensitivity(dead(text), samples(), verbs.SensitivityOptions(plan=ALL.plan)).survey
+    found = verbs.sensitivity(dead(text), samples(), verbs.SensitivityOptions(plan=ALL.plan)).ranking
     assert {one.node for one in found.findings} == {"c1", "c2", "z"}
     assert 0 <= found.loss < 0.1
 

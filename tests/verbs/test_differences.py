@@ -70,7 +70,7 @@ def test_arrays_and_the_reading_asked_for(tmp_path: Path) -> None:
     drawn = draw_differences(pair(tmp_path), tmp_path / "d.npz", tmp_path / "out", options)
     assert (drawn.lost, drawn.spurious) == (2, 0)
     assert drawn.files[0].name == "001_sample_00000.png"
-    assert "score above 0.55" in drawn.told
+    assert "score above 0.55" in drawn.decoder
     assert json.loads(drawn.files[-1].read_text())["reference"] == "A"
 
 

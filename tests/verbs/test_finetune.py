@@ -20,7 +20,7 @@ import pytest
 import qdqtool
 from qdqtool.artifacts import stored_table
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import FINETUNED, evened_tensors, get_metadata
+from qdqtool.graph.edit import FINETUNED, equalized_tensors, get_metadata
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.training.losses.options import LossOptions, parse_label
@@ -28,7 +28,7 @@ from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
 from qdqtool.verbs.evaluate import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, FinetuneResult, finetune
-from qdqtool.verbs.task_judge import TaskMetric
+from qdqtool.verbs.validation_metric import TaskMetric
 from tests.graphs import SMALL_NET, model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -120,8 +120,8 @@ def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(fold
         finetune(tmp_path / "q.onnx", folder / "d.npz", FinetuneOptions(run=run, equalize=one), output=tmp_path / name)
         for one, name in ((False, "plain.onnx"), (True, "evened.onnx"))
     )
-    assert not any("evened out" in note for note in plain.notes)
-    assert any("1 tensor had its channels evened out" in note for note in evened.notes)
+    assert not any("equalized" in note for note in plain.notes)
+    assert any("1 tensor had its channels equalized" in note for note in evened.notes)
     assert evened.outputs[0].before == plain.outputs[0].before
     assert evened.outputs[0].after > plain.outputs[0].after + 1
     before, after = (
@@ -129,7 +129,7 @@ def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(fold
         for path in (tmp_path / "q.onnx", tmp_path / "evened.onnx")
     )
     assert before == after
-    assert evened_tensors(onnx.load(tmp_path / "evened.onnx")) == ["r1"]
+    assert equalized_tensors(onnx.load(tmp_path / "evened.onnx")) == ["r1"]
 
 
 def test_a_model_that_ends_in_a_plugin_is_trained_before_it(folder: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_batches_change_nothing(tmp_path: Path) -> None:
             assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
 
-def test_what_a_fixed_batch_leaves_out_is_told(tmp_path: Path) -> None:
+def test_what_a_fixed_batch_leaves_out_is_reported(tmp_path: Path) -> None:
     model, data = write_detector(tmp_path / "m.onnx", batch=2), write_images(tmp_path / "data", 255, 90, 255)
     result = infer(model, data, tmp_path / "out", None, YOLOX)
     assert len(result.images) == 2
@@ -99,7 +99,7 @@ def test_a_classifier_gets_its_best_classes_below(tmp_path: Path, models: Path) 
         models / "tiny_classifier.onnx", models / "digits8_test.npz", tmp_path / "out", None, DataOptions(limit=3)
     )
     assert result.boxes is None
-    assert result.told.startswith("classifier: logits, 10 classes")
+    assert result.decoder.startswith("classifier: logits, 10 classes")
     found = document(tmp_path / "out")["images"]
     assert [len(one["classes"]) for one in found] == [5, 5, 5]
     assert set(found[0]["classes"][0]) == {"class", "name", "probability"}
@@ -123,7 +123,7 @@ def test_a_script_decodes(tmp_path: Path, models: Path) -> None:
         InferOptions(reading),
         DataOptions(limit=2),
     )
-    assert result.told == "boxes of digits.py; score above 0.3"
+    assert result.decoder == "boxes of digits.py; score above 0.3"
     assert [one.found.labels.tolist() for one in result.images] == [[3], [3]]
 
 

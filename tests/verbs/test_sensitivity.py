@@ -49,15 +49,15 @@ def refused(result_or_model: onnx.ModelProto) -> list[str]:
 def test_every_int8_operator_is_ranked(detector: onnx.ModelProto, data: list[Batch]) -> None:
     options = SensitivityOptions(plan=ALL, calibration=CalibrationOptions("mse", progress=False), ends=False)
     result = sensitivity(detector, data, options)
-    assert len(result.survey.findings) == 14 and 0.0 < result.survey.loss < 0.5
+    assert len(result.ranking.findings) == 14 and 0.0 < result.ranking.loss < 0.5
     assert result.table.provenance.method == "mse"
     heads = sensitivity(detector, data, SensitivityOptions(plan=PlanOptions(float_heads="regression"), ends=False))
-    assert len(heads.survey.findings) == 13
+    assert len(heads.ranking.findings) == 13
 
 
 def test_the_order_of_the_data_changes_no_figure(detector: onnx.ModelProto, data: list[Batch]) -> None:
     options = SensitivityOptions(plan=ALL, calibration=CalibrationOptions("mse", progress=False), ends=False)
-    assert sensitivity(detector, data, options).survey == sensitivity(detector, data[::-1], options).survey
+    assert sensitivity(detector, data, options).ranking == sensitivity(detector, data[::-1], options).ranking
 
 
 def test_the_model_stays_as_it_is(detector: onnx.ModelProto, data: list[Batch]) -> None:
@@ -77,9 +77,11 @@ def test_a_model_with_pairs_and_one_without_int8_are_refused(kept: InsertResult,
 # ---------------------------------------------------------------------------------------------- kept operators
 
 
-def test_a_kept_operator_has_no_pair_on_its_weight_and_is_told(kept: InsertResult, detector: onnx.ModelProto) -> None:
+def test_a_kept_operator_has_no_pair_on_its_weight_and_is_reported(
+    kept: InsertResult, detector: onnx.ModelProto
+) -> None:
     (refusal,) = [one for one in kept.plan.refusals if one.rule == "keep-float"]
-    assert any(note.startswith(f"{refusal.site} stays in float: in float it takes the loss") for note in kept.notes)
+    assert any(note.startswith(f"{refusal.site} stays in float: in float it lowers the loss") for note in kept.notes)
     weight = next(node.input[1] for node in detector.graph.node if node.name == refusal.site)
     assert weight not in GraphView(kept.model.graph).pairs
     others = [node.input[1] for node in detector.graph.node if node.op_type == "Conv" and node.name != refusal.site]
@@ -89,7 +91,7 @@ def test_a_kept_operator_has_no_pair_on_its_weight_and_is_told(kept: InsertResul
 def test_the_result_tells_what_was_kept_and_why(kept: InsertResult) -> None:
     (site,) = refused(kept.model)
     lines = explain(plan(kept.model, ALL), site, ALL)
-    assert any("left in float by rule keep-float: in float it takes the loss" in line for line in lines)
+    assert any("left in float by rule keep-float: in float it lowers the loss" in line for line in lines)
 
 
 def test_inserting_again_keeps_what_was_kept(kept: InsertResult) -> None:

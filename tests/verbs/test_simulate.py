@@ -102,7 +102,7 @@ def test_a_qdq_model_on_the_dla_takes_every_scale_it_carries() -> None:
     assert one.floats == {"y": "kept in float"}, "the head that insert left in float"
 
 
-def test_tensors_without_a_scale_are_told() -> None:
+def test_tensors_without_a_scale_are_reported() -> None:
     bare = qdqtool.graft(model_of(NET), cache()).model  # no table in its metadata
     notes = qdqtool.simulate(bare, data(), options("dla", cache=None)).notes
     assert any("tensors have no scale and stay in float, such as" in note for note in notes)

@@ -78,8 +78,8 @@ class WatchedBatches:
             raise self.error
         if not self.ended:
             reason = f"stopped calibrating at batch {self.batches}" if self.batches else "asked for no batch"
-            told = f" ({said.last})" if said.last else ""
-            raise QdqError(self._where, f"TensorRT {reason}{told}", GUIDE) from said.messages()
+            detail = f" ({said.last})" if said.last else ""
+            raise QdqError(self._where, f"TensorRT {reason}{detail}", GUIDE) from said.messages()
         if not self.batches:
             raise QdqError("data", "gives no samples", "calibration needs data")
 

@@ -47,8 +47,10 @@ def fix_inputs(inputs: Sequence[Input], shapes: Shapes) -> tuple[Input, ...]:
         if name not in named:
             check_names(_OPTION, [name], inputs)
         if not named[name].fits(shape):
-            told = "x".join(map(str, shape))
-            raise QdqError(_OPTION, f"{name!r} takes {named[name].told()}, not {told}", "give what the model takes")
+            given = "x".join(map(str, shape))
+            raise QdqError(
+                _OPTION, f"{name!r} takes {named[name].format_shape()}, not {given}", "give what the model takes"
+            )
     return tuple(replace(one, shape=tuple(shapes[one.name])) if one.name in shapes else one for one in inputs)
 
 
@@ -62,7 +64,7 @@ def require_fixed(inputs: Iterable[Input]) -> dict[str, tuple[int, ...]]:
     for one in inputs:
         if one.shape is None or not all(isinstance(side, int) for side in one.shape):
             guess = "x".join(str(side if isinstance(side, int) else 1) for side in one.shape or (1,))
-            reason = f"is {one.told()}, and TensorRT calibrates at one fixed shape"
+            reason = f"is {one.format_shape()}, and TensorRT calibrates at one fixed shape"
             raise QdqError(one.name, reason, f"give it, such as {_OPTION} {one.name}:{guess}")
         fixed[one.name] = tuple(side for side in one.shape if isinstance(side, int))
     return fixed

@@ -58,17 +58,19 @@ def find_decoder(
     if family != "auto":
         head = _recognize(family, seen)
         if isinstance(head, str):
-            raise QdqError(f"--decoder {family}", f"does not fit the outputs: {head}", f"they are {_told(seen)}")
+            raise QdqError(
+                f"--decoder {family}", f"does not fit the outputs: {head}", f"they are {_list_outputs(seen)}"
+            )
         return HeadDecoder(family, head, selection)
     tried = {known: _recognize(known, seen) for known in FAMILIES}
     found = {known: head for known, head in tried.items() if isinstance(head, RecognizedHead)}
     if len(found) == 1:
         return HeadDecoder(*found.popitem(), selection)
     if found:
-        fits = "; or ".join(f"{known} ({head.told})" for known, head in found.items())
+        fits = "; or ".join(f"{known} ({head.description})" for known, head in found.items())
         raise QdqError("--decoder auto", f"the outputs fit {fits}", "name the one it is, such as --decoder yolov8")
     reasons = "; ".join(f"{known}: {reason}" for known, reason in tried.items())
-    raise QdqError("--decoder auto", f"no family fits the outputs {_told(seen)} ({reasons})", _TODO)
+    raise QdqError("--decoder auto", f"no family fits the outputs {_list_outputs(seen)} ({reasons})", _TODO)
 
 
 def _recognize(family: str, seen: HeadOutputs) -> RecognizedHead | str:
@@ -92,7 +94,7 @@ def _shape(name: str, shape: Sequence[Any]) -> tuple[int, ...]:
     return (*(one if isinstance(one, int) else 1 for one in first), *rest)
 
 
-def _told(seen: HeadOutputs) -> str:
+def _list_outputs(seen: HeadOutputs) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in seen.shapes.items())
 
 

@@ -30,8 +30,8 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
         return f"{boxes} has not four maps for each of {cover}"
     if not seen.has_aspect_ratio(columns, rows):
         return f"{cover} has another aspect ratio than the input"
-    told = f"{cover} and {boxes}, {counted(classes)}, stride {seen.size[0] / columns:g}"
-    return RecognizedHead(told, IOU, partial(_candidates, cover=cover, boxes=boxes), classes)
+    description = f"{cover} and {boxes}, {counted(classes)}, stride {seen.size[0] / columns:g}"
+    return RecognizedHead(description, IOU, partial(_candidates, cover=cover, boxes=boxes), classes)
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, cover: str, boxes: str) -> Candidates:

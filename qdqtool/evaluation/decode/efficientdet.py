@@ -77,11 +77,11 @@ def _channels(shape: tuple[int, ...], columns: int, rows: int) -> int:
 
 
 def _head(
-    seen: HeadOutputs, scores: tuple[str, ...], boxes: tuple[str, ...], classes: int, told: str
+    seen: HeadOutputs, scores: tuple[str, ...], boxes: tuple[str, ...], classes: int, description: str
 ) -> RecognizedHead:
     ready = seen.are_probabilities(scores)
     read = partial(_candidates, scores=scores, boxes=boxes, classes=classes, ready=ready)
-    return RecognizedHead(f"{told}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes)
+    return RecognizedHead(f"{description}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes)
 
 
 def _candidates(

@@ -68,13 +68,13 @@ class RecognizedHead:
     """A recognized head.
 
     Attributes:
-        told: what was recognized, one phrase.
+        description: what was recognized, one phrase.
         iou: the threshold of overlap that the family's own code uses.
         candidates: outputs by name and (width, height) of the input -> all boxes with all scores, nothing dropped.
         classes: how many classes it tells apart; None where only the boxes tell.
     """
 
-    told: str
+    description: str
     iou: float
     candidates: Callable[[Mapping[str, Array], Size], Candidates]
     classes: int | None = None
@@ -95,10 +95,10 @@ class HeadDecoder:
     selection: Selection
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What was recognized and what will be kept, one line."""
         iou = self.head.iou if self.selection.iou is None else self.selection.iou
-        return f"{self.family}: {self.head.told}; score above {self.selection.score:g}, NMS at IoU {iou:g}"
+        return f"{self.family}: {self.head.description}; score above {self.selection.score:g}, NMS at IoU {iou:g}"
 
     def __call__(self, outputs: Mapping[str, Array], geometries: Sequence[Geometry]) -> list[Detections]:
         """Decode one batch.

@@ -36,8 +36,10 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
         return f"no pairs [batch, cells, classes] and [batch, cells, {4 * _BINS}] for each stride"
     pairs = tuple((scores[counts[stride]], boxes[counts[stride]]) for stride in strides)
     classes = seen.shapes[pairs[0][0]][2]
-    told = f"{pairs[0][0]} and {2 * len(strides) - 1} more, {counted(classes)}, strides {', '.join(map(str, strides))}"
-    return RecognizedHead(told, IOU, partial(_candidates, pairs=pairs, strides=strides), classes)
+    description = (
+        f"{pairs[0][0]} and {2 * len(strides) - 1} more, {counted(classes)}, strides {', '.join(map(str, strides))}"
+    )
+    return RecognizedHead(description, IOU, partial(_candidates, pairs=pairs, strides=strides), classes)
 
 
 def _plus(seen: HeadOutputs) -> RecognizedHead | str:

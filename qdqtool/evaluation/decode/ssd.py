@@ -33,21 +33,23 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
         decoded = corners_in_order(seen.arrays[boxes])
     read = partial(_candidates, boxes=boxes, scores=scores, shares=shares(seen, scores))
     classes = seen.shapes[scores][2] - 1
-    told = f"{scores} {list(seen.shapes[scores])} and {boxes}, {counted(classes)} and background"
+    description = f"{scores} {list(seen.shapes[scores])} and {boxes}, {counted(classes)} and background"
     if decoded:
         pixels = boxes in seen.arrays and bool(np.median(seen.arrays[boxes][..., 2:]) > 2)
         return RecognizedHead(
-            f"{told}, boxes decoded in the graph", IOU, partial(read, pixels=pixels, priors=None), classes
+            f"{description}, boxes decoded in the graph", IOU, partial(read, pixels=pixels, priors=None), classes
         )
     found = priors_for(seen.shapes[boxes][1], seen.size)
     if found is None:
         width, height = seen.size
         return f"no known set has {seen.shapes[boxes][1]} priors for {width}x{height}"
-    return RecognizedHead(f"{told}, priors of {found[0]}", IOU, partial(read, pixels=False, priors=found[1]), classes)
+    return RecognizedHead(
+        f"{description}, priors of {found[0]}", IOU, partial(read, pixels=False, priors=found[1]), classes
+    )
 
 
 def boxes_and_scores(seen: HeadOutputs) -> tuple[str, str] | None:
-    """The output of boxes and the one of classes, of as many rows; None where they cannot be told."""
+    """The output of boxes and the one of classes, of as many rows; None where they cannot be determined."""
     fours = [name for name, shape in seen.of_rank(3).items() if shape[2] == 4]
     if len(fours) > 1:  # three classes and background are four numbers too
         fours = [name for name in fours if any(word in name.lower() for word in _BOX_WORDS)]

@@ -64,8 +64,8 @@ def _not_three_anchors(seen: HeadOutputs, channels: set[int]) -> str:
 def _decoded(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHead | str:
     if not strides_of(shape[1], seen.size, each=3) or shape[2] < 6:
         return f"{name} has not three rows of 5 + classes for each cell"
-    told = f"{name} {list(shape)}, {counted(shape[2] - 5)}, decoded in the graph"
-    return RecognizedHead(told, IOU, partial(_read_decoded, name=name), shape[2] - 5)
+    description = f"{name} {list(shape)}, {counted(shape[2] - 5)}, decoded in the graph"
+    return RecognizedHead(description, IOU, partial(_read_decoded, name=name), shape[2] - 5)
 
 
 def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHead | str:
@@ -83,8 +83,8 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
         return f"{order[0]} has {classes + 5} numbers an anchor, not 5 + classes"
     ready = seen.are_probabilities(order)
     sides = np.array(anchors, np.float64).reshape(len(order), 3, 2)
-    told = f"{', '.join(order)}, {counted(classes)}, raw maps{' behind a sigmoid' if ready else ''}"
-    return RecognizedHead(told, IOU, partial(_read_raw, order=tuple(order), sides=sides, ready=ready), classes)
+    description = f"{', '.join(order)}, {counted(classes)}, raw maps{' behind a sigmoid' if ready else ''}"
+    return RecognizedHead(description, IOU, partial(_read_raw, order=tuple(order), sides=sides, ready=ready), classes)
 
 
 def _read_decoded(outputs: Mapping[str, Array], size: Size, *, name: str) -> Candidates:

@@ -49,8 +49,8 @@ def _decoded(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> Recognized
     classes = seen.settings.classes or shape[1] - 4 - masks
     if not strides_of(shape[2], seen.size) or not 0 < classes <= shape[1] - 4:
         return f"{name} has not one column of 4 + classes for each cell"
-    told = f"{name} {list(shape)}, {counted(classes)}, decoded in the graph"
-    return RecognizedHead(told, IOU, partial(_read_decoded, name=name, classes=classes), classes)
+    description = f"{name} {list(shape)}, {counted(classes)}, decoded in the graph"
+    return RecognizedHead(description, IOU, partial(_read_decoded, name=name, classes=classes), classes)
 
 
 def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHead | str:
@@ -70,8 +70,10 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
     if len(levels[0]) == 1 and classes + _BOX == V5_COCO and seen.settings.classes is None:
         return f"{V5_COCO} channels are YOLOv5's for 80 classes"
     ready = all(len(names) == 2 and seen.are_probabilities(names[1:]) for names in levels)
-    told = f"{', '.join(name for names in levels for name in names)}, {counted(classes)}, raw maps of {_BINS} bins"
-    return RecognizedHead(told, IOU, partial(_read_raw, levels=levels, ready=ready), classes)
+    description = (
+        f"{', '.join(name for names in levels for name in names)}, {counted(classes)}, raw maps of {_BINS} bins"
+    )
+    return RecognizedHead(description, IOU, partial(_read_raw, levels=levels, ready=ready), classes)
 
 
 def _level(maps: Mapping[str, tuple[int, ...]], names: list[str]) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
         if len(ones) != 2 or len(fours) != 1:  # class and object count alike, so which is which does not matter
             return f"no outputs [batch, cells, 1] twice and [batch, cells, 4] for stride {stride}"
         levels.append((ones[0], ones[1], fours[0]))
-    told = f"{levels[0][0]}, {levels[0][1]}, {levels[0][2]} and those of the strides 16 and 32, faces"
-    return RecognizedHead(told, IOU, partial(_candidates, levels=tuple(levels)), 1)
+    description = f"{levels[0][0]}, {levels[0][1]}, {levels[0][2]} and those of the strides 16 and 32, faces"
+    return RecognizedHead(description, IOU, partial(_candidates, levels=tuple(levels)), 1)
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, levels: Levels) -> Candidates:

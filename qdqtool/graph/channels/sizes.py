@@ -201,11 +201,11 @@ class TensorSizes:
         given = integers(node, 1, "shape", self.view.array)
         if given is not None:
             return given
-        maker = self.view.producer(node.inputs[1])
-        if maker is None or maker.op != "Concat":
+        producer = self.view.producer(node.inputs[1])
+        if producer is None or producer.op != "Concat":
             return []
         target: list[int] = []
-        for name in maker.inputs:
+        for name in producer.inputs:
             value, piece = self.view.array(name), self.view.producer(name)
             if value is None and (piece is None or piece.op not in _ONE_LENGTH):
                 return []

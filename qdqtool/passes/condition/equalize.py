@@ -33,7 +33,7 @@ class Division:
         rank: number of axes.
         reads: who reads the divided tensor; all others have the tensor as it was. Empty where it is divided by what
             makes it: then all read the divided one.
-        makers: first outputs of the nodes whose constants take the division in; empty where a Mul does it.
+        producers: first outputs of the nodes whose constants take the division in; empty where a Mul does it.
     """
 
     tensor: str
@@ -41,7 +41,7 @@ class Division:
     axis: int
     rank: int
     reads: tuple[Read, ...]
-    makers: tuple[str, ...]
+    producers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def divide(view: GraphView, divisions: Sequence[Division], inverse: Mapping[str,
     by_key = {node.key: node for node in view.every}
     muls: dict[str, str] = {}
     for one in divisions:
-        if one.makers:
-            _divide_makers(view, constants, by_key, one)
+        if one.producers:
+            _divide_producers(view, constants, by_key, one)
         else:
             muls[one.tensor] = _add_mul(editor, by_key, one)
     for key, factors in inverse.items():
@@ -78,9 +78,9 @@ def divide(view: GraphView, divisions: Sequence[Division], inverse: Mapping[str,
     return Divided(muls, tuple(inverse))
 
 
-def _divide_makers(view: GraphView, constants: Constants, nodes: Mapping[str, Node], one: Division) -> None:
+def _divide_producers(view: GraphView, constants: Constants, nodes: Mapping[str, Node], one: Division) -> None:
     factors = 1.0 / one.factors.astype(np.float64)
-    for key in one.makers:
+    for key in one.producers:
         node = nodes[key]
         if node.op in ("Add", "Mul"):
             scale_constant(view, constants, node, factors, one.axis, one.rank)
@@ -90,7 +90,7 @@ def _divide_makers(view: GraphView, constants: Constants, nodes: Mapping[str, No
 
 def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
     """A Mul behind the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
-    maker = editor.view.producers.get(one.tensor)
+    producer = editor.view.producers.get(one.tensor)
     shape = [1] * one.rank
     shape[one.axis] = one.factors.size
     with np.errstate(divide="raise"):
@@ -100,7 +100,7 @@ def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
     name = editor.unique_name(f"{one.tensor}_smooth")
     constant = editor.add_initializer(editor.unique_name(f"{one.tensor}_smooth_factor"), value)
     trace = (("rule", "smooth"), ("origin", "condition"))
-    editor.add_node("Mul", [one.tensor, constant], name, beside=maker, after=True, trace=trace)
+    editor.add_node("Mul", [one.tensor, constant], name, beside=producer, after=True, trace=trace)
     for read in one.reads:
         editor.reroute(Use(nodes[read.node], read.index), name)
     return name

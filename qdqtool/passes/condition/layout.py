@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which axis of a weight is whose: input channels, output channels, groups. The one place where operators are told."""
+"""Which axis of a weight is whose: input channels, output channels, groups. Operators are distinguished here only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def groups_of(node: Node) -> int:
 
 
 def readable(view: GraphView, node: Node) -> bool:
-    """Whether the weight's channels can be told: convolutions, Gemm, MatMul with its matrix on the right."""
+    """Whether the weight's channels can be determined: convolutions, Gemm, MatMul with its matrix on the right."""
     index = weight_index(view, node)
     if index is None or not is_plain_constant(view, node, index):
         return False

@@ -44,7 +44,7 @@ class LabelSpec:
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.elem_type))
 
     @property
-    def told(self) -> str:
+    def shape_and_type(self) -> str:
         """The shape and type as a message shows them."""
         return f"{self.dtype} {list(self.shape)}"
 
@@ -74,7 +74,9 @@ class LabelInputs:
                 raise QdqError(spec.wanted_by, reason, "give the labels another name in the data")
             self._values[spec.name] = self._nodes.input(spec.name, spec.shape, spec.elem_type)
         elif (before.shape, before.elem_type) != (spec.shape, spec.elem_type):
-            reason = f"wants the array {spec.name!r} as {spec.told}, {before.wanted_by} as {before.told}"
+            reason = (
+                f"wants the array {spec.name!r} as {spec.shape_and_type}, {before.wanted_by} as {before.shape_and_type}"
+            )
             raise QdqError(spec.wanted_by, reason, "give them arrays of their own")
         self.specs[spec.name] = spec if before is None else _narrower(before, spec)
         return self._values[spec.name]
@@ -117,7 +119,7 @@ def label_feeds(specs: Mapping[str, LabelSpec], batch: Mapping[str, Array], wher
 def _fed(spec: LabelSpec, batch: Mapping[str, Array], where: object) -> Array:
     if spec.name not in batch:
         guess = nearest(spec.name, sorted(batch))
-        reason = f"holds no array {spec.name!r}{guess}: {spec.wanted_by} wants {spec.told}"
+        reason = f"holds no array {spec.name!r}{guess}: {spec.wanted_by} wants {spec.shape_and_type}"
         raise QdqError(where, reason, f"let the data give it, or name another: {spec.wanted_by}:1:NAME")
     array = np.asarray(batch[spec.name])
     what = f"array {spec.name!r} of {spec.wanted_by}"

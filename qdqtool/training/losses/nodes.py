@@ -256,27 +256,27 @@ class Nodes:
         types = {one.name: helper.make_tensor_type_proto(one.elem_type, one.shape) for one in values}
         data = {one.name: self._small[one.name] for one in values if one.name in self._small}
         opsets = [helper.make_opsetid("", self.opset)]
-        told = ", ".join(str(list(value.shape)) for value in values)
+        listed = ", ".join(str(list(value.shape)) for value in values)
         try:
             found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, None, opsets, self._ir)
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             line = str(error).splitlines()[0]
-            raise QdqError(node.op_type, f"does not take inputs of shapes {told} ({line})", "mend the loss") from None
+            raise QdqError(node.op_type, f"does not take inputs of shapes {listed} ({line})", "mend the loss") from None
         tensor = found[node.output[0]].tensor_type if found else None
         if node.op_type in _UNINFERRED:
             return np.broadcast_shapes(*(value.shape for value in values)), TensorProto.BOOL
         if tensor is None or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
-            reason = f"gives a shape that depends on values, from inputs of shapes {told}"
+            reason = f"gives a shape that depends on values, from inputs of shapes {listed}"
             raise QdqError(node.op_type, reason, "give its shape or axes as constants")
         return tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type
 
 
 def _check_operands(op_type: str, values: Sequence[LossValue]) -> None:
     """Say in our words what goes wrong most often."""
-    told = " and ".join(f"{value.name} {list(value.shape)}" for value in values)
+    listed = " and ".join(f"{value.name} {list(value.shape)}" for value in values)
     if len({value.elem_type for value in values}) > 1:
-        raise QdqError(op_type, f"{told} are of different types", "bring them to floats with .as_float()")
+        raise QdqError(op_type, f"{listed} are of different types", "bring them to floats with .as_float()")
     try:
         np.broadcast_shapes(*(value.shape for value in values))
     except ValueError:
-        raise QdqError(op_type, f"the shapes of {told} do not go together", "mend the loss") from None
+        raise QdqError(op_type, f"the shapes of {listed} do not go together", "mend the loss") from None

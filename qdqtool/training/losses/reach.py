@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters a loss depends on by a way that a gradient can take. The others are told and left out (loop)."""
+"""Which parameters a loss depends on by a way that a gradient can take. The others are reported and left out (loop)."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def split_pair(pair: str, nodes: Nodes, targets: Targets, where: str) -> tuple[s
     if len(fitting) == 1 or len(ways) == 1:
         return (fitting or ways)[0]
     if fitting:
-        told = " and ".join(f"{one} + {other}" for one, other in fitting)
-        raise QdqError(where, f"can be read as {told}", "rename a tensor in the teacher")
+        listed = " and ".join(f"{one} + {other}" for one, other in fitting)
+        raise QdqError(where, f"can be read as {listed}", "rename a tensor in the teacher")
     half = [way for way in ways if nodes.has(way[0]) or way[1] in known]
     if half:
         return half[0]  # whose other side is then named with what is near
@@ -101,14 +101,14 @@ def split_pair(pair: str, nodes: Nodes, targets: Targets, where: str) -> tuple[s
 
 
 def _check_projectable(s: LossValue, t: LossValue, axis: int, binding: DistillPair, where: str) -> None:
-    told = f"the student's {list(s.shape)} and the teacher's {list(t.shape)}"
+    listed = f"the student's {list(s.shape)} and the teacher's {list(t.shape)}"
     if s.rank != t.rank or s.rank < 2:
-        raise QdqError(where, f"{told} have different ranks or no channels", "bind tensors of the same layout")
+        raise QdqError(where, f"{listed} have different ranks or no channels", "bind tensors of the same layout")
     rest = [(one, other) for index, (one, other) in enumerate(zip(s.shape, t.shape, strict=True)) if index != axis]
     if any(one != other for one, other in rest):
-        raise QdqError(where, f"{told} differ beside their channels (axis {axis})", "bind tensors of the same size")
+        raise QdqError(where, f"{listed} differ beside their channels (axis {axis})", "bind tensors of the same size")
     if binding.kind == "KL":
-        raise QdqError(where, f"{told} have different numbers of classes", "use L2 or COS, which project")
+        raise QdqError(where, f"{listed} have different numbers of classes", "use L2 or COS, which project")
 
 
 def project(s: LossValue, channels: int, axis: int, random: np.random.Generator) -> LossValue:

@@ -18,7 +18,7 @@ from qdqtool.graph.order import remove_unread_initializers
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
 from qdqtool.runtime.runnable import runnable_part
-from qdqtool.runtime.session import session_options, skeleton, start_session
+from qdqtool.runtime.session import session_options, start_session, strip_weights
 from qdqtool.training.losses.options import nearest
 
 Array = npt.NDArray[Any]
@@ -157,7 +157,7 @@ class Teacher:
 
     def _start(self, tensors: Sequence[str]) -> Any:
         options = session_options(self._runtime, "ORT_ENABLE_ALL")
-        parts = skeleton(self._proto, [node.proto for node in self._part.nodes], self._view, self._folder)
+        parts = strip_weights(self._proto, [node.proto for node in self._part.nodes], self._view, self._folder)
         providers = provider_names(self._runtime, "cpu")
         return start_session(self._runtime, (*parts, tensors), options, providers, self.where)
 

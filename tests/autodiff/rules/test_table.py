@@ -24,7 +24,7 @@ def test_keys(op: str, domain: str, key: str) -> None:
     assert key_of(onnx.helper.make_node(op, [], [], domain=domain)) == key
 
 
-def test_operators_are_sorted_and_told() -> None:
+def test_operators_are_sorted_and_reported() -> None:
     told = operators(RULES)
     assert told == sorted(told)
     assert {"Conv", "Mish", "Resize", "qdqtool.pairs::Pair"} <= set(told)

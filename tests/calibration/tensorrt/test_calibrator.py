@@ -180,14 +180,14 @@ def test_a_file_is_parsed_from_its_place_with_its_external_data(fake: Fake, tmp_
         TensorrtBackend().check(Request(opened.proto, opened.folder))
 
 
-def test_a_model_that_the_parser_refuses_is_told_in_its_words(fake: Fake, tmp_path: Path) -> None:
+def test_a_model_that_the_parser_refuses_is_reported_in_its_words(fake: Fake, tmp_path: Path) -> None:
     good, bad = request(), tmp_path / "bad.onnx"
     bad.write_bytes(b"not a model")
     with pytest.raises(QdqError, match=r"bad.onnx: TensorRT's parser refuses it \(In node -1: .+\)"):
         TensorrtBackend().calibrate(Request(good.proto, None, bad, "bad.onnx"), batches())
 
 
-def test_no_gpu_is_told_in_one_line() -> None:
+def test_no_gpu_is_reported_in_one_line() -> None:
     with installed(V10, Behavior(gpu=False)):
         refused("does not start a builder (CUDA initialization failure with error: 35)", "nvidia-smi")
 
@@ -233,7 +233,7 @@ def test_the_dla_gets_its_device_type_and_the_flags_of_its_version() -> None:
     assert fake.config.flags == {"INT8", "FP16", "GPU_FALLBACK", "PREFER_PRECISION_CONSTRAINTS"}
 
 
-def test_a_machine_without_a_dla_is_told(fake: Fake) -> None:
+def test_a_machine_without_a_dla_is_reported(fake: Fake) -> None:
     refused("this machine has no DLA", target="dla")
     assert fake.calls == []
 

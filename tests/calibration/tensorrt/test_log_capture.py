@@ -28,7 +28,7 @@ def test_messages_are_kept_and_not_printed(capfd: pytest.CaptureFixture[str]) ->
     assert "TF32 is off\nError Code 4" in str(said.messages())
 
 
-def test_without_an_error_of_tensorrts_polygraphys_own_is_told() -> None:
+def test_without_an_error_of_tensorrts_polygraphys_own_is_reported() -> None:
     with quiet_polygraphy() as said:
         assert said.last == ""
         with pytest.raises(PolygraphyException):

@@ -63,7 +63,7 @@ def test_boxes_come_back_and_the_family_is_recognized(case: str, seed: int) -> N
     check(by_name(outputs, [identity(SIZE)])[0], known)
     settings = CASES[case][0].partition(",")[2]
     found = recognized("auto" + (f",{settings}" if settings else ""), outputs)
-    assert (found.family, found.told) == (by_name.family, by_name.told)
+    assert (found.family, found.description) == (by_name.family, by_name.description)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,11 +87,11 @@ def test_each_family_refuses_the_outputs_of_the_others_with_a_reason(case: str) 
 
 
 def test_told_says_what_was_seen_and_what_is_kept() -> None:
-    told = recognized("auto", outputs_of("yolox")[0]).told
+    told = recognized("auto", outputs_of("yolox")[0]).description
     assert told == "yolox: output [1, 2016, 8], 3 classes, strides 8, 16, 32; score above 0.05, NMS at IoU 0.65"
     found = find_decoder("auto", outputs_of("yunet")[0], SIZE, Selection(score=0.3, iou=0.5))
-    assert found.told.endswith("faces; score above 0.3, NMS at IoU 0.5")
-    assert "1 class and background" in recognized("ssd", make.ssd([], SIZE, 1, decoded=True)).told
+    assert found.description.endswith("faces; score above 0.3, NMS at IoU 0.5")
+    assert "1 class and background" in recognized("ssd", make.ssd([], SIZE, 1, decoded=True)).description
 
 
 def test_yolox_decoded_in_the_graph_shows_in_its_values() -> None:
@@ -110,10 +110,10 @@ def test_yolox_decoded_in_the_graph_shows_in_its_values() -> None:
     decoded[..., 2:4] = np.exp(raw[..., 2:4]) * step
     for name in ("auto", "yolox,decoded=yes"):
         found = recognized(name, {"output": decoded})
-        assert "decoded in the graph" in found.told
+        assert "decoded in the graph" in found.description
         check(found({"output": decoded}, [identity(SIZE)])[0], known)
-    assert "strides" in recognized("yolox,decoded=no", {"output": decoded}).told
-    assert "strides" in recognized("auto", {"output": raw}).told
+    assert "strides" in recognized("yolox,decoded=no", {"output": decoded}).description
+    assert "strides" in recognized("auto", {"output": raw}).description
 
 
 def test_fastestdet_gives_a_cell_one_class_only() -> None:
@@ -148,8 +148,8 @@ def test_ssd_in_pixels_and_ssd_whose_shapes_alone_are_known() -> None:
     shapes = {name: value.shape for name, value in outputs.items()}
     with pytest.raises(QdqError, match="shapes do not show whether boxes are decoded: say decoded=yes or decoded=no"):
         find_decoder("ssd", shapes, SIZE)
-    assert "priors of UltraFace" in find_decoder("ssd,decoded=no", shapes, SIZE).told
-    assert "decoded in the graph" in find_decoder("ssd,decoded=yes", shapes, SIZE).told
+    assert "priors of UltraFace" in find_decoder("ssd,decoded=no", shapes, SIZE).description
+    assert "decoded in the graph" in find_decoder("ssd,decoded=yes", shapes, SIZE).description
 
 
 def test_ssd_with_priors_of_no_known_number() -> None:
@@ -163,7 +163,7 @@ def test_ssd_with_priors_of_no_known_number() -> None:
 def test_ssd300_is_known_by_its_number_of_priors(count: int, told: str) -> None:
     rng = np.random.default_rng(0)
     outputs = {"scores": np.zeros((1, count, 21)), "boxes": rng.normal(size=(1, count, 4))}
-    assert f"priors of {told}" in recognized("auto", outputs, (300, 300)).told
+    assert f"priors of {told}" in recognized("auto", outputs, (300, 300)).description
     with pytest.raises(QdqError, match="no known set"):
         recognized("ssd", outputs, (320, 320))
 
@@ -221,7 +221,7 @@ def test_yolov5_maps_behind_a_sigmoid_get_no_second_one() -> None:
     known = boxes_in(SIZE, 3, 9)
     outputs = {name: 1 / (1 + np.exp(-value)) for name, value in make.yolov5(known, SIZE, 3).items()}
     found = recognized("yolov5", outputs)
-    assert "behind a sigmoid" in found.told
+    assert "behind a sigmoid" in found.description
     check(found(outputs, [identity(SIZE)])[0], known, atol=0.01)
 
 
@@ -242,7 +242,7 @@ def test_yolov8_with_masks_leaves_their_coefficients_out() -> None:
     masks = np.ones((1, 32, outputs["output0"].shape[2]), np.float32)
     outputs = {"output0": np.concatenate((outputs["output0"], masks), 1), "output1": np.zeros((1, 32, 64, 96))}
     found = recognized("auto", outputs)
-    assert "4 classes" in found.told
+    assert "4 classes" in found.description
     check(found(outputs, [identity(SIZE)])[0], known)
 
 

@@ -61,11 +61,11 @@ def test_classes_on_another_axis() -> None:
         labeled("x:ce=3", x=X)
 
 
-def test_what_an_array_must_be_is_told_beforehand() -> None:
+def test_what_an_array_must_be_is_reported_beforehand() -> None:
     specs = labeled("x:ce:1:y", x=X).label_specs
     assert list(specs) == ["y"]
     assert (specs["y"].shape, specs["y"].elem_type, specs["y"].highest) == ((2, 6), TensorProto.INT64, 3)
-    assert specs["y"].told == "int64 [2, 6]"
+    assert specs["y"].shape_and_type == "int64 [2, 6]"
     masked = labeled("x:smooth-l1-mask", x=X)
     assert masked.labels == ("x_label", "x_label_mask")
     assert masked.label_specs["x_label_mask"].shape == (2, 6)

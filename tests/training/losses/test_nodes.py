@@ -98,7 +98,7 @@ def test_a_convolution_states_its_pads() -> None:
         nodes.op("Conv", x, w, auto_pad="SAME_UPPER")
 
 
-def test_what_does_not_go_together_is_told_with_its_shapes() -> None:
+def test_what_does_not_go_together_is_reported_with_its_shapes() -> None:
     _, nodes, x = started()
     with pytest.raises(QdqError, match=r"x \[2, 3\] and .* \[4\] do not go together"):
         x + np.ones(4)

@@ -36,12 +36,12 @@ class TaskMetric:
         """What is measured: 1 less the metric, so that less is better."""
         return f"1 - {self.options.metric or 'metric'}"
 
-    def told(self) -> dict[str, str]:
+    def summary(self) -> dict[str, str]:
         """What of it decides the outcome, as text."""
         return {"data": str(self.data), "labels": str(self.labels), "metric": str(self.options.metric)}
 
 
-class TaskJudge:
+class ValidationMetric:
     """1 less the task's first metric, by `evaluate`; the file is judged as it would be written."""
 
     def __init__(self, task: TaskMetric, form: TrainingGraph, exported: Sequence[str]) -> None:
