@@ -42,6 +42,7 @@ def test_the_key_is_that_of_the_content_not_of_its_order() -> None:
         gzip.compress(json.dumps({"key": KEY, "result": 3}).encode()),
         gzip.compress(json.dumps({"key": KEY, "result": {}}).encode())[:-9],
     ],
+    ids=["empty", "no gzip", "no JSON", "a list", "another key", "no result", "cut off"],
 )
 def test_a_damaged_entry_counts_for_nothing_and_is_written_again(folder: Path, content: bytes) -> None:
     write_entry(KEY, {"n": 1})
