@@ -116,9 +116,8 @@ def peel(
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, clean)
     baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_halves, write=options.bake_weights)
-    notes += _of_weights(baked, options)
     covered = _cover(clean, view, rules, decided, points, peeled, table, options)
-    notes += _more_points(decided, covered.scales, options)
+    notes += [*_of_weights(baked, options), *_more_points(decided, covered.scales, options)]
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
     found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
     texts, told = emitted_texts(found, options, target, cache_path)
