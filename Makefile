@@ -7,10 +7,12 @@ RIG ?= out/rig
 SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
 TRAIN ?= out/train
 OLDEST ?= out/oldest
+RTX ?= out/rtx
 # The first that runs: a name may be there for a version that is not installed.
 first_python = $(firstword $(foreach name,$(1),$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
 TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
 OLDEST_PYTHON ?= $(call first_python,python3.10 python3.11 python3.12 python3.13)
+RTX_PYTHON ?= $(call first_python,python3.11 python3.12 python3.13 python3.10 python3.14)
 # What most depends on onnxruntime, onnx and NumPy, in about two minutes of CPU time.
 CORE := graph match cache passes amax runtime mixed_precision calibration/test_engine.py data/test_arrays.py selection/test_auto.py \
 	$(patsubst %,observers/test_%.py,collect derive state_file) \
@@ -22,7 +24,7 @@ COUNT ?= 20000
 # Where Python is told to keep no compiled files, pytest rewrites every test anew: ten CPU seconds in each worker.
 test slow examples: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest check format clean
+.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx check format clean
 
 setup: $(VENV)/installed
 
@@ -62,7 +64,7 @@ rig:
 		sh $(SHARED)/trt_rig/rig.sh $$folder $$version && \
 		$$folder/venv/bin/pip install -q onnx onnx-graphsurgeon onnxruntime tqdm || exit 1; \
 	done
-	@echo "now: QDQTOOL_TRT_RIG=$(abspath $(RIG)) $(BIN)/python -m pytest tests/calibration/tensorrt/test_backend.py"
+	@echo "now: QDQTOOL_TRT_RIG=$(abspath $(RIG)) $(BIN)/python -m pytest tests/calibration/tensorrt/test_backend.py tests/building/test_rig.py"
 
 # onnxruntime-training, which has wheels for Python 3.10 to 3.12 only and overwrites every other onnxruntime.
 train-env: $(TRAIN)/installed
@@ -94,6 +96,24 @@ $(OLDEST)/installed: pyproject.toml setup.py tests/oldest.py
 # The suite's core with them.
 oldest: oldest-env
 	$(OLDEST)/bin/python -m pytest -q -n $(JOBS) $(addprefix tests/,$(CORE))
+
+# TensorRT for RTX: NVIDIA's own license, installed here and nowhere else, never bundled (docs/tensorrt_rtx.md).
+rtx-env: $(RTX)/installed
+
+$(RTX)/installed: pyproject.toml setup.py
+	@test -n "$(RTX_PYTHON)" || { echo "needs Python 3.10 to 3.14: make RTX_PYTHON=path" >&2; exit 1; }
+	@test -x $(RTX)/bin/python || $(RTX_PYTHON) -m venv $(RTX)
+	@echo "installing qdqtool and TensorRT for RTX into $(RTX)"
+	@$(RTX)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[cpu,images,rtx]" \
+		hypothesis pytest pytest-randomly pytest-xdist
+	@touch $@
+
+# NVIDIA's parser and compiler on a CPU: every corpus model, and the graphs of the tests.
+rtx: rtx-env
+	@env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -c "from qdqtool.tensorrt_rtx.installed import *; \
+		print(why_no_wheel() or f'{NAME} {require_library().version}: {LICENSE}')"
+	env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -m pytest -q -n $(JOBS) -m rtx \
+		$(wildcard tests/rtx) tests/tensorrt_rtx tests/engine tests/linting tests/verbs tests/cli
 
 # PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
 bench: setup

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.match.plan import Plan as Plan, PlanOptions as PlanOptions
     from qdqtool.scales import Scale as Scale, ScaleTable as ScaleTable
     from qdqtool.trtversion import TrtVersion as TrtVersion
+    from qdqtool.verbs.build import build as build
+    from qdqtool.verbs.build_options import BuildOptions as BuildOptions, BuildResult as BuildResult
     from qdqtool.verbs.compare import CompareOptions as CompareOptions, Comparison as Comparison, compare as compare
     from qdqtool.verbs.condition import (
         ConditionOptions as ConditionOptions,
@@ -49,7 +51,6 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.insert import insert as insert, plan as plan
     from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
     from qdqtool.verbs.lint import LintOptions as LintOptions, LintResult as LintResult, lint as lint
-    from qdqtool.verbs.lint_layers import LayersResult as LayersResult, lint_layers as lint_layers
     from qdqtool.verbs.peel import peel as peel
     from qdqtool.verbs.peel_options import PeelOptions as PeelOptions, PeelResult as PeelResult
     from qdqtool.verbs.ptq import PtqOptions as PtqOptions, PtqResult as PtqResult, ptq as ptq
@@ -58,6 +59,15 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         SensitivityOptions as SensitivityOptions,
         SensitivityResult as SensitivityResult,
         sensitivity as sensitivity,
+    )
+    from qdqtool.verbs.show_engine import (
+        EngineDifference as EngineDifference,
+        PredictedLayers as PredictedLayers,
+        ShowEngineOptions as ShowEngineOptions,
+        ShownEngine as ShownEngine,
+        diff_engines as diff_engines,
+        predicted_layers as predicted_layers,
+        show_engine as show_engine,
     )
     from qdqtool.verbs.simulate import (
         Simulated as Simulated,
@@ -71,6 +81,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
 # name -> the module it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
 _HOMES = {
     "BackendComparison": "verbs.ptq_compare",
+    "BuildOptions": "verbs.build_options",
+    "BuildResult": "verbs.build_options",
     "Cache": "cache.text",
     "CalibrationOptions": "calibration.engine",
     "CompareOptions": "verbs.compare",
@@ -79,6 +91,7 @@ _HOMES = {
     "Diagnosis": "diagnosis",
     "DrawOptions": "verbs.differences",
     "DrawnDifferences": "verbs.differences",
+    "EngineDifference": "verbs.show_engine",
     "EvaluateOptions": "verbs.evaluate",
     "Evaluation": "verbs.evaluation_result",
     "ConditionOptions": "verbs.condition",
@@ -94,13 +107,13 @@ _HOMES = {
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
     "InsertResult": "verbs.insert_options",
-    "LayersResult": "verbs.lint_layers",
     "LintOptions": "verbs.lint",
     "LintResult": "verbs.lint",
     "PeelOptions": "verbs.peel_options",
     "PeelResult": "verbs.peel_options",
     "Plan": "match.plan",
     "PlanOptions": "match.plan",
+    "PredictedLayers": "verbs.show_engine",
     "PtqOptions": "verbs.ptq",
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
@@ -110,15 +123,19 @@ _HOMES = {
     "Selection": "evaluation.nms",
     "SensitivityOptions": "verbs.sensitivity",
     "SensitivityResult": "verbs.sensitivity",
+    "ShowEngineOptions": "verbs.show_engine",
+    "ShownEngine": "verbs.show_engine",
     "SimulateOptions": "verbs.simulate",
     "SimulateResult": "verbs.simulate",
     "Simulated": "verbs.simulate",
     "TrtVersion": "trtversion",
+    "build": "verbs.build",
     "calibrate": "calibration.engine",
     "condition": "verbs.condition",
     "compare": "verbs.compare",
     "compare_backends": "verbs.ptq_compare",
     "diagnose": "doctor",
+    "diff_engines": "verbs.show_engine",
     "draw_differences": "verbs.differences",
     "evaluate": "verbs.evaluate",
     "find_decoder": "evaluation.decode.auto_detect",
@@ -127,14 +144,15 @@ _HOMES = {
     "infer": "verbs.infer",
     "insert": "verbs.insert",
     "lint": "verbs.lint",
-    "lint_layers": "verbs.lint_layers",
     "load_table": "artifacts",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
+    "predicted_layers": "verbs.show_engine",
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",
     "retarget": "cache.retarget",
     "sensitivity": "verbs.sensitivity",
+    "show_engine": "verbs.show_engine",
     "simulate": "verbs.simulate",
     "simulated_model": "verbs.simulate",
     "write_cache": "cache.text",

@@ -16,11 +16,13 @@ from qdqtool.diagnosis import Diagnosis, Item
 from qdqtool.errors import QdqError
 from qdqtool.loading import DRIVER, Loaded, load_apart
 from qdqtool.requirements import Requirement, normal_name, own_requirements
+from qdqtool.tensorrt_rtx.installed import WHEELS
 
 # A distribution's module, where the name is another.
 _MODULES = {"onnx-graphsurgeon": "onnx_graphsurgeon"}
 _TENSORRT_WHEELS = ("tensorrt", "tensorrt-cu11", "tensorrt-cu12", "tensorrt-cu13")
 _TRIAL = "qdqtool.doctor:try_runtime"
+_RTX_TRIAL = "qdqtool.tensorrt_rtx.trial:try_library"
 _GPU_PROVIDERS = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider"})
 
 
@@ -47,11 +49,13 @@ class Extra:
 OPTIONAL = (
     Extra("pillow", "PIL.Image", "images", "folders of images as --data", ("pillow",)),
     Extra("pycocotools", "pycocotools.mask", "eval", "evaluate: average precision", ("pycocotools",)),
-    Extra("tensorrt", "tensorrt", "tensorrt", "ptq --backend tensorrt", _TENSORRT_WHEELS),
+    Extra("tensorrt", "tensorrt", "tensorrt", "ptq --backend tensorrt, build", _TENSORRT_WHEELS),
     Extra("pycuda", "pycuda.driver", "pycuda", "ptq --backend tensorrt --cuda pycuda", ("pycuda",)),
     Extra("dask", "distributed", "dask", "calibrate --dask", ("distributed",)),
     Extra("torch", "", "distributed", "training on several machines; no verb uses it yet", ("torch",)),
 )
+# It may be installed in another Python, and is tried by a build.
+RTX = Extra("tensorrt-rtx", _RTX_TRIAL, "rtx", "--target rtx, lint --parser, build, engine show", WHEELS)
 RUNTIME_SERVES = "every verb that runs a model"
 
 
@@ -76,6 +80,7 @@ def diagnose() -> Diagnosis:
         "onnxruntime",
         *([_TRIAL] if _has_runtime() else []),
         *(one.module for one in OPTIONAL if one.module and _wanted(one)),
+        *([RTX.module] if _has_rtx() else []),
         DRIVER,
     ]
     seen = _Seen(requirements, load_apart(modules))
@@ -84,6 +89,7 @@ def diagnose() -> Diagnosis:
         *(_needed(one, seen) for one in base),
         _runtime(seen),
         *(_optional(one, seen) for one in OPTIONAL),
+        _tensorrt_rtx(RTX, seen),
         *_machine(seen),
     )
     return Diagnosis(items)
@@ -256,6 +262,36 @@ def _tensorrt(one: Extra, version: str, wheels: Sequence[str], loaded: Loaded, s
         text = f"has no calibrators that qdqtool can use, so not {one.serves}, which needs {clauses}"
         return Item("optional", one.name, "note", version, text, "insert and graft need no TensorRT")
     return Item("optional", one.name, "ok", version, f"for {one.serves}; it has calibrators")
+
+
+def _tensorrt_rtx(one: Extra, seen: _Seen) -> Item:
+    """TensorRT for RTX, in this Python or in one that the environment names: whether it builds an engine."""
+    from qdqtool.tensorrt_rtx.installed import LICENSE, find_library, why_no_wheel
+
+    try:
+        library = find_library()
+    except QdqError as error:
+        return Item("optional", one.name, "wrong", "", f"{error.where} {error.reason}", error.todo)
+    if library is None:
+        reason = why_no_wheel()
+        todo = "" if reason else f'pip install "qdqtool[{one.extra}]"'
+        return Item("optional", one.name, "missing", "", f"for {one.serves}" + (f"; {reason}" if reason else ""), todo)
+    tried = seen.loaded.get(one.module, Loaded(error="was not tried"))
+    if tried.error:
+        todo = f"{library.python} -m pip install --force-reinstall tensorrt-rtx-cu12"
+        return Item("optional", one.name, "wrong", library.version, f"builds no engine ({tried.error})", todo)
+    where = "" if library.python == sys.executable else f" in {library.python}"
+    text = f"for {one.serves}{where}; built a trial engine in {(tried.facts or {})['cpu_seconds']:.1f} CPU s; {LICENSE}"
+    return Item("optional", one.name, "ok", library.version, text)
+
+
+def _has_rtx() -> bool:
+    from qdqtool.tensorrt_rtx.installed import find_library
+
+    try:
+        return find_library() is not None
+    except QdqError:
+        return False
 
 
 def _machine(seen: _Seen) -> Iterator[Item]:

@@ -49,6 +49,24 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def _rtx_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rtx-results")
+
+
+@pytest.fixture(autouse=True)
+def _rtx_by_marker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _rtx_results: Path) -> None:
+    """TensorRT for RTX serves the tests marked `rtx` alone, and no test reads or writes the user's cache."""
+    monkeypatch.setenv("QDQTOOL_CACHE_DIR", str(_rtx_results))
+    if request.node.get_closest_marker("rtx") is None:
+        monkeypatch.setenv("QDQTOOL_RTX_PYTHON", "none")
+        return
+    from qdqtool.tensorrt_rtx.installed import find_library
+
+    if find_library() is None:
+        pytest.skip("needs TensorRT for RTX: make rtx, or name a Python that has it in QDQTOOL_RTX_PYTHON")
+
+
 @pytest.fixture
 def heard() -> Iterator[None]:
     """SIGINT and SIGTERM as in a terminal: a job in the background is started with some of them ignored."""

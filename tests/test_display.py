@@ -15,6 +15,9 @@ import pytest
 import qdqtool
 from qdqtool.autodiff.backends import BackendName
 from qdqtool.display import ROWS, Displayed, counted, figure, model_name, named, short_table, table, written
+from qdqtool.engine.diff import align_layers
+from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.totals import totals_of
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.training.finished_model import OutputGain
@@ -39,6 +42,8 @@ def results() -> dict[str, Any]:
     simulated = qdqtool.simulate(placed.model, data)
     linted = qdqtool.lint(placed.model)
     pair = ScalePair("c1", np.float32(0.5), np.float32(0.25))
+    info = EngineInfo(Path("e.json"), (EngineLayer("c1", "CaskConvolution"),), "json")
+    shown = qdqtool.ShownEngine(info, totals_of(info))
     one = Figure(0.75, Interval(0.5, 1.0))
     made = [
         placed,
@@ -56,7 +61,10 @@ def results() -> dict[str, Any]:
         qdqtool.sensitivity(model, data, qdqtool.SensitivityOptions(calibration="mse")),
         linted,
         linted.findings[0],
-        qdqtool.lint_layers(placed.model, "8502"),
+        qdqtool.BuildResult(Path("e.engine"), None, info, "TensorRT 10.7.0.23, built here", 38),
+        qdqtool.predicted_layers(placed.model, "8502"),
+        shown,
+        qdqtool.EngineDifference(shown, shown, align_layers(shown.info, shown.info)),
         qdqtool.diagnose(),
         found,
         qdqtool.InferResult(Path("out"), "boxes by yolov8", (ImageResult("a.png", "a.jpg", (64, 64), found),)),

@@ -76,7 +76,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_sound_machine(world: World) -> None:
     found = diagnose()
     assert found.ok and found.wrong == ()
-    assert {item.name for item in found.items if item.state == "missing"} == {one.name for one in OPTIONAL}
+    assert {item.name for item in found.items if item.state == "missing"} == {
+        "tensorrt-rtx",
+        *(one.name for one in OPTIONAL),
+    }
     assert not [item for item in found.items if item.state == "note"]
     sections = [item.section for item in found.items]
     assert sections == sorted(sections, key=["program", "needed", "optional", "machine"].index)
@@ -271,7 +274,7 @@ def test_runtime_for_gpus_without_a_driver(world: World) -> None:
 
 def test_every_extra_is_looked_at() -> None:
     extras = {one.extra for one in own_requirements()} - {""}
-    assert extras == {one.extra for one in OPTIONAL} | {"cpu", "gpu", "train", "test", "lint", "dev", "docs"}
+    assert extras == {one.extra for one in OPTIONAL} | {"cpu", "gpu", "rtx", "train", "test", "lint", "dev", "docs"}
 
 
 @pytest.mark.parametrize("one", OPTIONAL, ids=lambda one: one.name)

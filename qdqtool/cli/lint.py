@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
-from qdqtool.cli.lint_layers import add_layer_arguments, layer_facts, layer_text, predicted
 from qdqtool.cli.show import print_json, print_lines, warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from qdqtool.linting.checks import Check
     from qdqtool.linting.finding import Finding
     from qdqtool.verbs.lint import LintOptions, LintResult
-    from qdqtool.verbs.lint_layers import LayersResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fix", metavar="CODES", nargs="?", const="all", help="repair what is safe to, or these codes only; with -o"
     )
-    add_layer_arguments(parser)
+    parser.add_argument(
+        "--parser",
+        action=argparse.BooleanOptionalAction,
+        help="ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
+    )
     add_dla_arguments(parser)
     parser.add_argument("--all", action="store_true", help="show every place and note, and for dla every node")
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="how to print (text)")
@@ -53,11 +55,10 @@ def run(args: argparse.Namespace) -> int:
     options = _options(args)
     if args.model is None:
         raise QdqError("lint", "no model is given", "give one, or --explain CODE")
-    layers = predicted(args)
     result = lint(args.model, options, output=args.output)
     for note in result.notes:
         warn(note, args, "note")
-    _print(result, layers, args)
+    _print(result, args)
     return 1 if at_least(result.findings, args.level) else 0
 
 
@@ -67,7 +68,8 @@ def _options(args: argparse.Namespace) -> LintOptions:
     if args.model is None and args.fix not in (None, "all") and not _codes([args.fix])[0].startswith("Q"):
         args.model, args.fix = args.fix, "all"  # `--fix MODEL`: argparse takes the model for codes
     fix = () if args.fix is None else _codes([args.fix])
-    return LintOptions(args.target, args.trt_version, _codes(args.select), _codes(args.ignore), fix, args.platform)
+    select, ignore = _codes(args.select), _codes(args.ignore)
+    return LintOptions(args.target, args.trt_version, select, ignore, fix, args.platform, args.parser)
 
 
 def _codes(words: Sequence[str]) -> tuple[str, ...]:
@@ -101,16 +103,16 @@ def _check_facts(check: Check) -> dict[str, object]:
     }
 
 
-def _print(result: LintResult, layers: LayersResult | None, args: argparse.Namespace) -> None:
+def _print(result: LintResult, args: argparse.Namespace) -> None:
     if args.format == "sarif":
         from qdqtool import __version__
         from qdqtool.linting.sarif import sarif_log
 
         print_json(sarif_log(args.model, result.findings, result.checks, __version__))
     elif args.json or args.format == "json":
-        print_json({**_facts(result, args), **layer_facts(layers), **dla_facts(result.dla)})
+        print_json({**_facts(result, args), **dla_facts(result.dla)})
     else:
-        print_lines([*_text(result, args), *layer_text(layers, args), *dla_text(result.dla, args)], args, asked=True)
+        print_lines([*_text(result, args), *dla_text(result.dla, args)], args, asked=True)
 
 
 def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:

@@ -30,6 +30,8 @@ VERBS = {
     "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
     "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
     "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+    "build": "build an engine: ahead of time on a CPU for RTX, or by the TensorRT that is installed",
+    "engine": "show the layers of a built engine, beside the predicted ones, and compare two engines",
     "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
     "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
     "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",

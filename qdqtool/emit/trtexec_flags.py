@@ -45,6 +45,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--saveEngine", ">=6.0", "where the engine goes"),
     Flag("--int8", ">=6.0,<11", "lets layers run in INT8", ">=10.12,<11", _WEAK_TYPING),
     Flag("--fp16", ">=6.0,<11", "lets layers run in FP16", ">=10.12,<11", _WEAK_TYPING),
+    Flag("--bf16", ">=9.0,<11", "lets layers run in BF16", ">=10.12,<11", _WEAK_TYPING),
     Flag(
         "--calib", ">=6.0,<11", "the calibration cache", ">=10.1,<11", f"{_WEAK_TYPING}; NvInfer.h v10.1: calibrators"
     ),

@@ -3,16 +3,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from qdqtool.engine.data_types import FLOATS
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
 from qdqtool.engine.predict import PredictedLayer
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 
-Status = Literal["same", "type", "nodes", "engine", "predicted"]
+Verdict = Literal["same", "float", "int8", "output", "split", "merged", "nodes", "engine", "predicted"]
+# What each verdict means, as people read it.
+MEANING: Mapping[Verdict, str] = {
+    "same": "as predicted",
+    "float": "float instead of INT8",
+    "int8": "INT8 instead of float",
+    "output": "gives out another type",
+    "split": "part of a predicted layer",
+    "merged": "more than a predicted layer",
+    "nodes": "other nodes",
+    "engine": "only in the engine",
+    "predicted": "only predicted",
+}
 _QDQ = frozenset({QUANTIZE, DEQUANTIZE})
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _MANY = 1000  # more than what fuses with a product
@@ -23,13 +37,15 @@ class LayerPair:
     """One layer of the engine beside the predicted one.
 
     Attributes:
-        status: same; type (INT8 against float); nodes (others run in it); engine or predicted (only there).
+        verdict: same; float or int8 (multiplies in it where the other was predicted); output (gives out the other);
+            split (a part of the predicted layer); merged (all of it and more); nodes (others run in it); engine or
+            predicted (only there).
         engine: the engine's layer.
         predicted: the predicted layer.
         note: what differs, and why where that is known.
     """
 
-    status: Status
+    verdict: Verdict
     engine: EngineLayer | None
     predicted: PredictedLayer | None
     note: str = ""
@@ -57,7 +73,12 @@ class LayerComparison:
     @property
     def right(self) -> int:
         """Those that were predicted with their nodes and type."""
-        return sum(row.status == "same" for row in self.rows)
+        return self.counts().get("same", 0)
+
+    def counts(self) -> dict[Verdict, int]:
+        """Verdict -> how many rows have it, in the order of `MEANING`; verdicts of no row are left out."""
+        found = Counter(row.verdict for row in self.rows)
+        return {verdict: found[verdict] for verdict in MEANING if found[verdict]}
 
 
 def node_ops(view: GraphView) -> dict[str, str]:
@@ -88,8 +109,9 @@ def compare_layers(predicted: Iterable[PredictedLayer], info: EngineInfo, known:
     keyed = {_key(layer, known, full=info.has_metadata): layer for layer in layers}
     reformats, helpers, unpaired = [], [], []
     rows: dict[int, LayerPair] = {}
+    inside = nodes_inside(info, known)
     for place, layer in enumerate(info.layers):
-        nodes = layer.nodes(known)
+        nodes = inside[place]
         if layer.is_reformat:
             reformats.append(layer)
         elif not nodes & known.keys():
@@ -109,8 +131,28 @@ def compare_layers(predicted: Iterable[PredictedLayer], info: EngineInfo, known:
     return LayerComparison(tuple(ordered), tuple(reformats), tuple(helpers))
 
 
+def nodes_inside(info: EngineInfo, known: Mapping[str, str]) -> list[frozenset[str]]:
+    """The ONNX nodes in each layer; a product belongs to the layer that multiplies alone.
+
+    Myelin also names it in the generated kernel that requantizes what it gives.
+    """
+    inside = [_as_named(layer.nodes(known), known) for layer in info.layers]
+    multiplied: set[str] = set()
+    for layer, nodes in zip(info.layers, inside, strict=True):
+        if layer.is_product:
+            multiplied |= {name for name in nodes if known.get(name) in _PRODUCTS}
+    return [nodes if layer.is_product else nodes - multiplied for layer, nodes in zip(info.layers, inside, strict=True)]
+
+
+def _as_named(nodes: frozenset[str], known: Mapping[str, str]) -> frozenset[str]:
+    """The names of the model's own: TensorRT calls a node without a name `node_of_<first output>`."""
+    return frozenset(name if name in known else name.removeprefix("node_of_") for name in nodes)
+
+
 def _core(nodes: frozenset[str], known: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(name for name in nodes if known.get(name) not in _QDQ) or nodes
+    """All but Q/DQ nodes; where there are none, the Q nodes; where there are none of these either, the DQ nodes."""
+    plain = frozenset(name for name in nodes if known.get(name) not in _QDQ)
+    return plain or frozenset(name for name in nodes if known.get(name) == QUANTIZE) or nodes
 
 
 def _key(layer: PredictedLayer, known: Mapping[str, str], *, full: bool) -> frozenset[str]:
@@ -118,9 +160,24 @@ def _key(layer: PredictedLayer, known: Mapping[str, str], *, full: bool) -> froz
 
 
 def _typed(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair:
+    differing = _product_type(engine, predicted)
+    if differing is not None:
+        return differing
     if engine.output in (None, "other") or predicted.output in engine.kinds:
         return LayerPair("same", engine, predicted)
-    return LayerPair("type", engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
+    return LayerPair("output", engine, predicted, f"gives out {engine.output}, predicted {predicted.output}")
+
+
+def _product_type(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair | None:
+    """The row of a layer that multiplies in float where integers were predicted, or the other way round."""
+    built = engine.product_type if engine.is_product else ""
+    if predicted.kind not in ("convolution", "product") or not built:
+        return None
+    if predicted.compute == "int8" and built in FLOATS:
+        return LayerPair("float", engine, predicted, f"multiplies {built}, predicted INT8")
+    if predicted.compute == "float" and built == "INT8":
+        return LayerPair("int8", engine, predicted, "multiplies INT8, predicted float")
+    return None
 
 
 def _nearest(
@@ -135,12 +192,24 @@ def _nearest(
         return LayerPair("engine", engine, None, "not predicted")
     layer = layers[-best[1]]
     theirs = _core(_key(layer, known, full=full), known)
-    more, less = sorted(mine - theirs), sorted(theirs - mine)
+    differing = _product_type(engine, layer)
+    if differing is not None:
+        return differing
+    return _regrouped(engine, layer, (sorted(mine - theirs), sorted(theirs - mine)), known)
+
+
+def _regrouped(
+    engine: EngineLayer, layer: PredictedLayer, differences: tuple[list[str], list[str]], known: Mapping[str, str]
+) -> LayerPair:
+    """The row of a layer with other nodes: how it differs."""
+    more, less = differences
     words = [f"takes in {', '.join(more)} too"] if more else []
     words += [f"leaves out {', '.join(less)}"] if less else []
     if not words:
         words = ["names other Q/DQ nodes"]
+    verdict: Verdict = "nodes" if bool(more) == bool(less) else "merged" if more else "split"
     adds = [name for name in (*more, *less) if known.get(name) == "Add"]
     if adds and len(more) + len(less) <= 3:
+        verdict = "nodes"
         words.append("the residual Add runs with the other convolution, which varies by version")
-    return LayerPair("nodes", engine, layer, "; ".join(words))
+    return LayerPair(verdict, engine, layer, "; ".join(words))

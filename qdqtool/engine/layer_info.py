@@ -6,17 +6,64 @@ Reads every form seen from 8.0 to 10.16. What was foretold is `predict.py`, what
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from qdqtool.engine.data_types import FLOATS, bits_of, data_type, short_format
+from qdqtool.engine.profile import LayerTime
+
+OURS = "qdqtool"  # the key of what `build` says of an engine, beside NVIDIA's "Layers"
+MAX_RANK, MAX_SIZE = 16, 1 << 33  # of a tensor in a file that is believed
+
 _PWN = re.compile(r"(?:PWN\()*")
 # What INT8 kernels of the Tensor Cores are called: mma shapes (i8816, tensor16x8x32), imma, tensorop_i of cutlass.
 _TENSOR_CORE = re.compile(r"imma|i8816|i16832|tensorop_i\d|_tensor\d+x\d+x\d+")
 # Those of the plain cores: four products per dp4a instruction, and the scalar ones.
 _PLAIN_CORE = re.compile(r"int8x4_icudnn|dp4a|_simt_|_ffma_")
+
+
+# What multiplies matrices: kernels of TensorRT's own, those of Myelin, and fused attention.
+_PRODUCT = re.compile(r"convolution|conv_?act_?pool|^correlation$|^deconv$|gemm|^runtime_fusion$|matrixmultiply")
+# A generated kernel spells what it does in its name, four letters each: these change no value.
+_CONVERTING = re.compile(r"__myl_(?:Cast|Move|Copy)+_")
+_SCHEDULING = frozenset({"NoOp", "signal", "wait"})
+
+
+@dataclass(frozen=True)
+class LayerTensor:
+    """What a layer reads, holds or writes.
+
+    Attributes:
+        text: its type, and its format where the file tells both in one, as written.
+        name: as the engine calls it, "" where the file does not say.
+        shape: its dimensions as the engine has them (with the padding that a kernel wants), None where not told.
+        layout: its format as written, where the file tells it apart from the type.
+    """
+
+    text: str
+    name: str = ""
+    shape: tuple[int, ...] | None = None
+    layout: str = ""
+
+    @property
+    def type(self) -> str:
+        """INT8, FP16, ...; "" where the file names no type."""
+        return data_type(self.text)
+
+    @property
+    def bytes(self) -> int | None:
+        """What it takes in memory; None where shape or type are not told."""
+        bits = bits_of(self.type)
+        return None if self.shape is None or bits is None else -(-math.prod(self.shape) * bits // 8)
+
+    def told(self) -> str:
+        """`INT8:CHW32`, `FP16`; the text of the file where it names no type."""
+        layout = short_format(self.layout or self.text)
+        return f"{self.type or self.text or '?'}{f':{layout}' if layout else ''}"
 
 
 @dataclass(frozen=True)
@@ -27,21 +74,23 @@ class EngineLayer:
         name: as TensorRT lists it.
         kind: its LayerType; "" where the file has names only.
         metadata: ONNX nodes from the export's Metadata (10.x); empty where it has none.
-        inputs: formats of what it reads, as written.
-        outputs: formats of what it writes, as written.
+        inputs: what it reads.
+        outputs: what it writes.
         tactic: name of the kernel, "" where it is not told.
         parts: ONNX nodes where a log's fusions told them; empty elsewhere.
         origin: "REFORMAT" or "QDQ" of a Reformat layer, "" elsewhere.
+        constants: the weights that it holds, where the file tells them.
     """
 
     name: str
     kind: str = ""
     metadata: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    inputs: tuple[LayerTensor, ...] = ()
+    outputs: tuple[LayerTensor, ...] = ()
     tactic: str = ""
     parts: tuple[str, ...] = ()
     origin: str = ""
+    constants: tuple[LayerTensor, ...] = ()
 
     @property
     def output(self) -> Literal["int8", "float", "other"] | None:
@@ -51,12 +100,12 @@ class EngineLayer:
     @property
     def kinds(self) -> frozenset[str]:
         """What it gives out at any output; Myelin writes one tensor in two types where readers differ."""
-        return frozenset(kind for text in self.outputs if (kind := _kind_of(text)) is not None)
+        return frozenset(kind for one in self.outputs if (kind := _kind_of(one)) is not None)
 
     @property
     def reads_int8(self) -> bool:
         """Whether it reads INT8 at some input."""
-        return any(_kind_of(text) == "int8" for text in self.inputs)
+        return any(one.type == "INT8" for one in self.inputs)
 
     @property
     def tensor_cores(self) -> bool | None:
@@ -74,15 +123,46 @@ class EngineLayer:
     @property
     def is_reformat(self) -> bool:
         """Whether it only copies between memory formats, waits, or does nothing; a left-over Q or DQ is none."""
-        if self.kind in ("NoOp", "signal", "wait"):
+        if self.kind in _SCHEDULING:
             return True
         return self.origin == "REFORMAT" or self.name.startswith("Reformatting CopyNode") or self.name.endswith(" copy")
+
+    @property
+    def is_scheduling(self) -> bool:
+        """Whether it moves no data: it waits, signals, or does nothing."""
+        return self.kind in _SCHEDULING
+
+    @property
+    def is_conversion(self) -> bool:
+        """Whether it only turns one type or format into another."""
+        if self.is_scheduling:
+            return False
+        return self.is_reformat or self.kind == "Reformat" or _CONVERTING.match(self.name) is not None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it multiplies matrices: convolutions, their like, fused attention."""
+        return _PRODUCT.search(self.kind.lower()) is not None or (self.kind == "kgen" and "_mha" in self.name)
+
+    @property
+    def product_type(self) -> str:
+        """The type that it multiplies in, which is that of its first input; "" where the file does not say."""
+        return self.inputs[0].type if self.inputs else ""
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """Bytes read and written in one inference, weights included; None where a size is not told."""
+        if self.is_scheduling:
+            return 0
+        sizes = [one.bytes for one in (*self.inputs, *self.constants, *self.outputs)]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if sizes and len(known) == len(sizes) else None
 
     def nodes(self, known: Mapping[str, object]) -> frozenset[str]:
         """The ONNX nodes in it: of its metadata, of the log's fusions, or those of `known` that its name tells."""
         if self.metadata or self.parts:
             return frozenset(self.metadata or self.parts)
-        return frozenset(word for word in _words(self.name) if word in known)
+        return frozenset(word for word in node_words(self.name) if word in known)
 
 
 @dataclass(frozen=True)
@@ -92,15 +172,19 @@ class EngineInfo:
     Attributes:
         path: the file.
         layers: in the order of the file.
-        source: "json", "listing" (a log with the engine's layers), or "fusions" (a log that ends before them: formats
-            and kernels are unknown).
+        source: "json", "listing" (a log with the engine's layers), "fusions" (a log that ends before them: formats and
+            kernels are unknown), "profile" (names and times alone), or "built" (by TensorRT for RTX, on a CPU).
         version: of TensorRT as the file writes it, "" where it does not.
+        built: what built it and where, one line; "" where the file does not say.
+        times: layer -> its time, of a profile; None without one.
     """
 
     path: Path
     layers: tuple[EngineLayer, ...]
-    source: Literal["json", "listing", "fusions"]
+    source: Literal["json", "listing", "fusions", "profile", "built"]
     version: str = ""
+    built: str = ""
+    times: Mapping[str, LayerTime] | None = None
 
     @property
     def has_metadata(self) -> bool:
@@ -108,16 +192,13 @@ class EngineInfo:
         return any(layer.metadata for layer in self.layers)
 
 
-def _kind_of(text: str) -> Literal["int8", "float", "other"] | None:
-    if not text or text == "N/A":
+def _kind_of(tensor: LayerTensor) -> Literal["int8", "float", "other"] | None:
+    if not tensor.text or tensor.text == "N/A":
         return None
-    words = text.lower()
-    if "int8" in words and "uint8" not in words:
-        return "int8"
-    return "float" if re.search(r"fp32|fp16|float|half|bf16|bfloat", words) else "other"
+    return "int8" if tensor.type == "INT8" else "float" if tensor.type in FLOATS else "other"
 
 
-def _words(name: str) -> list[str]:
+def node_words(name: str) -> list[str]:
     """What a layer's name is put together from: `A + B`, `A || B`, `PWN(A, B)` and Myelin's suffix taken apart."""
     if "__myl" in name:
         return []

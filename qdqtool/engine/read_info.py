@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of an engine that TensorRT built, read from `trtexec --exportLayerInfo` or from a verbose build log."""
+"""The layers of an engine that TensorRT built, read from an export, a verbose build log, or a profile.
+
+An export is the JSON of `trtexec --exportLayerInfo`, or what `build` writes beside an engine, which is one too.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qdqtool.bounded import LAYERS, parse_json, read_bytes
-from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.layer_info import MAX_RANK, MAX_SIZE, OURS, EngineInfo, EngineLayer, LayerTensor
+from qdqtool.engine.profile import is_profile, read_profile, times_in
 from qdqtool.errors import QdqError
 
 _TODO = LAYERS.todo
-
+_ENGINE = b"trt"  # of ptrt, ftrt and vtrt, the first four bytes of serialized engines
+_BARE = (
+    "give its layers: OUT.layers.json of qdqtool build, the JSON of trtexec --exportLayerInfo, or a verbose build log"
+)
 
 # A log may begin with a bracket too: [I], [V], [03/24/2023-12:56:13].
 _JSON = re.compile(r"\ufeff?\s*(?:\{|\[\s*[{\"\]])")
@@ -23,31 +31,57 @@ _SEPARATORS = re.compile(r"[\x1e\x1f]")  # of the nodes of one layer, with Myeli
 
 
 def read_layer_info(path: Path) -> EngineInfo:
-    """The layers of an engine from an export or a verbose log.
+    """The layers of an engine from an export, a verbose log or a profile.
 
     Raises:
-        QdqError: a file that cannot be read, is neither, or names no layer.
+        QdqError: a file that cannot be read, is none of them, or names no layer; an engine itself.
     """
     from qdqtool.engine.verbose_log import read_log
 
     text = _text(path)
-    if _JSON.match(text):
-        return EngineInfo(path, _from_json(path, text), "json")
-    return read_log(path, text)
+    if not _JSON.match(text):
+        return read_log(path, text)
+    document = parse_json(text.lstrip("\ufeff"), path, LAYERS)
+    if is_profile(document):
+        times = times_in(path, document)
+        return EngineInfo(path, tuple(map(EngineLayer, times)), "profile", times=times)
+    return info_in(path, document)
+
+
+def with_profile(info: EngineInfo, path: Path) -> EngineInfo:
+    """An engine with the times of its profile.
+
+    Raises:
+        QdqError: a file that cannot be read or is no profile, or the profile of another engine.
+    """
+    times = read_profile(path)
+    if not times.keys() & {layer.name for layer in info.layers}:
+        raise QdqError(path, f"names no layer of {info.path.name}", "give the profile of this engine")
+    return replace(info, times=times)
 
 
 def _text(path: Path) -> str:
     data = read_bytes(path, LAYERS)
+    if data[1:4] == _ENGINE and data[:1].isalpha() and b"\0" in data[:64]:
+        raise QdqError(path, "is an engine, which TensorRT reads on its GPU alone", _BARE)
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's redirection writes
     return data.decode("utf-16" if wide else "utf-8", errors="replace")
 
 
-def _from_json(path: Path, text: str) -> tuple[EngineLayer, ...]:
-    document = parse_json(text.lstrip("\ufeff"), path, LAYERS)
+def info_in(path: Path, document: object) -> EngineInfo:
+    """The layers in the document of an export.
+
+    Raises:
+        QdqError: it has none.
+    """
     entries = document.get("Layers") if isinstance(document, dict) else document
     if not isinstance(entries, list) or not entries:
         raise QdqError(path, "has no list of Layers", _TODO)
-    return tuple(_layer(path, entry) for entry in entries)
+    ours = document.get(OURS) if isinstance(document, dict) else None
+    told = ours if isinstance(ours, dict) else {}
+    layers = tuple(_layer(path, entry) for entry in entries)
+    source: Literal["built", "json"] = "built" if ours else "json"
+    return EngineInfo(path, layers, source, _word(told, "version"), _word(told, "built"))
 
 
 def _layer(path: Path, entry: object) -> EngineLayer:
@@ -59,10 +93,11 @@ def _layer(path: Path, entry: object) -> EngineLayer:
         entry["Name"],
         _word(entry, "LayerType"),
         _onnx_nodes(_word(entry, "Metadata")),
-        _formats(entry.get("Inputs")),
-        _formats(entry.get("Outputs")),
+        _tensors(entry.get("Inputs")),
+        _tensors(entry.get("Outputs")),
         _word(entry, "TacticName"),
         origin=_word(entry, "Origin"),
+        constants=(*_weights(entry), *_tensors(entry.get("Constants"))),
     )
 
 
@@ -77,7 +112,30 @@ def _word(entry: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _formats(ports: object) -> tuple[str, ...]:
+def _tensors(ports: object) -> tuple[LayerTensor, ...]:
     if not isinstance(ports, list):
         return ()
-    return tuple(_word(port, "Format/Datatype") for port in ports if isinstance(port, dict))
+    return tuple(
+        LayerTensor(
+            _word(port, "Format/Datatype"), _word(port, "Name"), _shape(port.get("Dimensions")), _word(port, "Format")
+        )
+        for port in ports
+        if isinstance(port, dict)
+    )
+
+
+def _shape(sizes: object) -> tuple[int, ...] | None:
+    """The dimensions; None where they are none that a tensor can have."""
+    if not isinstance(sizes, list) or len(sizes) > MAX_RANK:
+        return None
+    if not all(type(size) is int and 0 <= size <= MAX_SIZE for size in sizes):
+        return None
+    return tuple(sizes)
+
+
+def _weights(entry: Mapping[str, Any]) -> Iterator[LayerTensor]:
+    """Weights and bias of a convolution, by type and count; those of a fused pooling layer have a prefix."""
+    for key in ("Weights", "Bias", "ConvWeights", "ConvBias"):
+        told = entry.get(key)
+        if isinstance(told, dict) and type(told.get("Count")) is int and 0 < told["Count"] <= MAX_SIZE:
+            yield LayerTensor(_word(told, "Type"), key.lower(), (told["Count"],))

@@ -7,33 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from qdqtool.engine.compare import LayerComparison, LayerPair
+from qdqtool.engine.compare import MEANING, LayerComparison, LayerPair
 from qdqtool.engine.cost import Forecast
-from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer
 
-_MARK: dict[bool | None, str] = {True: "TC", False: "--", None: "  "}
-_MEANING = {
-    "type": "INT8 or float differs",
-    "nodes": "other nodes",
-    "engine": "only in the engine",
-    "predicted": "only predicted",
-}
 
-
-def layer_lines(
-    layers: Sequence[PredictedLayer], forecast: Forecast, comparison: LayerComparison | None = None
-) -> list[str]:
-    """One line per predicted layer, then what they cost together. A prediction: no engine was built for it.
-
-    Beside an engine each layer is marked by the kernel that it got there: TC for INT8 on Tensor Cores, -- for INT8 on
-    the plain cores.
-    """
+def layer_lines(layers: Sequence[PredictedLayer], forecast: Forecast) -> list[str]:
+    """One line per predicted layer, then what they cost together. A prediction: no engine was built for it."""
     lines = [f"{layer.input:>5} -> {layer.output:<5}  {layer.kind:<11}  {layer.name}" for layer in layers]
-    if comparison is not None:
-        cores = {id(row.predicted): _cores(row.engine) for row in comparison.rows}
-        lines = [f"{_MARK[cores.get(id(layer))]}  {line}" for layer, line in zip(layers, lines, strict=True)]
-        lines.append("TC: its INT8 kernel in the engine runs on Tensor Cores; --: it does not (by the kernel's name)")
     return [*lines, *forecast_lines(forecast)]
 
 
@@ -49,16 +31,22 @@ def forecast_lines(forecast: Forecast) -> list[str]:
 
 
 def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]:
-    """How the engine differs from the prediction, and which of its INT8 layers run on Tensor Cores."""
+    """How the engine differs from the prediction, and which of its INT8 layers run on Tensor Cores.
+
+    TensorRT for RTX runs nearly every product as two layers, the product and a generated kernel: these are counted.
+    """
     lines = []
     for row in comparison.rows:
-        if row.status != "same":
+        if row.verdict != "same" and not (row.verdict == "split" and info.source == "built"):
             name = row.engine.name if row.engine else row.predicted.name if row.predicted else ""
-            lines.append(f"{_MEANING[row.status]}: {name}: {row.note}")
+            lines.append(f"{MEANING[row.verdict]}: {name}: {row.note}")
     lines.append(
         f"{info.path.name}: {comparison.right} of {comparison.engine_layers} layers of the engine as predicted; "
         f"{len(comparison.reformats)} reformats and empty layers, {len(comparison.helpers)} without a node of the model"
     )
+    counts = comparison.counts()
+    if len(counts) > 1:
+        lines.append("verdicts: " + ", ".join(f"{count} {MEANING[verdict]}" for verdict, count in counts.items()))
     if len(comparison.helpers) > comparison.engine_layers:
         lines.append("most of its layers name no node of the model: is it the engine of this model?")
     if info.source == "fusions":
@@ -74,9 +62,9 @@ def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]
 
 
 def layers_json(layers: Sequence[PredictedLayer], forecast: Forecast) -> dict[str, Any]:
-    """Predicted layers and their cost, as `lint --json` prints them."""
+    """Predicted layers and their cost, as `engine show --json` prints them."""
     return {
-        "layers": [
+        "predicted": [
             {
                 "name": layer.name,
                 "kind": layer.kind,
@@ -97,29 +85,21 @@ def layers_json(layers: Sequence[PredictedLayer], forecast: Forecast) -> dict[st
     }
 
 
-def comparison_json(comparison: LayerComparison, info: EngineInfo) -> dict[str, Any]:
-    """The comparison with an engine, as `lint --json` prints it."""
+def comparison_json(comparison: LayerComparison) -> dict[str, Any]:
+    """The comparison with an engine, as `engine show --json` prints it."""
     return {
-        "file": info.path.name,
-        "source": info.source,
-        "trt": info.version,
         "right": comparison.right,
         "compared": comparison.engine_layers,
         "reformats": len(comparison.reformats),
+        "verdicts": comparison.counts(),
         "rows": [_row_json(row) for row in comparison.rows],
     }
 
 
 def _row_json(row: LayerPair) -> dict[str, Any]:
     return {
-        "status": row.status,
+        "verdict": row.verdict,
         "engine": None if row.engine is None else row.engine.name,
         "predicted": None if row.predicted is None else row.predicted.name,
-        "output": None if row.engine is None else row.engine.output,
-        "tensor_cores": _cores(row.engine),
         "note": row.note,
     }
-
-
-def _cores(layer: EngineLayer | None) -> bool | None:
-    return None if layer is None else layer.tensor_cores

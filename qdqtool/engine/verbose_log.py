@@ -11,12 +11,16 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.built_info import as_engine_layer
+from qdqtool.engine.built_layers import parse_layers
+from qdqtool.engine.layer_info import MAX_RANK, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.errors import QdqError
 
 _VERSION = re.compile(r"TensorRT version: ([\d.]+)|\[TensorRT v(\d+)\]")
 _LISTED = re.compile(r"^Layer\((?P<kind>[^)]*)\): (?P<name>.*?), Tactic: (?P<tactic>[^,]*), (?P<ports>.*)$")
-_PORT = re.compile(r"\[(\w+)\(")
+_PORT = re.compile(r"\[(\w+)\(([^()\[\]]*)\)\]")
+_PREFIX = re.compile(r"^(?:\[[^\]]*\]\s*)*(?=Name: )")  # [03/24/2026-12:56:13] [V] [TRT]
+_DIGITS = 10  # of the size of a dimension
 _RESTART = re.compile(r"After dead-layer removal: \d+ layers")
 _NOT_FLOAT = re.compile(r"\[(?:INT32|INT64|BOOL)\]")
 _TODO = "give a log of trtexec --verbose that goes on to the fusions, or the JSON of --exportLayerInfo"
@@ -32,7 +36,7 @@ def read_log(path: Path, text: str) -> EngineInfo:
     """
     lines = text.splitlines()
     version = next((found[1] or found[2] for line in lines if (found := _VERSION.search(line))), "")
-    listed = _listing(lines)
+    listed = _listing(lines) or _detailed(text)
     if listed:
         return EngineInfo(path, tuple(listed), "listing", version)
     if "[TRT]" not in text:
@@ -53,12 +57,26 @@ def _listing(lines: Iterable[str]) -> list[EngineLayer]:
                 break
             continue
         read, _, written = found["ports"].partition(" -> ")
-        layers.append(
-            EngineLayer(
-                found["name"], found["kind"], inputs=tuple(_PORT.findall(read)), outputs=tuple(_PORT.findall(written))
-            )
-        )
+        layers.append(EngineLayer(found["name"], found["kind"], inputs=_tensors(read), outputs=_tensors(written)))
     return layers
+
+
+def _detailed(text: str) -> list[EngineLayer]:
+    """The layers that Myelin's compiler lists in detail, one `Name: N, LayerType: K, Inputs: [...]` a line."""
+    records = (_PREFIX.sub("", line, count=1) for line in text.split("\n") if ", LayerType: " in line)
+    return [as_engine_layer(layer) for layer in parse_layers("\n".join(record.rstrip("\r") for record in records))]
+
+
+def _tensors(text: str) -> tuple[LayerTensor, ...]:
+    """What `x[Half(1,256,180,180)], y[Int8(1,3)]` tells; the name before it may be anything, and is left out."""
+    return tuple(LayerTensor(kind, shape=_shape(sizes)) for kind, sizes in _PORT.findall(text))
+
+
+def _shape(text: str) -> tuple[int, ...] | None:
+    """`1,256,180,180`; None where a size is spelled in another way, as that of packed channels is."""
+    sizes = text.split(",")
+    plain = all(size.isascii() and size.isdigit() and len(size) <= _DIGITS for size in sizes)
+    return tuple(map(int, sizes)) if plain and len(sizes) <= MAX_RANK else None
 
 
 class _FusionReplay:

@@ -84,16 +84,17 @@ def node_names(subject: LintContext) -> Iterator[CheckFault]:
 def qdq_form(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ of another domain, or in a form that the model's opset does not have.
 
-    TensorRT imports QuantizeLinear and DequantizeLinear of the default domain only, not com.microsoft's. They exist
-    from opset 10 on, with an axis from 13.
+    TensorRT's parser goes by the operator's name alone: those of com.microsoft are read like ONNX's (a warning, since
+    other programs do not). They exist from opset 10 on, with an axis from 13.
     """
     for node in subject.view.every:
         domain, op = node.proto.domain, node.proto.op_type
         if op not in (QUANTIZE, DEQUANTIZE):
             continue
         if domain not in ("", "ai.onnx"):
-            text = f"{op} of the domain {domain}, which TensorRT does not import"
-            yield CheckFault(node.name, text, "quantize again without contrib operators (UseQDQContribOps)")
+            text = f"{op} of the domain {domain}, which TensorRT reads by its name alone and others may not"
+            todo = "quantize again without contrib operators (UseQDQContribOps)"
+            yield CheckFault(node.name, text, todo, severity="warning")
         elif subject.opset < _OPSET_QDQ:
             yield CheckFault(
                 node.name, f"{op} in opset {subject.opset}, it exists from {_OPSET_QDQ} on", "export again"

@@ -9,7 +9,7 @@ from qdqtool.graph.heads import Head, nodes_before_weights, nodes_behind, output
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
 from qdqtool.linting.checks import CheckFault, check
-from qdqtool.linting.lint_context import LintContext
+from qdqtool.linting.lint_context import LintContext, is_other_format
 from qdqtool.match.flow import Flow
 from qdqtool.match.groups import Group
 
@@ -250,6 +250,9 @@ def idle_pairs(subject: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:
     residual = {(id(g.residual.node), g.residual.index) for g in subject.groups if g.residual is not None}
     for name, pairs in subject.activation_pairs.items():
         for pair in pairs:
+            zero = subject.zero_point(pair)
+            if zero is not None and is_other_format(zero):
+                continue  # an FP8, FP4 or INT4 operator may read it
             ends = list(subject.flow.ends(subject.through(pair)))
             if not any(id(use.node) in takes or (id(use.node), use.index) in residual for use in ends):
                 yield name, pair, ends

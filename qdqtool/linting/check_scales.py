@@ -23,10 +23,10 @@ _CALIBRATE = "qdqtool insert --requantize --data calibrates it"
 
 @check("Q010", "scale-value", "error")
 def scale_value(subject: LintContext) -> Iterator[CheckFault]:
-    """A scale that is zero, negative, NaN, infinite, or so small that it is denormal.
+    """A scale that is zero, negative, NaN, infinite, missing, or so small that it is denormal.
 
-    TensorRT's importer asks for positive scales ("Scale coefficients must all be positive"). A denormal one is taken
-    for zero where the device flushes them.
+    TensorRT's importer asks for positive scales ("Scale coefficients must all be positive"). An infinite one is built,
+    and all values become 0. A denormal one is taken for zero where the device flushes them.
     """
     for pair in _pairs(subject):
         scale = subject.scale_of(pair)
@@ -34,9 +34,14 @@ def scale_value(subject: LintContext) -> Iterator[CheckFault]:
             continue
         with np.errstate(over="ignore"):  # a float64 scale beyond float32
             value = scale.astype(np.float32)
-        if not np.isfinite(value).all():
+        if not value.size:
+            yield CheckFault(pair.tensor, "its scale has no values", _CALIBRATE)
+        elif not np.isfinite(value).all():
             beyond = scale.dtype == np.float64 and bool(np.isfinite(scale).all())
-            yield CheckFault(pair.tensor, "its scale is " + ("beyond float32" if beyond else "not finite"), _CALIBRATE)
+            wrong = "" if np.isnan(value).any() else ": TensorRT builds it, and its values are wrong"
+            yield CheckFault(
+                pair.tensor, "its scale is " + ("beyond float32" if beyond else f"not finite{wrong}"), _CALIBRATE
+            )
         elif (value <= 0).any():
             kind = "negative" if (value < 0).any() else "zero"
             yield CheckFault(pair.tensor, f"its scale is {kind}, TensorRT takes positive ones only", _CALIBRATE)
@@ -50,7 +55,7 @@ def scale_value(subject: LintContext) -> Iterator[CheckFault]:
 def pair_computes(subject: LintContext) -> Iterator[CheckFault]:
     """A Q and its DQ with different scales: the pair multiplies what goes through it.
 
-    No cache can say that, and TensorRT's rewrites take a pair for a rounding only.
+    No cache can say that. TensorRT builds it in INT8, but its rewrites take a pair for a rounding only.
     """
     for pair in _pairs(subject):
         if pair.quantize is None or pair.quantize.inputs[1] == pair.dequantize.inputs[1]:
@@ -81,19 +86,40 @@ def axis(subject: LintContext) -> Iterator[CheckFault]:
 
     Activations have one scale. Weights have one per output channel: axis 0 of a convolution and of a Gemm with
     transB, the last axis of other matrix products. For ConvTranspose sources differ (axis 0 by NVIDIA in 2022, axis 1
-    in modelopt 2025): one scale for the whole tensor is right under both.
+    in modelopt 2025): one scale for the whole tensor is right under both. Several scales on an activation and scales
+    along another axis are not refused: TensorRT for RTX 1.7.1 builds them, and the product runs in float. Scales of
+    more than one dimension without a block size, and zero points that are not one for each scale, are refused.
     """
+    for pair in _pairs(subject):
+        yield from _form(subject, pair)
     for name, pairs in subject.activation_pairs.items():
         for pair in pairs:
             scale = subject.scale_of(pair)
             if scale is not None and scale.size > 1:
-                yield CheckFault(name, f"{scale.size} scales on an activation, TensorRT takes one", _CALIBRATE)
+                yield CheckFault(
+                    name, f"{scale.size} scales on an activation, TensorRT takes one: it runs in float", _CALIBRATE
+                )
     taken = {id(node): rule.axis for node, rule in RuleIndex(subject.rules.weights, subject.rules).nodes(subject.view)}
     for node, index in subject.weighted:
         behind = subject.pair_of.get(node.inputs[index])
         scale = None if behind is None else subject.scale_of(behind)
         if behind is not None and scale is not None and scale.size > 1 and id(node) in taken:
             yield from _weight_axis(subject, node, behind, scale, taken[id(node)])
+
+
+def _form(subject: LintContext, pair: Pair) -> Iterator[CheckFault]:
+    """A scale of a form that the importer refuses wherever the pair stands."""
+    scale, zero = subject.scale_of(pair), subject.zero_point(pair)
+    blocks = any(number_of(node, "block_size", 0) for node in pair.nodes)
+    if scale is None or blocks:
+        return
+    todo = "give one scale as a scalar, several as a list along the axis, with as many zero points"
+    if scale.ndim > 1:
+        sides = "x".join(map(str, scale.shape))
+        yield CheckFault(pair.tensor, f"its scale is {sides} without a block size, which TensorRT refuses", todo)
+    elif zero is not None and zero.ndim and zero.size != scale.size:
+        text = f"{zero.size} zero points for {scale.size} scales, which TensorRT refuses"
+        yield CheckFault(pair.tensor, text, todo)
 
 
 def _weight_axis(
@@ -127,7 +153,7 @@ def _weight_axis(
         yield CheckFault(pair.tensor, text, "one scale for the whole tensor is right under all", severity="warning")
     elif given % rank != takes % rank:
         text = f"scales along axis {given % rank} of the weight of {node.op} {node.name}"
-        text += f", TensorRT takes axis {takes % rank}"
+        text += f", TensorRT takes axis {takes % rank}: it runs in float"
         yield CheckFault(pair.tensor, text, todo)
 
 

@@ -6,53 +6,94 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import onnx
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Pair
 from qdqtool.linting.checks import CheckFault, check
-from qdqtool.linting.lint_context import LintContext
+from qdqtool.linting.finding import Severity
+from qdqtool.linting.lint_context import LintContext, is_other_format
 
 _AGAIN = "qdqtool insert on the FP32 model with --data quantizes to symmetric int8"
 # Types that pass through untouched: none of INT8's rules holds for them.
-_OTHER_WORLDS = ("float8", "int4", "uint4", "float4", "int2", "uint2")
+# Operators of TensorRT's own that make the numbers which a DequantizeLinear reads.
+_QUANTIZERS = frozenset({"TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"})
 
 
 @check("Q003", "loose-end", "error")
 def loose_end(subject: LintContext) -> Iterator[CheckFault]:
     """A QuantizeLinear without a DequantizeLinear behind it, or a DequantizeLinear whose integers no Q made.
 
-    TensorRT takes Q and DQ as pairs, or a DQ on stored integers; it refuses a graph in which an operator reads the
-    integers themselves. A DQ on an input of the network is Q022.
+    TensorRT takes Q and DQ as pairs, or a DQ on stored integers; it refuses a graph in which a product reads the
+    integers themselves. Integers that only move or go through MaxPool, or are an output of the network, are a note:
+    TensorRT for RTX 1.7.1 builds them in INT8, and versions before 10.15 were not tried, so for those they stay an
+    error. A DQ on an input of the network is Q022.
     """
     view = subject.view
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     for node in view.every:
         if node.op == QUANTIZE and id(node) not in paired:
-            unread = not view.consumers(node.outputs[0]) and not view.is_output(node.outputs[0])
-            what = "nobody reads" if unread else "no DQ reads"
-            message = f"its Q {node.name} makes integers that {what}, which TensorRT refuses"
-            yield CheckFault(node.inputs[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", unread)
+            yield _quantize_alone(subject, node)
         if node.op == DEQUANTIZE and id(node) not in paired and node.inputs[0] not in view.inputs:
-            maker = view.producers.get(node.inputs[0])
-            made = "a body around this graph" if maker is None else f"{maker.op} {maker.name}"
-            yield CheckFault(node.outputs[0], f"DQ {node.name} reads integers that {made} makes, not a Q", _AGAIN)
+            yield from _dequantize_alone(subject, node)
     for pairs in view.pairs.values():
         for pair in pairs:
             if pair.quantize is not None and (uses := view.consumers(pair.quantize.outputs[0])):
                 reader = uses[0].node
-                yield CheckFault(pair.tensor, f"{reader.op} {reader.name} reads the integers of its Q itself", _AGAIN)
+                severity = _moved_severity(subject, reader)
+                message = f"{reader.op} {reader.name} reads the integers of its Q itself"
+                yield CheckFault(pair.tensor, message, _AGAIN, severity=severity)
+
+
+def _quantize_alone(subject: LintContext, node: Node) -> CheckFault:
+    """What a Q is that no DQ follows."""
+    integers = node.inputs[0], node.outputs[0]
+    uses = subject.view.consumers(integers[1])
+    if not uses and not subject.view.is_output(integers[1]):
+        message = f"its Q {node.name} makes integers that nobody reads, which TensorRT refuses"
+        return CheckFault(integers[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", fixable=True)
+    if all(use.node.op == DEQUANTIZE for use in uses) and _reads_integers(subject):
+        message = f"its Q {node.name} makes integers that are an output of the network, which is built in INT8"
+        return CheckFault(integers[0], message, "mind that a calibration cache cannot say it", severity="note")
+    severity = _moved_severity(subject, *(use.node for use in uses))
+    message = f"its Q {node.name} makes integers that no DQ reads, which TensorRT refuses"
+    if severity is not None:
+        message = f"its Q {node.name} makes integers that {uses[0].node.op} {uses[0].node.name} moves, built in INT8"
+    return CheckFault(integers[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", severity=severity)
+
+
+def _dequantize_alone(subject: LintContext, node: Node) -> Iterator[CheckFault]:
+    """What a DQ is whose integers no Q made; nothing where an operator of TensorRT's own made them."""
+    maker = subject.view.producers.get(node.inputs[0])
+    if maker is not None and (maker.op == QUANTIZE or maker.op.rpartition("::")[2] in _QUANTIZERS):
+        return  # a Q that is an output, too, is told of itself
+    made = "a body around this graph" if maker is None else f"{maker.op} {maker.name}"
+    severity = None if maker is None else _moved_severity(subject, maker)
+    message = f"DQ {node.name} reads integers that {made} makes, not a Q"
+    yield CheckFault(node.outputs[0], message, _AGAIN, severity=severity)
+
+
+def _moved_severity(subject: LintContext, *nodes: Node) -> Severity | None:
+    """A note where all that touches the integers moves them, for a parser that was seen to build that."""
+    moves = bool(nodes) and all(subject.flow.moves(node) or node.op == DEQUANTIZE for node in nodes)
+    return "note" if moves and _reads_integers(subject) else None
+
+
+def _reads_integers(subject: LintContext) -> bool:
+    """Whether the parser is one that was seen to build integers between a Q and its DQ."""
+    asked = subject.asked
+    return subject.target != "dla" and (asked is None or (asked.major, asked.minor) >= (10, 15))
 
 
 @check("Q004", "asymmetric", "error")
 def asymmetric(subject: LintContext) -> Iterator[CheckFault]:
     """A zero point that is not zero: asymmetric quantization.
 
-    TensorRT's INT8 is symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is symmetric in
-    disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on behind a parser flag.
+    TensorRT's INT8 and INT4 are symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is
+    symmetric in disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on behind a
+    parser flag.
     """
     for pair in _all_pairs(subject):
-        zero = _zero_point(subject, pair)
-        if zero is None or _foreign(zero) or zero.dtype == np.int32:
+        zero = subject.zero_point(pair)
+        if zero is None or zero.dtype == np.int32 or (is_other_format(zero) and zero.dtype.name != "int4"):
             continue
         middle = 128 if zero.dtype == np.uint8 else 0
         if np.any(zero != middle) and np.any(zero != 0):
@@ -67,11 +108,12 @@ def not_int8(subject: LintContext) -> Iterator[CheckFault]:
     """Quantized to uint8 or 16 bits, or by a Q without a zero point, which ONNX takes for uint8.
 
     TensorRT reads int8 only. With the zero point 128 throughout, uint8 holds the same numbers as int8 with 0:
-    `--fix` writes those. A Q without a zero point is uint8 in ONNX and int8 in TensorRT's importer: the two disagree.
-    Stored FP8, INT4 and smaller types are left alone.
+    `--fix` writes those. With the zero point 0 TensorRT warns, reads uint8 as int8, and clips everything above 127
+    times the scale. A Q without a zero point is uint8 in ONNX and int8 in TensorRT's importer: the two disagree.
+    Stored FP8 (E4M3), INT4 and FP4 are left alone; E5M2 and unsigned INT4 are refused.
     """
     for pair in _all_pairs(subject):
-        zero = _zero_point(subject, pair)
+        zero = subject.zero_point(pair)
         if zero is None:
             if pair.quantize is not None and _without_zero_point(pair.quantize):
                 yield CheckFault(
@@ -81,11 +123,29 @@ def not_int8(subject: LintContext) -> Iterator[CheckFault]:
                     severity="warning",
                 )
             continue
-        if _foreign(zero) or zero.dtype in (np.int8, np.int32):
+        if is_other_format(zero) or zero.dtype == np.int8 or (zero.dtype == np.int32 and _is_bias(subject, pair)):
             continue
         shifted = zero.dtype == np.uint8 and bool(np.all(zero == 128)) and _may_be_shifted(pair)
         todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _AGAIN
-        yield CheckFault(pair.tensor, f"quantized to {zero.dtype}, TensorRT takes int8", todo, shifted)
+        text = f"quantized to {zero.dtype}, TensorRT takes int8{_silently(pair, zero)}"
+        yield CheckFault(pair.tensor, text, todo, shifted)
+
+
+def _silently(pair: Pair, zero: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
+    """What TensorRT does where it does not refuse the type; "" where it refuses it."""
+    if pair.quantize is None or np.any(zero):
+        return ""
+    told = {
+        "uint8": ": it warns, and clips everything above 127 times the scale",
+        "int32": ": it warns, and takes that",
+    }
+    return told.get(str(zero.dtype), "")
+
+
+def _is_bias(subject: LintContext, pair: Pair) -> bool:
+    """Whether all that reads a pair reads it as a bias, which Q006 tells of."""
+    reads = subject.through(pair)
+    return bool(reads) and all(subject.words.biases.get(use.node.op) == use.index for use in reads)
 
 
 @check("Q006", "int32-bias", "error")
@@ -93,7 +153,8 @@ def integer_bias(subject: LintContext) -> Iterator[CheckFault]:
     """A bias behind Q/DQ: stored as int32 with a DQ, or rounded by a pair.
 
     TensorRT wants the bias in float and quantizes it inside, with scale = scale of the input * scale of the weight;
-    an int32 DQ is refused. `--fix` stores the float values.
+    an int32 DQ is refused. A bias rounded to int8 is a warning: it is built, and costs accuracy only. `--fix` stores
+    the float values.
     """
     for node in subject.view.nodes:
         index = subject.words.biases.get(node.op)
@@ -101,9 +162,13 @@ def integer_bias(subject: LintContext) -> Iterator[CheckFault]:
             continue
         pair = subject.pair_of.get(node.inputs[index])
         if pair is not None and subject.view.is_constant(pair.tensor):
-            stored = "int32 behind a DQ" if pair.quantize is None else "rounded by a pair"
+            zero = subject.zero_point(pair)
+            kind = "integers" if zero is None else str(zero.dtype)
+            stored = f"{kind} behind a DQ" if pair.quantize is None else "rounded by a pair"
             todo = "qdqtool lint --fix stores it in float"
-            yield CheckFault(pair.tensor, f"the bias of {node.op} {node.name} is {stored}", todo, fixable=True)
+            text = f"the bias of {node.op} {node.name} is {stored}"
+            built: Severity | None = "warning" if kind == "int8" or pair.quantize is not None else None
+            yield CheckFault(pair.tensor, text, todo, fixable=True, severity=built)
 
 
 @check("Q022", "dq-only-input", "warning")
@@ -153,18 +218,6 @@ def _all_pairs(subject: LintContext) -> Iterator[Pair]:
         yield from pairs
 
 
-def _zero_point(subject: LintContext, pair: Pair) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None:
-    """The zero point of either half; for stored integers without one a zero of their type."""
-    for node in (pair.quantize, pair.dequantize):
-        if node is not None and len(node.inputs) > 2 and node.inputs[2]:
-            return subject.constant(node.inputs[2])
-    if pair.quantize is None:
-        stored = subject.view.constant_tensor(pair.dequantize.inputs[0])
-        if stored is not None:
-            return np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(stored.data_type))
-    return None
-
-
 def _without_zero_point(node: Node) -> bool:
     given = len(node.inputs) > 2 and bool(node.inputs[2])
     return not given and not any(item.name == "output_dtype" and item.i for item in node.proto.attribute)
@@ -175,7 +228,3 @@ def _may_be_shifted(pair: Pair) -> bool:
     nodes = [node for node in (pair.quantize, pair.dequantize) if node is not None]
     given = all(len(node.inputs) > 2 and node.inputs[2] for node in nodes)
     return given and not pair.between and not any(i.name == "output_dtype" for n in nodes for i in n.proto.attribute)
-
-
-def _foreign(zero: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
-    return zero.dtype.name.startswith(_OTHER_WORLDS)

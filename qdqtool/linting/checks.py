@@ -18,7 +18,7 @@ from qdqtool.linting.lint_context import LintContext
 from qdqtool.trtversion import in_range
 
 # The modules whose checks are known; each fills the register when it is imported.
-_ROOMS = ("check_dla", "check_kernels", "check_model", "check_places", "check_scales", "check_values")
+_ROOMS = ("check_dla", "check_kernels", "check_model", "check_parser", "check_places", "check_scales", "check_values")
 
 
 @dataclass(frozen=True)

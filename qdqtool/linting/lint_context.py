@@ -31,6 +31,9 @@ from qdqtool.trtversion import RELEASES, TrtVersion
 if TYPE_CHECKING:
     from qdqtool.dla.assignment import DlaReport
     from qdqtool.dla.rules import Platform
+    from qdqtool.tensorrt_rtx.parser import ParserVerdict
+
+_OTHER_FORMATS = frozenset({"float8_e4m3fn", "float8_e8m0fnu", "int4", "float4_e2m1fn"})
 
 
 class LintContext:
@@ -43,6 +46,7 @@ class LintContext:
         version: whose rules hold; the newest release known where none was asked for.
         asked: the version that was asked for, None where none was.
         platform: whose DLA; None for that which the version is mostly for.
+        verdict: what NVIDIA's own parser says of the model; None where it was not asked.
     """
 
     def __init__(
@@ -52,14 +56,15 @@ class LintContext:
         target: str = "gpu",
         version: TrtVersion | None = None,
         platform: Platform | None = None,
+        verdict: ParserVerdict | None = None,
     ) -> None:
         self.proto, self.folder, self.target, self.asked = proto, folder, target, version
-        self.platform = platform
+        self.platform, self.verdict = platform, verdict
         self.version = version or max(release.version for release in RELEASES)
         self.view = GraphView(proto.graph, folder)
 
     def again(self) -> LintContext:
-        """The same model after an edit: only the rules are carried over."""
+        """The same model after an edit: only the rules are carried over, no verdict on what it was."""
         new = LintContext(self.proto, self.folder, self.target, self.asked, self.platform)
         new.rules, new.words = self.rules, self.words
         return new
@@ -176,6 +181,14 @@ class LintContext:
         node = pair.quantize or pair.dequantize
         return self.constant(node.inputs[1]) if len(node.inputs) > 1 else None
 
+    def zero_point(self, pair: Pair) -> np.ndarray[Any, Any] | None:
+        """The zero point of either half; for stored integers without one a zero of their type."""
+        for node in (pair.quantize, pair.dequantize):
+            if node is not None and len(node.inputs) > 2 and node.inputs[2]:
+                return self.constant(node.inputs[2])
+        stored = None if pair.quantize is not None else self.view.constant_tensor(pair.dequantize.inputs[0])
+        return None if stored is None else np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(stored.data_type))
+
     def range_of(self, name: str) -> np.float32 | None:
         """The one scale of what a node reads: of its pairs, or of those before what commutes; None for several."""
         pairs = self.activation_pairs.get(self.view.root(name)) or self.carriers(name) or []
@@ -236,6 +249,11 @@ class LintContext:
     def planned(self) -> frozenset[str]:
         """First outputs of the weighted operators that the plan quantizes and nobody keeps in float."""
         return frozenset(read.node for point in self.plan.weights for read in point.reads) - self.float_layers
+
+
+def is_other_format(zero: np.ndarray[Any, Any]) -> bool:
+    """Whether a zero point is of a format beside INT8 that TensorRT reads, for which none of INT8's rules holds."""
+    return zero.dtype.name in _OTHER_FORMATS
 
 
 def number_of(node: Node, name: str, default: int) -> int:

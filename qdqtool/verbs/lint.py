@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
@@ -24,6 +24,12 @@ from qdqtool.options import TextOption
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
+if TYPE_CHECKING:
+    from qdqtool.tensorrt_rtx.installed import RtxLibrary
+    from qdqtool.tensorrt_rtx.parser import ParserVerdict
+
+_FIRST_OF_ITS_OWN = 11  # TensorRT from here on is judged by this parser unasked
+_PARSER_CODES = frozenset({"Q050", "Q051"})
 _SHOWN = 5  # places of one code, before "and N more"
 
 
@@ -36,6 +42,8 @@ class LintOptions(TargetOptions):
         select: codes to look for; empty for all.
         ignore: codes to leave out.
         fix: codes to repair; empty for none, ("all",) for whatever can be.
+        parser: whether NVIDIA's own parser is asked, too, which TensorRT for RTX brings; None for where that is
+            installed and the target is rtx or the version 11 or later.
     """
 
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
@@ -43,6 +51,7 @@ class LintOptions(TargetOptions):
     ignore: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
     platform: Platform | None = None
+    parser: bool | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,14 +129,17 @@ def lint(
         output: file for the repaired model, needed where `fix` is asked for and the model is a path.
 
     Raises:
-        QdqError: a code that no check has, a model that cannot be opened, a repair without an output. Nothing is
-            written then.
+        QdqError: a code that no check has, a model that cannot be opened, a repair without an output, a crash of
+            NVIDIA's parser. Nothing is written then.
+        MissingPackageError: NVIDIA's parser is asked for and not installed.
     """
     options = options or LintOptions()
     checks = checks_of(options.select, options.ignore)
     opened = open_model(model)
     _check_places(opened, options, None if output is None else Path(output))
     subject = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
+    library = _library(options, checks)
+    subject.verdict = _verdict(library, opened)
     before = run_checks(subject, checks)
     if not options.fix:
         return LintResult(tuple(before), tuple(checks), dla=subject.dla)
@@ -135,11 +147,33 @@ def lint(
 
     done = repair(subject, checks, options.fix)
     subject = subject.again()
+    subject.verdict = _verdict(library, replace(opened, kind="proto", path=None))
     after = run_checks(subject, checks)
     left = {finding.key for finding in after}
     gone = tuple(one for one in before if (one.code, done.renamed.get(one.where, one.where)) not in left)
     given = give_back(opened.proto, opened, None if output is None else Path(output))
     return LintResult(tuple(after), tuple(checks), gone, given, done.notes, subject.dla)
+
+
+def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None:
+    """The TensorRT for RTX whose parser is asked; None where it is not to be asked.
+
+    Raises:
+        MissingPackageError: it is asked for and not installed.
+    """
+    from qdqtool.tensorrt_rtx.installed import find_library, require_library
+
+    target: str = options.target
+    wanted = target == "rtx" or (options.trt_version is not None and options.trt_version.major >= _FIRST_OF_ITS_OWN)
+    if options.parser is False or not {check.code for check in checks} & _PARSER_CODES:
+        return None
+    return require_library() if options.parser else find_library() if wanted else None
+
+
+def _verdict(library: RtxLibrary | None, opened: Opened) -> ParserVerdict | None:
+    from qdqtool.tensorrt_rtx.parser import parse_opened
+
+    return None if library is None else parse_opened(opened, library=library)
 
 
 def _check_places(opened: Opened, options: LintOptions, output: Path | None) -> None:

@@ -123,7 +123,7 @@ def main() -> None:
         wrong += [
             f"{engine.label}: {row.note}: {(row.engine or row.predicted).name}"
             for row in found.rows
-            if row.status != "same"
+            if row.verdict != "same"
         ]
     print("\nwrong:", *(wrong or ["nothing"]), sep="\n  ")
     print("\n| ResNet-18 | predicted layers | conversions | float residuals | MB moved | engine layers | engine MB |")

@@ -205,7 +205,7 @@ TOO_LONG = [
     "graft {}/m.onnx --cache {}/c.cache -o {long}",
     "condition {}/m.onnx --data {}/d.npz -o {long}",
     "lint {}/m.onnx --fix -o {long}",
-    "lint {}/m.onnx --layer-info {long}",
+    "engine show {long} --model {}/m.onnx",
     "evaluate {}/m.onnx --data {}/d.npz --labels {long}",
     "evaluate {}/m.onnx --data {}/d.npz --baseline {long}",
     "evaluate {}/m.onnx --data {}/d.npz --names {long}",

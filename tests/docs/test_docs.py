@@ -21,6 +21,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
+import onnx
 import pytest
 
 import qdqtool
@@ -28,6 +29,7 @@ from qdqtool.amax.methods import NAMES
 from qdqtool.cli import main as cli
 from qdqtool.data.preprocess import PRESETS, Color, Interpolation, Layout, Preprocess, Resize, parse_preprocess
 from qdqtool.dla.rules import Layer, Limit
+from qdqtool.graph.view import GraphView
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
 from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, load_rules
@@ -48,8 +50,9 @@ from tests.docs.pages import (
 )
 
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+_EXPORTS = ("--profilingVerbosity", "--exportLayerInfo", "--exportProfile")
 _OTHERS = {
-    "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions"),
+    "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions", *_EXPORTS),
     "polygraphy": ("--save-inputs",),
     "`saving`": ("--minutes",),
 }
@@ -327,6 +330,14 @@ def test_polygraphy_loaders_and_their_arguments_are_those_there_are() -> None:
 _8502 = ("--target", "gpu", "--trt-version", "8502")
 
 
+def exported(folder: Path) -> Path:
+    """Layer information of one layer of the little classifier, with a name alone."""
+    view = GraphView(onnx.load(folder / "tiny_classifier.onnx").graph)
+    path = folder / "layers.json"
+    path.write_text(json.dumps({"Layers": [view.nodes[0].name]}), encoding="utf-8")
+    return path
+
+
 def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
 
@@ -346,6 +357,15 @@ def test_json_keys_are_told(bench: Path, capsys: pytest.CaptureFixture[str]) -> 
             inferred := document("infer", "tiny_classifier.onnx", "--data", "digits8_calib.npz", "-o", "pictures"),
             inferred["images"][0],
             inferred["images"][0]["classes"][0],
+        ],
+        "engine": [
+            document("engine", "show", "tiny_classifier.onnx", "--predicted"),
+            shown := document("engine", "show", str(exported(bench)), "--model", "tiny_classifier.onnx"),
+            shown["layers"][0],
+            shown["totals"],
+            shown["comparison"],
+            different := document("engine", "diff", "layers.json", "layers.json"),
+            different["groups"][0],
         ],
         "graft": [document("graft", "tiny_classifier.onnx", "--cache", "tiny_classifier.cache")],
         "cache": [

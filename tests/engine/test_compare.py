@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import forecast
-from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.layer_info import EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.text import comparison_json, comparison_lines, layer_lines, layers_json
 from qdqtool.errors import QdqError
@@ -22,8 +22,12 @@ NET = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, float[4,4,1
 QDQ = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w, float s = {0.1}, int8 z = {0}> { xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) wq = QuantizeLinear(w, s, z) wd = DequantizeLinear(wq, s, z) c = Conv(xd, wd) cq = QuantizeLinear(c, s, z) cd = DequantizeLinear(cq, s, z) y = Softmax(cd) }"
 
 
-def layer(name: str, output: str = "Float", **more: object) -> EngineLayer:
-    return EngineLayer(name, "CaskConvolution", inputs=("Int8",), outputs=(output,), **more)  # type: ignore[arg-type]
+def layer(name: str, output: str = "Float", reads: str = "Float", **more: object) -> EngineLayer:
+    return EngineLayer(name, "CaskConvolution", inputs=(LayerTensor(reads),), outputs=(LayerTensor(output),), **more)  # type: ignore[arg-type]
+
+
+def int8(name: str, output: str = "Float", **more: object) -> EngineLayer:
+    return layer(name, output, "Int8", **more)
 
 
 def compared(text: str, *layers: EngineLayer, source: str = "json") -> tuple[LayerComparison, EngineInfo]:
@@ -33,7 +37,7 @@ def compared(text: str, *layers: EngineLayer, source: str = "json") -> tuple[Lay
 
 
 def statuses(text: str, *layers: EngineLayer) -> list[tuple[str, str]]:
-    return [(row.status, row.note) for row in compared(text, *layers)[0].rows]
+    return [(row.verdict, row.note) for row in compared(text, *layers)[0].rows]
 
 
 RIGHT = (layer("c + r"), layer("e"), layer("d + a"), layer("y"))
@@ -65,19 +69,41 @@ def test_the_add_with_the_other_convolution_is_said_to_vary() -> None:
 
 def test_the_add_of_a_bias_is_no_residual_add() -> None:
     net = "g (float[1,8] x) => (float[1,8] y) <float[8,8] w, float[8] k> { m = MatMul(x, w) b = Add(m, k) y = Softmax(b) }"
-    assert statuses(net, layer("m"), layer("y")) == [("nodes", "leaves out b"), ("same", "")]
+    assert statuses(net, layer("m"), layer("y")) == [("split", "leaves out b"), ("same", "")]
 
 
 def test_a_layer_of_another_type() -> None:
-    rows = statuses(QDQ, layer("xq", "Int8"), layer("w + wq + c"), layer("cd"), layer("y"))
-    assert rows[1] == ("type", "gives out float, predicted int8") and [row[0] for row in rows].count("same") == 3
+    rows = statuses(QDQ, int8("xq", "Int8"), int8("w + wq + c"), int8("cd"), int8("y"))
+    assert rows[1] == ("output", "gives out float, predicted int8") and [row[0] for row in rows].count("same") == 3
+
+
+@pytest.mark.parametrize(
+    ("net", "built", "verdict"),
+    [
+        (QDQ, layer("w + wq + c"), ("float", "multiplies FP32, predicted INT8")),
+        (QDQ, layer("w + wq + c + y", reads="Half"), ("float", "multiplies FP16, predicted INT8")),
+        (NET, int8("c + r"), ("int8", "multiplies INT8, predicted float")),
+        (NET, int8("c"), ("int8", "multiplies INT8, predicted float")),
+    ],
+)
+def test_a_product_in_another_type_is_told_whatever_runs_with_it(
+    net: str, built: EngineLayer, verdict: tuple[str, str]
+) -> None:
+    assert statuses(net, built)[0] == verdict
+
+
+def test_myelin_names_a_product_beside_the_kernel_that_runs_it() -> None:
+    conv = EngineLayer("c_myl0", "correlation", ("c",), (LayerTensor("Half"),), (LayerTensor("Half"),))
+    kernel = EngineLayer("k_myl0", "kgen", ("c", "node_of_r"), (LayerTensor("Half"),), (LayerTensor("Half"),))
+    rows = statuses(NET, conv, kernel)
+    assert rows[:2] == [("split", "leaves out r"), ("split", "leaves out c")]
 
 
 def test_a_layer_that_only_one_side_has() -> None:
     rows = compared(NET, *RIGHT[:3])[0].rows
-    assert rows[3].status == "predicted" and rows[3].predicted is not None and rows[3].predicted.name == "y"
+    assert rows[3].verdict == "predicted" and rows[3].predicted is not None and rows[3].predicted.name == "y"
     rows = compared(NET, *RIGHT, layer("a"))[0].rows
-    assert (rows[4].status, rows[4].note) == ("engine", "not predicted")
+    assert (rows[4].verdict, rows[4].note) == ("engine", "not predicted")
 
 
 def test_metadata_are_compared_without_the_pairs_around() -> None:
@@ -85,17 +111,17 @@ def test_metadata_are_compared_without_the_pairs_around() -> None:
     rows = statuses(
         QDQ,
         layer("__myl_1", "Int8", metadata=("xq",)),
-        layer("__myl_2", "Int8", **words),
-        layer("__myl_3", metadata=("cd", "y")),
+        int8("__myl_2", "Int8", **words),
+        int8("__myl_3", metadata=("cd", "y")),
     )
     assert [row[0] for row in rows] == ["same", "same", "same", "predicted"]
-    rows = statuses(QDQ, layer("__myl_2", "Int8", metadata=("c", "y")))
-    assert rows[0] == ("nodes", "takes in y too")
+    rows = statuses(QDQ, int8("__myl_2", "Int8", metadata=("c", "y")))
+    assert rows[0] == ("merged", "takes in y too")
 
 
 def test_a_replayed_log_has_no_types() -> None:
     found, info = compared(QDQ, EngineLayer("xq", parts=("xq",)), EngineLayer("c", parts=("c", "wq")), source="fusions")
-    assert [row.status for row in found.rows[:2]] == ["same", "same"]
+    assert [row.verdict for row in found.rows[:2]] == ["same", "same"]
     assert comparison_lines(found, info)[-1].startswith("the log ends before the engine")
 
 
@@ -108,7 +134,7 @@ def test_the_engine_of_another_model() -> None:
 
 def test_kernels_are_counted_and_the_plain_ones_named() -> None:
     found, info = compared(
-        QDQ, layer("xq", "Int8"), layer("w + wq + c", "Int8", tactic="volta_int8x4_icudnn_v1"), layer("cd"), layer("y")
+        QDQ, int8("xq", "Int8"), int8("w + wq + c", "Int8", tactic="volta_int8x4_icudnn_v1"), int8("cd"), int8("y")
     )
     lines = comparison_lines(found, info)
     assert "INT8, not on Tensor Cores: w + wq + c (volta_int8x4_icudnn_v1)" in lines
@@ -116,12 +142,13 @@ def test_kernels_are_counted_and_the_plain_ones_named() -> None:
 
 
 def test_values_for_json() -> None:
-    found, info = compared(QDQ, layer("xq", "Int8"), layer("w + wq + c", tactic="a_i8816_b"))
-    facts = comparison_json(found, info)
-    assert (facts["right"], facts["compared"], facts["source"]) == (1, 2, "json")
+    found, _ = compared(QDQ, int8("xq", "Int8"), int8("w + wq + c", tactic="a_i8816_b"))
+    facts = comparison_json(found)
+    assert (facts["right"], facts["compared"]) == (1, 2)
+    assert facts["verdicts"] == {"same": 1, "output": 1, "predicted": 2}
     row = facts["rows"][1]
-    assert (row["status"], row["tensor_cores"], row["predicted"]) == ("type", True, "w + wq + c")
-    assert facts["rows"][-1]["engine"] is None and facts["rows"][-1]["tensor_cores"] is None
+    assert (row["verdict"], row["engine"], row["predicted"]) == ("output", "w + wq + c", "w + wq + c")
+    assert facts["rows"][-1]["engine"] is None
 
 
 def test_layers_for_people_and_for_json() -> None:
@@ -134,7 +161,7 @@ def test_layers_for_people_and_for_json() -> None:
     ]
     facts = layers_json(layers, cost)
     assert (
-        facts["layers"][1]
+        facts["predicted"][1]
         == {
             "name": "w + wq + c",
             "kind": "convolution",
@@ -151,15 +178,4 @@ def test_a_layer_is_paired_by_its_product_not_by_what_joins_it() -> None:
     text = NET.replace("y = Softmax(a)", "s = Relu(a) y = Softmax(s)")
     rows = compared(text, layer("c + r"), layer("d"), layer("e + a + s"), layer("y"))[0].rows
     assert [row.predicted.name for row in rows if row.predicted] == ["c + r", "d + a + s", "e", "y"]
-    assert all("varies by version" in row.note for row in rows if row.status == "nodes")
-
-
-def test_layers_beside_an_engine_are_marked_by_their_kernels() -> None:
-    view = GraphView(model_of(QDQ).graph)
-    layers = predict_layers(view, TrtVersion(8, 6, 1))
-    names = (("xq", ""), ("w + wq + c", "a_i8816_b"), ("cd", "x_dp4a_y"), ("y", ""))
-    info = EngineInfo(Path("e.json"), tuple(layer(name, "Int8", tactic=tactic) for name, tactic in names), "json")
-    lines = layer_lines(layers, forecast(view, layers), compare_layers(layers, info, node_ops(view)))
-    assert [line[:2] for line in lines[:5]] == ["  ", "TC", "--", "  ", "TC"] and lines[4].startswith(
-        "TC: its INT8 kernel"
-    )
+    assert all("varies by version" in row.note for row in rows if row.verdict == "nodes")

@@ -43,7 +43,7 @@ def test_every_layer_but_reformats_is_right(
 ) -> None:
     width = NARROW if net == "resnet18" else 1.0  # a narrow MobileNet has other residual Adds
     found = against(rebuilt(shared, net, mode, width), shared / "trt" / "engines" / file, version)
-    assert [row.note for row in found.rows if row.status != "same"] == []
+    assert [row.note for row in found.rows if row.verdict != "same"] == []
     assert (found.right, found.engine_layers, found.helpers) == (count, count, ())
     assert all(layer.kind in ("NoOp", "Reformat") for layer in found.reformats)
 
@@ -53,7 +53,7 @@ def test_by_the_rules_of_another_version_the_projections_are_wrong_and_said_to_v
     name = {"qat": "qat", "fp": "fp16"}[mode]
     file = shared / "trt" / "engines" / "resnet18" / f"{name}.graph.json"
     found = against(rebuilt(shared, "resnet18", mode, NARROW), file, "8.2.1")
-    wrong = [row for row in found.rows if row.status != "same"]
+    wrong = [row for row in found.rows if row.verdict != "same"]
     assert len(wrong) == 6, "two convolutions at each of three projections"
     assert all("varies by version" in row.note for row in wrong)
 
@@ -83,7 +83,7 @@ def test_the_int8_backbone_of_a_myelin_engine(shared: Path) -> None:
 def test_what_myelin_takes_apart_is_not_foretold(shared: Path) -> None:
     found = against(small_digits(), shared / "trt" / "engines" / "mnist_trt10" / "layers.json", "10.16.1")
     assert (found.right, found.engine_layers) == (6, 8)
-    wrong = [row.engine.name for row in found.rows if row.status != "same" and row.engine is not None]
+    wrong = [row.engine.name for row in found.rows if row.verdict != "same" and row.engine is not None]
     assert all(name.startswith("__myl_") for name in wrong)
 
 

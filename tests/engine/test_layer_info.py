@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qdqtool.engine.layer_info import EngineLayer
+from qdqtool.engine.layer_info import EngineLayer, LayerTensor
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.errors import QdqError
 
@@ -91,7 +91,7 @@ def test_an_export_with_names_only_and_one_without_the_outer_table(tmp_path: Pat
     ],
 )
 def test_what_a_kernels_name_tells_of_tensor_cores(tactic: str, read: str, cores: bool | None) -> None:
-    assert EngineLayer("a", inputs=(read,), tactic=tactic).tensor_cores is cores
+    assert EngineLayer("a", inputs=(LayerTensor(read),), tactic=tactic).tensor_cores is cores
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_is_a_reformat(layer: EngineLayer, reformat: bool) -> None:
     [("Int8", "int8"), ("UInt8", "other"), ("Row major linear Int32", "other"), ("BFloat16", "float"), ("N/A", None)],
 )
 def test_types_as_files_write_them(text: str, kind: str | None) -> None:
-    assert EngineLayer("a", outputs=(text,)).output == kind
+    assert EngineLayer("a", outputs=(LayerTensor(text),)).output == kind
 
 
 LISTING = """[I] TensorRT version: 8.2.3
@@ -136,8 +136,28 @@ def test_a_log_that_lists_the_engine(tmp_path: Path) -> None:
     info = read_layer_info(write(tmp_path, LISTING))
     assert (info.source, info.version, len(info.layers)) == ("listing", "8.2.3", 2)
     layer = info.layers[1]
-    assert (layer.name, layer.inputs, layer.outputs) == ("c + PWN(k, r)", ("Int8", "Int8"), ("Half",))
+    assert layer.name == "c + PWN(k, r)"
+    assert layer.inputs == (LayerTensor("Int8", shape=(1, 3)),) * 2 and layer.outputs == (
+        LayerTensor("Half", shape=(1, 3)),
+    )
     assert layer.output == "float" and info.layers[0].is_reformat
+
+
+DETAILED = (
+    "{0}Name: c_myl0_0, LayerType: correlation, Inputs: [ {{ Name: x, Dimensions: [1,4,8,8], Strides: [1], "
+    "StrideOrder: [0], Datatype: Int8, Format: (NHWC) Channel major format }}], Constants: [], Outputs: [ {{ Name: y, "
+    "Dimensions: [1,4,8,8], Strides: [1], StrideOrder: [0], Datatype: Half, Format: (NHWC) Channel major format }}], "
+    "TacticName: t, StreamId: 0, Metadata: [ONNX Layer: c]\x1f[ONNX Layer: r]"
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[V] ", "[03/24/2026-12:56:13] [V] [TRT] "])
+def test_a_log_with_the_layers_of_myelin_in_detail(tmp_path: Path, prefix: str) -> None:
+    text = f"[I] TensorRT version: 10.13.3\n{DETAILED.format(prefix)}\n[V] Name: of no layer\n"
+    info = read_layer_info(write(tmp_path, text))
+    (layer,) = info.layers
+    assert (info.source, info.version, layer.kind) == ("listing", "10.13.3", "correlation")
+    assert layer.nodes({"c": "Conv"}) == {"c", "r"} and layer.product_type == "INT8" and layer.bytes_moved == 256 + 512
 
 
 FUSIONS = """&&&& RUNNING TensorRT.trtexec [TensorRT v8001] # trtexec
@@ -269,6 +289,8 @@ LONG_LINES = {
     "listed": "Layer(a): " + ", Tactic: a" * 40_000,
     "ports": "Layer(a): b, Tactic: 1, " + "[a" * 200_000,
     "version": "TensorRT version: [TensorRT v1" * 20_000,
+    "detailed": "[a] " * 100_000 + " " * 200_000 + ", LayerType: ",
+    "detailed ports": "Name: a, LayerType: b, Inputs: [" + "{ Name: a, Dimensions: [" * 20_000,
 }
 
 

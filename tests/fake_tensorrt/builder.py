@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,8 @@ from tests.fake_tensorrt.callbacks import Recorded
 from tests.fake_tensorrt.network import LayerType, Network
 from tests.fake_tensorrt.state import Fake
 
-_STDOUT = 1
+_STDOUT, STRONGLY_TYPED = 1, 1
+ENGINE = b"no engine: this TensorRT is a stand-in"
 
 
 class DeviceType(enum.Enum):
@@ -38,11 +40,24 @@ class OptimizationProfile:
         return list(self._shapes[name])
 
 
+class TimingCache(bytes):
+    """ITimingCache: a build adds a word to what it was made of."""
+
+    def combine(self, other: TimingCache, ignore_mismatch: bool) -> bool:
+        """Take in another; this one has all of it already."""
+        return True
+
+    def serialize(self) -> HostMemory:
+        """Its bytes."""
+        return HostMemory(self)
+
+
 class BuilderConfig:
     """IBuilderConfig.
 
     Attributes:
         flags: names of the flags that are set.
+        pools: limits of memory pools, in bytes.
     """
 
     def __init__(self, fake: Fake) -> None:
@@ -50,6 +65,8 @@ class BuilderConfig:
         self.default_device_type = DeviceType.GPU
         self.DLA_core = -1
         self.profiles: list[OptimizationProfile] = []
+        self.pools: dict[Any, int] = {}
+        self.timing_cache = TimingCache(b"")
         self._calibration: OptimizationProfile | None = None
         if fake.version.has_caches:
             self.int8_calibrator: Any = None
@@ -70,6 +87,23 @@ class BuilderConfig:
     def get_flag(self, flag: enum.Enum) -> bool:
         """Whether it is set."""
         return flag.name in self.flags
+
+    def set_memory_pool_limit(self, pool: enum.Enum, size: int) -> None:
+        """Limit a pool."""
+        self.pools[pool] = size
+
+    def create_timing_cache(self, data: bytes) -> TimingCache:
+        """A cache of timed tactics."""
+        return TimingCache(data)
+
+    def set_timing_cache(self, cache: TimingCache, ignore_mismatch: bool) -> bool:
+        """Time with it."""
+        self.timing_cache = cache
+        return True
+
+    def get_timing_cache(self) -> TimingCache:
+        """What was timed."""
+        return self.timing_cache
 
     def add_optimization_profile(self, profile: OptimizationProfile) -> int:
         """Keep a profile."""
@@ -119,7 +153,9 @@ class Builder:
 
     def create_network(self, flags: int = 0) -> Network:
         """An empty network."""
-        return Network(self.fake.version)
+        network = Network(self.fake.version)
+        network.strongly_typed = bool(flags & 1 << STRONGLY_TYPED)
+        return network
 
     def create_builder_config(self) -> BuilderConfig:
         """A configuration with nothing set."""
@@ -132,7 +168,7 @@ class Builder:
     def build_serialized_network(self, network: Network, config: BuilderConfig) -> HostMemory | None:
         """Calibrate where INT8 is on, there is a calibrator and no Q/DQ; then what passes for an engine, or None."""
         fake = self.fake
-        fake.config = config
+        fake.config, fake.network = config, network
         if fake.behavior.says:
             os.write(_STDOUT, fake.behavior.says.encode())
         calibrator = getattr(config, "int8_calibrator", None)
@@ -144,7 +180,43 @@ class Builder:
             self._logger.log(self._logger.ERROR, fake.behavior.fails)
             return None
         fake.builds += 1
-        return HostMemory(b"no engine: this TensorRT is a stand-in")
+        config.timing_cache = TimingCache(bytes(config.timing_cache) + b"timed;")
+        return HostMemory(ENGINE)
+
+
+class Inspector:
+    """IEngineInspector: the nodes of the network as layers."""
+
+    def __init__(self, fake: Fake) -> None:
+        self._fake = fake
+
+    def get_engine_information(self, form: enum.Enum) -> str:
+        """One layer for each node, by its name alone."""
+        return json.dumps({"Layers": [layer.name for layer in self._fake.network], "Bindings": []})
+
+
+class Engine:
+    """ICudaEngine."""
+
+    def __init__(self, fake: Fake) -> None:
+        self._fake = fake
+
+    def create_engine_inspector(self) -> Inspector:
+        """What tells its layers."""
+        return Inspector(self._fake)
+
+
+class Runtime:
+    """trt.Runtime of one stand-in."""
+
+    fake: Fake
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def deserialize_cuda_engine(self, data: bytes) -> Engine | None:
+        """The engine; None for a stand-in that cannot load its own, as a DLA's loadable cannot."""
+        return Engine(self.fake) if self.fake.behavior.loads and bytes(data) == ENGINE else None
 
 
 def _shapes(network: Network, config: BuilderConfig) -> dict[str, tuple[int, ...]]:

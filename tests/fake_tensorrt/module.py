@@ -7,7 +7,7 @@ import enum
 from types import ModuleType
 from typing import Any
 
-from tests.fake_tensorrt.builder import Builder, DeviceType
+from tests.fake_tensorrt.builder import STRONGLY_TYPED, Builder, DeviceType, Runtime
 from tests.fake_tensorrt.network import DataType, LayerType, OnnxParser
 from tests.fake_tensorrt.state import Fake
 
@@ -76,11 +76,17 @@ def make_module(fake: Fake, calibrators: ModuleType | None) -> ModuleType:
         module.int64 = DataType.INT64
     module.ILogger = module.Logger = ILogger
     module.Builder = type("Builder", (Builder,), {"fake": fake})
+    module.Runtime = type("Runtime", (Runtime,), {"fake": fake})
     module.OnnxParser = OnnxParser
+    module.MemoryPoolType = _enum("MemoryPoolType", [("WORKSPACE", 0)])
+    module.LayerInformationFormat = _enum("LayerInformationFormat", [("ONELINE", 0), ("JSON", 1)])
+    module.ProfilingVerbosity = _enum("ProfilingVerbosity", [("LAYER_NAMES_ONLY", 0), ("DETAILED", 2)])
     module.init_libnvinfer_plugins = lambda logger, namespace: True
     module.BuilderFlag = _builder_flags(fake)
     flags = [] if fake.version.major >= 10 else [("EXPLICIT_BATCH", 0)]
-    module.NetworkDefinitionCreationFlag = _enum("NetworkDefinitionCreationFlag", [*flags, ("STRONGLY_TYPED", 1)])
+    module.NetworkDefinitionCreationFlag = _enum(
+        "NetworkDefinitionCreationFlag", [*flags, ("STRONGLY_TYPED", STRONGLY_TYPED)]
+    )
     if fake.version.has_caches:
         _add_calibrators(module, calibrators)
     return module  # type: ignore[no-any-return]
@@ -88,7 +94,9 @@ def make_module(fake: Fake, calibrators: ModuleType | None) -> ModuleType:
 
 def _builder_flags(fake: Fake) -> Any:
     """Those that are used or shown; INT8 and its like went with TensorRT 11."""
-    weak = [("FP16", 0), ("INT8", 1)] if fake.version.has_caches else []
+    weak = [("FP16", 0), ("INT8", 1), ("OBEY_PRECISION_CONSTRAINTS", 10)] if fake.version.has_caches else []
+    if fake.version.has_caches and fake.version.major >= 9:
+        weak.append(("BF16", 17))
     rest = [("GPU_FALLBACK", 3), ("TF32", 7), ("PREFER_PRECISION_CONSTRAINTS", 11), ("DIRECT_IO", 12)]
     return _enum("BuilderFlag", [*weak, *rest])
 

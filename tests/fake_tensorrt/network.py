@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.types import float_tensors
 from qdqtool.trtversion import TrtVersion
 
 _INT64_FROM = 10
@@ -72,13 +73,49 @@ class Tensor:
     is_shape_tensor: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layer:
-    """ILayer."""
+    """ILayer.
+
+    Attributes:
+        name: that of its node.
+        type: its kind.
+        outputs: what it makes.
+        output_types: place of an output -> the type that it was given.
+    """
 
     name: str
     type: LayerType
-    precision_is_set: bool = False
+    outputs: tuple[Tensor, ...] = ()
+    output_types: dict[int, DataType] = field(default_factory=dict)
+    _precision: DataType | None = None
+
+    @property
+    def precision_is_set(self) -> bool:
+        """Whether it was given a precision."""
+        return self._precision is not None
+
+    @property
+    def precision(self) -> DataType:
+        """What it computes in."""
+        return self._precision or DataType.FLOAT
+
+    @precision.setter
+    def precision(self, wanted: DataType) -> None:
+        self._precision = wanted
+
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs it has."""
+        return len(self.outputs)
+
+    def get_output(self, index: int) -> Tensor:
+        """One of them."""
+        return self.outputs[index]
+
+    def set_output_type(self, index: int, wanted: DataType) -> None:
+        """The type of an output."""
+        self.output_types[index] = wanted
 
 
 class Network:
@@ -86,11 +123,14 @@ class Network:
 
     Attributes:
         opened: the model it was parsed from, None before.
+        strongly_typed: whether it was made so.
     """
 
     def __init__(self, version: TrtVersion) -> None:
         self.opened: Opened | None = None
         self._version = version
+        self.strongly_typed = False
+        self._floats: frozenset[str] = frozenset()
         self._inputs: list[Tensor] = []
         self._layers: list[Layer] = []
 
@@ -108,6 +148,10 @@ class Network:
         """One input."""
         return self._inputs[index]
 
+    def get_layer(self, index: int) -> Layer:
+        """One layer."""
+        return self._layers[index]
+
     def __len__(self) -> int:
         return len(self._layers)
 
@@ -117,14 +161,23 @@ class Network:
     def fill(self, opened: Opened) -> None:
         """Take over a model."""
         self.opened = opened
+        self._floats = frozenset(float_tensors(opened.proto))
         stored = {tensor.name for tensor in opened.proto.graph.initializer}
         self._inputs = [self._input(value) for value in opened.proto.graph.input if value.name not in stored]
         bodies = [opened.proto.graph, *opened.proto.functions]
         self._layers = [
-            Layer(node.name or node.output[0], _LAYERS.get(node.op_type, LayerType.IDENTITY))
+            Layer(
+                node.name or f"node_of_{node.output[0]}",
+                _LAYERS.get(node.op_type, LayerType.IDENTITY),
+                tuple(Tensor(name, self._made(name), ()) for name in node.output),
+            )
             for body in bodies
             for node in _nodes(body)
         ]
+
+    def _made(self, name: str) -> DataType:
+        """What a node makes: float32 or integers, which is all that anybody asks."""
+        return DataType.FLOAT if name in self._floats else DataType.INT32
 
     def _input(self, value: onnx.ValueInfoProto) -> Tensor:
         tensor = value.type.tensor_type

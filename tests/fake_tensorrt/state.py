@@ -29,6 +29,7 @@ class Behavior:
         dla_cores: how many the machine has.
         fails: what the build fails with after calibrating, "" for a build that succeeds.
         says: what it writes to the process's stdout, below Python, while it builds.
+        loads: whether its runtime loads the engine that it built.
     """
 
     swallows: bool = True
@@ -40,6 +41,7 @@ class Behavior:
     dla_cores: int = 0
     fails: str = ""
     says: str = ""
+    loads: bool = True
 
 
 class Callbacks(Protocol):
@@ -79,6 +81,7 @@ class Fake:
         fed: the batches it read, input name -> a copy of the array.
         written: the last cache that it handed over.
         config: the configuration of the last build.
+        network: what it was built from.
         builds: how many engines were built.
         cuda: the host memory that passes for a device.
     """
@@ -91,5 +94,6 @@ class Fake:
     fed: list[dict[str, npt.NDArray[np.generic]]] = field(default_factory=list)
     written: bytes = b""
     config: Any = None
+    network: Any = None
     builds: int = 0
     cuda: HostCuda = field(default_factory=HostCuda)

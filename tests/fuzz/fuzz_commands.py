@@ -112,8 +112,8 @@ def _linting() -> list[Command]:
         Command("lint", "lint {model}", 6),
         Command("lint-qdq", "lint {qdq} --all --json", 4),
         Command("lint-fix", "lint {qdq} --fix -o out.onnx", 4, ("out.onnx",)),
-        Command("lint-layers", "lint {qdq} --layers", 3),
-        Command("lint-layer-info", "lint {model} --layer-info {layer_info} --trt-version 8.5.2", 5),
+        Command("engine-predicted", "engine show {qdq} --predicted", 3),
+        Command("engine-show", "engine show {layer_info} --model {model} --trt-version 8.5.2", 5),
         Command("lint-dla", f"lint {{model}} {_DLA} --format sarif", 3),
     ]
 

@@ -68,7 +68,8 @@ def test_q027_another_domain() -> None:
     assert places_of(model, "Q027") == []
     node = model.graph.node[0]
     node.domain, node.name = "com.microsoft", "contrib"
-    assert places_of(model, "Q027") == ["contrib"]
+    (finding,) = findings_of(model, "Q027")
+    assert (finding.where, finding.severity) == ("contrib", "warning") and "by its name alone" in finding.message
 
 
 @pytest.mark.parametrize(("opset", "places"), [(9, 4), (10, 0), (13, 0)])

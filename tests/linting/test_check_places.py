@@ -274,3 +274,13 @@ def test_a_model_without_anything_is_let_through() -> None:
     model = model_of("net (float[2] x) => (float[2] y) { y = Relu(x) }")
     for code in ("Q001", "Q002", "Q007", "Q008", "Q009", "Q013", "Q026", "Q028"):
         assert findings_of(model, code) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "places"),
+    [(onnx.TensorProto.INT8, ["x"]), (onnx.TensorProto.FLOAT8E4M3FN, []), (onnx.TensorProto.INT4, [])],
+)
+def test_q026_says_nothing_of_formats_beside_int8(kind: int, places: list[str]) -> None:
+    model = classifier(f"{pair('x', zero='other')} a = Relu(x_dq)", opset=21)
+    model.graph.initializer.append(onnx.helper.make_tensor("other", kind, [], [0]))
+    assert places_of(model, "Q026") == places

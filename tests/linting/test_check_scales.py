@@ -217,3 +217,45 @@ def test_q023_scales_that_insert_estimated() -> None:
     for node in estimated.graph.node:
         del node.metadata_props[:]
     assert places_of(estimated, "Q023"), "tools that drop metadata keep names"
+
+
+@pytest.mark.parametrize(
+    ("constants", "expected"),
+    [
+        ("float[1,1] k = {0.1}, int8[1,1] i = {0}", "its scale is 1x1 without a block size, which TensorRT refuses"),
+        ("float[1] k = {0.1}, int8[1] i = {0}", ""),
+        ("float k = {0.1}, int8[3] i = {0, 0, 0}", "3 zero points for 1 scales, which TensorRT refuses"),
+    ],
+)
+def test_q012_forms_of_a_scale_that_are_refused_everywhere(constants: str, expected: str) -> None:
+    model = classifier(f"{pair('x', scale='k', zero='i')} {conv('c', 'x_dq')} a = Relu(c)", more=constants)
+    assert [one.message for one in findings_of(model, "Q012")] == ([expected] if expected else [])
+
+
+def test_q012_several_scales_are_built_in_float() -> None:
+    body = f"{pair('x', scale='v', zero='eight')} {conv('c', 'x_dq')} a = Relu(c)"
+    (finding,) = findings_of(classifier(body, more=_EIGHT), "Q012")
+    assert finding.message.endswith("TensorRT takes one: it runs in float")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("nan", "its scale is not finite"),
+        ("inf", "its scale is not finite: TensorRT builds it, and its values are wrong"),
+    ],
+)
+def test_q010_an_infinite_scale_is_built_all_the_same(value: str, expected: str) -> None:
+    model = classifier(f"{pair('x', scale='k')} {conv('c', 'x_dq')} a = Relu(c)", more="float k = {1}")
+    scale = next(one for one in model.graph.initializer if one.name == "k")
+    scale.CopyFrom(onnx.helper.make_tensor("k", onnx.TensorProto.FLOAT, [], [float(value)]))
+    (finding,) = findings_of(model, "Q010")
+    assert finding.message == expected
+
+
+def test_q010_a_scale_without_values() -> None:
+    model = classifier(f"{pair('x', scale='k')} {conv('c', 'x_dq')} a = Relu(c)", more="float k = {1}")
+    scale = next(one for one in model.graph.initializer if one.name == "k")
+    scale.CopyFrom(onnx.helper.make_tensor("k", onnx.TensorProto.FLOAT, [0], []))
+    (finding,) = findings_of(model, "Q010")
+    assert finding.message == "its scale has no values"

@@ -58,15 +58,11 @@ def find_tensorrt(method: str, version: TrtVersion | None = None) -> Installed:
     if name not in _CALIBRATORS:
         hint = "use entropy or max, or leave --backend tensorrt out"
         raise QdqError(f"--method {method}", "is not one of TensorRT's calibrators", hint)
-    module = _load()
-    text = str(module.__version__)
-    found = _version(text)
+    module, text, found = load_tensorrt("--backend tensorrt needs it")
     base, algo, algorithm = _CALIBRATORS[name]
     if not hasattr(module, base):
         reason = "has no INT8 calibrators (10.16 was the last with them), only Q/DQ models"
         raise MissingPackageError(f"TensorRT {text}", reason, f"use qdqtool insert, or {_INSTALL}")
-    if (found.major, found.minor) < FIRST:
-        raise MissingPackageError(f"TensorRT {text}", "is older than 8.5, the first that is driven here", _INSTALL)
     if version is not None and found != version:
         reason = f"the installed TensorRT is {found.text}, and it writes caches for itself"
         todo = f"give --trt-version {found.text}, then carry the cache with qdqtool cache retarget"
@@ -74,7 +70,25 @@ def find_tensorrt(method: str, version: TrtVersion | None = None) -> Installed:
     return Installed(module, text, found, getattr(module, base), getattr(module.CalibrationAlgoType, algo), algorithm)
 
 
-def _load() -> Any:
+def load_tensorrt(need: str) -> tuple[Any, str, TrtVersion]:
+    """The module `tensorrt`, its version with the build number, and without.
+
+    Args:
+        need: who needs it, for the message.
+
+    Raises:
+        MissingPackageError: there is none, one that does not load, or one before 8.5.
+        QdqError: Polygraphy is told to use TensorRT-RTX.
+    """
+    module = _load(need)
+    text = str(module.__version__)
+    found = _version(text)
+    if (found.major, found.minor) < FIRST:
+        raise MissingPackageError(f"TensorRT {text}", "is older than 8.5, the first that is driven here", _INSTALL)
+    return module, text, found
+
+
+def _load(need: str) -> Any:
     from polygraphy import config
 
     if config.USE_TENSORRT_RTX:
@@ -85,7 +99,7 @@ def _load() -> Any:
     except Exception as error:  # the wheel's own loader raises what it likes where a library is missing
         missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorrt"
         reason = "is not installed" if missing else f"does not load ({one_line(error)})"
-        raise MissingPackageError("tensorrt", f"{reason}, and --backend tensorrt needs it", _INSTALL) from error
+        raise MissingPackageError("tensorrt", f"{reason}, and {need}", _INSTALL) from error
     if not hasattr(tensorrt, "__version__"):
         raise MissingPackageError("tensorrt", "is installed only in part", _INSTALL)
     return tensorrt

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool engine show` and `engine diff`: the layers of built engines. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qdqtool.cli.show import print_json, print_lines
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.show_engine import ShowEngineOptions
+
+SCHEMA = 1
+_FILE = "OUT.layers.json of build, the JSON of trtexec --exportLayerInfo or --exportProfile, or a verbose build log"
+_Actions = argparse._SubParsersAction  # argparse gives its type no public name
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions and their options."""
+    actions = parser.add_subparsers(dest="action", metavar="show|diff", required=True)
+    _add_show(actions)
+    _add_diff(actions)
+
+
+def _add_show(actions: _Actions[argparse.ArgumentParser]) -> None:
+    show = _action(actions, "show", "print the layers of an engine, and how they differ from the predicted ones")
+    show.add_argument(
+        "source", metavar="FILE|MODEL", help=f"{_FILE}; or a model, which is built first (TensorRT for RTX, on a CPU)"
+    )
+    show.add_argument("--model", metavar="M", help="the model of the engine: predicted layers stand beside built ones")
+    show.add_argument("--profile", metavar="P", help="the time of each layer: JSON of trtexec --exportProfile")
+    show.add_argument(
+        "--predicted", action="store_true", help="of a model: the layers that the rules foretell; no build"
+    )
+    _add_building(show)
+    show.add_argument("--trt-version", metavar="V", help="whose rules predict (default: the newest known)")
+
+
+def _add_diff(actions: _Actions[argparse.ArgumentParser]) -> None:
+    diff = _action(actions, "diff", "compare the layers of two engines of one model")
+    diff.add_argument("a", metavar="A", help=_FILE)
+    diff.add_argument("b", metavar="B", help="another one; models are built first")
+    _add_building(diff)
+    diff.add_argument("--all", action="store_true", help="print the layers that are the same, too")
+
+
+def _add_building(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sm", metavar="N", help="of a model: compute capabilities that are built for (default 89)")
+    parser.add_argument(
+        "--shapes", metavar="S", help="of a model: sizes of inputs with open sides, as build takes them"
+    )
+
+
+def _action(actions: _Actions[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    # As main declares them before the action; SUPPRESS keeps an absent one from undoing that.
+    for words in (("-v", "--verbose"), ("-q", "--quiet")):
+        parser.add_argument(*words, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, compare, print; faults are raised as QdqError."""
+    return _show(args) if args.action == "show" else _diff(args)
+
+
+def _show(args: argparse.Namespace) -> int:
+    from qdqtool.engine.text import layers_json
+    from qdqtool.verbs.show_engine import is_model, predicted_layers, show_engine
+
+    if args.predicted:
+        if not is_model(args.source):
+            raise QdqError("--predicted", f"{args.source} is no .onnx model", "give the model, or leave it out")
+        found = predicted_layers(args.source, args.trt_version)
+        facts = {"schema": SCHEMA, "model": args.source, **layers_json(found.layers, found.forecast)}
+        return _print(facts, found.lines(), args)
+    shown = show_engine(args.source, _options(args))
+    return _print({"schema": SCHEMA, **shown.to_json()}, shown.lines(), args)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from qdqtool.verbs.show_engine import diff_engines
+
+    found = diff_engines(args.a, args.b, _options(args))
+    return _print({"schema": SCHEMA, **found.to_json()}, found.lines(in_full=args.all), args)
+
+
+def _options(args: argparse.Namespace) -> ShowEngineOptions:
+    from qdqtool.verbs.build_options import parse_capabilities, parse_shape_ranges
+    from qdqtool.verbs.show_engine import ShowEngineOptions
+
+    options = ShowEngineOptions()
+    if args.action == "show":
+        options = ShowEngineOptions(args.model, args.profile, args.trt_version)
+    sm = options.sm if args.sm is None else parse_capabilities(args.sm)
+    return replace(options, sm=sm, shapes={} if args.shapes is None else parse_shape_ranges(args.shapes))
+
+
+def _print(facts: Mapping[str, object], lines: Sequence[str], args: argparse.Namespace) -> int:
+    if args.json:
+        print_json(facts)
+    else:
+        print_lines(lines, args, asked=True)
+    return 0

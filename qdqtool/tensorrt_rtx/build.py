@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine built ahead of time by NVIDIA's compiler on a CPU, and what its log says of the engine's layers.
+
+No layer was run: types, sizes and ONNX nodes are the compiler's own words; nothing here is a time on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+from qdqtool.engine.built_layers import BuiltLayer, count_products, parse_layers
+from qdqtool.errors import QdqError
+from qdqtool.files import FileSet
+from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.tensorrt_rtx.installed import NAME, RtxLibrary, require_library
+from qdqtool.tensorrt_rtx.jobs import run_job
+from qdqtool.tensorrt_rtx.parser import ParserMessage, verdict_of
+
+SECONDS = 600.0
+_TODO_SHAPES = "give an input's sides as min:opt:max, such as 1x3x320x320:1x3x640x640:4x3x640x640"
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RtxBuildOptions:
+    """How an engine is built.
+
+    Attributes:
+        sm: compute capabilities that it runs on, such as ("89", "120"). The log lists the layers of one of them.
+        shapes: input -> lowest, best and highest shape, for inputs with free sides. An input that is not named gets a
+            batch of 1 and free sides of 320, or of 64 where it has fewer than four.
+        engine_path: file that the engine is written to; None where only its layers are wanted.
+        seconds: how long it may take.
+    """
+
+    sm: tuple[str, ...] = ("89",)
+    shapes: Mapping[str, tuple[Shape, Shape, Shape]] = field(default_factory=dict)
+    engine_path: str | PathLike[str] | None = None
+    seconds: float = SECONDS
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """A built engine as the compiler's log tells it.
+
+    Attributes:
+        sm: compute capabilities that it was built for.
+        version: of the library.
+        layers: in the order of execution, without those that only signal and wait.
+        shapes: input -> lowest, best and highest shape, for inputs with free sides.
+        warnings: of parser and compiler.
+        engine_bytes: size of the engine.
+        cpu_seconds: CPU time of parse and build in the child process.
+        peak_bytes: the most memory that the child process had; 0 where it is not known.
+    """
+
+    sm: tuple[str, ...]
+    version: str
+    layers: tuple[BuiltLayer, ...]
+    shapes: Mapping[str, tuple[Shape, Shape, Shape]]
+    warnings: tuple[ParserMessage, ...]
+    engine_bytes: int
+    cpu_seconds: float
+    peak_bytes: int
+
+    @property
+    def products(self) -> dict[str, int]:
+        """How many products multiply each type, such as {"Int8": 106, "Float": 7}."""
+        return count_products(self.layers)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that all layers read and write in one inference, weights included."""
+        return sum(layer.bytes_moved for layer in self.layers)
+
+
+def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) -> BuiltEngine:
+    """Build an engine in a child process, on a CPU.
+
+    Args:
+        source: a path, a ModelProto, a gs.Graph or a callable.
+        options: how.
+
+    Raises:
+        MissingPackageError: TensorRT for RTX is not installed.
+        QdqError: the model cannot be read, the parser refuses it, the compiler cannot build it, the library crashed or
+            took too long, or the engine cannot be written. Nothing is written then.
+    """
+    return build_opened(open_model(source), options or RtxBuildOptions())
+
+
+def build_opened(opened: Opened, options: RtxBuildOptions, library: RtxLibrary | None = None) -> BuiltEngine:
+    """As `build_engine`, for a model that is open already."""
+    job = {"action": "build", "sm": _checked_sm(options.sm), "shapes": _checked_shapes(opened, options.shapes)}
+    library = library or require_library()
+    if options.engine_path is None:
+        return _built(opened, run_job(library, opened, job, options.seconds), options)
+    with FileSet(opened.files) as files:
+        with files.open(options.engine_path) as file:
+            result = run_job(library, opened, {**job, "engine": str(file.name)}, options.seconds)
+        return _built(opened, result, options)
+
+
+def _built(opened: Opened, result: Mapping[str, Any], options: RtxBuildOptions) -> BuiltEngine:
+    verdict = verdict_of(result)
+    if not verdict.accepted:
+        refusal = verdict.refusals[0]
+        place = f" at {refusal.operator} {refusal.node or refusal.tensor}" if refusal.operator else ""
+        reason = f"is refused by the parser of {NAME} {verdict.version}{place}: {refusal.message}"
+        raise QdqError(opened.name, reason, "run qdqtool lint --target rtx on it")
+    build = result["build"]
+    if "failed" in build:
+        said = next((text for text in build["failed"] if "catchCudaError" not in text), "it gives no reason")
+        names = ", ".join(f"SM{number}" for number in options.sm)
+        raise QdqError(opened.name, f"parses, but {NAME} {verdict.version} builds no engine for {names}: {said}")
+    return BuiltEngine(
+        sm=tuple(options.sm),
+        version=verdict.version,
+        layers=parse_layers(build["layers"]),
+        shapes={name: _triple(sides) for name, sides in build["shapes"].items()},
+        warnings=verdict.warnings,
+        engine_bytes=int(build["engine_bytes"]),
+        cpu_seconds=float(result["cpu_seconds"]),
+        peak_bytes=int(result["peak_bytes"]),
+    )
+
+
+def _checked_sm(numbers: Sequence[str]) -> list[str]:
+    if not numbers or any(not number.isdigit() for number in numbers):
+        raise QdqError(
+            "--sm",
+            f"{','.join(numbers) or 'nothing'} is no list of compute capabilities",
+            "give --sm 89 or --sm 89,120",
+        )
+    return list(dict.fromkeys(numbers))
+
+
+def _checked_shapes(opened: Opened, shapes: Mapping[str, tuple[Shape, Shape, Shape]]) -> dict[str, list[list[int]]]:
+    for name, (low, best, high) in shapes.items():
+        ordered = all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=False))
+        if not len(low) == len(best) == len(high) or not ordered:
+            raise QdqError(
+                opened.name, f"the shapes of input {name} do not rise from min over opt to max", _TODO_SHAPES
+            )
+    return {name: [list(sides) for sides in three] for name, three in sorted(shapes.items())}
+
+
+def _triple(sides: Sequence[Sequence[int]]) -> tuple[Shape, Shape, Shape]:
+    low, best, high = (tuple(int(side) for side in one) for one in sides)
+    return low, best, high

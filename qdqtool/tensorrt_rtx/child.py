@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs `worker.py` in a process of its own: a crash, a kill, noise and memory of the library stay there.
+
+What comes back is the worker's result; what went wrong is one line.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qdqtool.errors import QdqError
+from qdqtool.tensorrt_rtx.installed import NAME, RtxLibrary
+
+WORKER = Path(__file__).with_name("worker.py")
+_TAIL = 4000  # bytes of the child's stderr that are looked at
+
+
+def run_worker(library: RtxLibrary, job: Mapping[str, Any], where: object, seconds: float) -> dict[str, Any]:
+    """Do one job.
+
+    Args:
+        library: which installation runs it.
+        job: what `worker.py` reads, without `result`.
+        where: what messages call the model.
+        seconds: how long it may take; the child is killed then.
+
+    Returns:
+        what the worker found out.
+
+    Raises:
+        QdqError: the child was killed, crashed, took too long, or refused the job.
+    """
+    with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
+        result, noise = Path(folder) / "result.json", Path(folder) / "stderr"
+        code = _run(library, json.dumps({**job, "result": str(result)}), noise, where, seconds)
+        said = _last_line(noise)
+        if code:
+            raise QdqError(where, f"{NAME} {library.version} {_end_of(code)} {_doing(job)}{said}", _todo(code))
+        try:
+            done: dict[str, Any] = json.loads(result.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            raise QdqError(where, f"{NAME} {library.version} ended without a result {_doing(job)}{said}") from None
+    if "refused" in done:
+        raise QdqError(where, done["refused"], "see docs/tensorrt_rtx.md")
+    return done
+
+
+def _run(library: RtxLibrary, job: str, noise: Path, where: object, seconds: float) -> int:
+    command = [library.python, "-B", str(WORKER)]
+    with noise.open("wb") as errors:
+        try:
+            return subprocess.run(
+                command, input=job.encode(), stdout=subprocess.DEVNULL, stderr=errors, timeout=seconds, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            reason = f"{NAME} {library.version} was ended after {seconds:g} s"
+            raise QdqError(where, reason, "give it more time, or a smaller model") from None
+        except OSError as error:
+            raise QdqError(library.python, f"does not run ({error.strerror})") from None
+
+
+def _last_line(noise: Path) -> str:
+    """The last line that the child wrote to stderr, in brackets; "" where there is none."""
+    with noise.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        lines = [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
+    return f" ({lines[-1].strip()[:300]})" if lines else ""
+
+
+def _doing(job: Mapping[str, Any]) -> str:
+    return {"build": "while it built the engine", "parse": "while it parsed the model"}.get(
+        job["action"], "at its start"
+    )
+
+
+def _end_of(code: int) -> str:
+    if code > 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def _todo(code: int) -> str:
+    if code == -9:
+        return "the system ends processes so where memory is short"
+    if code == -11:
+        return "a scale that is computed or an input of the graph crashes it; run qdqtool lint on the model"
+    return "run qdqtool doctor"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lint makes of a verdict of NVIDIA's parser: place, severity by target and version, our codes beside it."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from qdqtool.linting.check_parser import agreeing_codes
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.tensorrt_rtx.parser import ParserMessage, ParserVerdict
+from qdqtool.trtversion import TrtVersion
+from tests.linting.quantized import classifier, conv, findings_of, pair
+
+ZERO = "shiftIsAllZeros(zeroPoint): Non-zero zero point is not supported."
+TYPES = "c: IConvolutionLayer `input` and `kernel` must be of same type. `input` type is Half but `kernel` is Float"
+SHIFTED = classifier(f"{pair('x', zero='five')} {conv('c', 'x_dq')} a = Relu(c)")
+NAME = "the parser of TensorRT for RTX 1.7.1"
+
+
+def refused(
+    message: str = ZERO, operator: str = "QuantizeLinear", tensor: str = "x_dq_q", node: str = ""
+) -> ParserVerdict:
+    refusal = ParserMessage("refusal", "INVALID_NODE", message, node, operator, tensor)
+    return ParserVerdict(False, (refusal,), "1.7.1", 3)
+
+
+def test_without_a_verdict_nothing_is_found() -> None:
+    assert findings_of(SHIFTED, "Q050") == findings_of(SHIFTED, "Q051") == []
+
+
+def test_a_refusal_stands_at_the_tensor_of_its_pair_beside_our_code() -> None:
+    (finding,) = findings_of(SHIFTED, "Q050", verdict=refused())
+    assert finding.where == "x"
+    assert finding.message == f"{NAME} refuses QuantizeLinear x_dq_q: {ZERO} (Q004 says the same)"
+    assert finding.fix == "see what Q004 says to do"
+    assert agreeing_codes(LintContext(SHIFTED, verdict=refused())) == ("Q004",)
+
+
+def test_a_code_that_tells_of_another_place_does_not_count() -> None:
+    verdict = refused(tensor="c_w_q")
+    (finding,) = findings_of(SHIFTED, "Q050", verdict=verdict)
+    assert finding.where == "w" and "the same" not in finding.message
+    assert agreeing_codes(LintContext(SHIFTED, verdict=verdict)) == ()
+
+
+def test_a_refusal_that_no_check_tells_has_the_reason_of_the_table() -> None:
+    (finding,) = findings_of(SHIFTED, "Q050", verdict=refused(TYPES, "Conv", "c", "c"))
+    assert finding.where == "c"
+    assert finding.message.startswith(f"{NAME} refuses Conv c: IConvolutionLayer `input`")
+    assert finding.message.endswith("(Element types of a strongly typed network: no check follows them yet)")
+
+
+def test_a_refusal_without_a_node_is_of_the_model() -> None:
+    (finding,) = findings_of(SHIFTED, "Q050", verdict=refused("something new", "", ""))
+    assert (finding.where, finding.message) == ("net", f"{NAME} refuses the model: something new")
+
+
+def test_a_node_with_a_shared_name_is_found_by_what_it_makes() -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(SHIFTED)
+    for node in model.graph.node:
+        node.name = "same"
+    (finding,) = findings_of(model, "Q050", verdict=refused(node="same"))
+    assert finding.where == "x" and "Q004 says the same" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [
+        (None, "note"),
+        (TrtVersion(8, 6, 1), "note"),
+        (TrtVersion(10, 14, 0), "note"),
+        (TrtVersion(10, 15, 0), "error"),
+        (TrtVersion(11, 0, 0), "error"),
+    ],
+)
+def test_a_refusal_is_an_error_where_the_parser_is_the_version_s_own(version: TrtVersion | None, severity: str) -> None:
+    (finding,) = findings_of(SHIFTED, "Q050", version=version, verdict=refused())
+    assert finding.severity == severity
+
+
+def test_an_operator_that_may_be_a_plugin_of_tensorrt_is_a_note_for_tensorrt() -> None:
+    text = 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"'
+    verdict = refused(text, "EfficientNMS_TRT", "c", "c")
+    (finding,) = findings_of(SHIFTED, "Q050", version=TrtVersion(11, 0, 0), verdict=verdict)
+    assert finding.severity == "note" and "TensorRT for RTX brings no plugins" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("node", "operator", "where", "text"),
+    [
+        ("node_of_x_dq_q", "QuantizeLinear", "x", "warns at QuantizeLinear x_dq_q: it takes INT8"),
+        ("", "", "net", "warns: it takes INT8"),
+    ],
+)
+def test_a_warning_is_a_note_at_its_node(node: str, operator: str, where: str, text: str) -> None:
+    verdict = ParserVerdict(True, (ParserMessage("warning", "", "it takes INT8", node, operator),), "1.7.1", 3)
+    (finding,) = findings_of(SHIFTED, "Q051", verdict=verdict)
+    assert (finding.where, finding.severity, finding.message) == (where, "note", f"{NAME} {text}")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When lint asks NVIDIA's parser: where it is told to, or for rtx and TensorRT 11 where it is installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.tensorrt_rtx import installed
+from qdqtool.tensorrt_rtx.installed import RtxLibrary
+from qdqtool.verbs.lint import LintOptions, lint
+from tests.linting.quantized import classifier, conv, pair
+from tests.tensorrt_rtx.fake_python import ACCEPTED, giving, library
+
+SHIFTED = classifier(f"{pair('x', zero='middle')} {conv('c', 'x_dq')} a = Relu(c)")
+ERROR = {"code": "INVALID_NODE", "text": "shiftIsAllZeros(zeroPoint): Non-zero zero point is not supported."}
+REFUSED: dict[str, Any] = {
+    **ACCEPTED,
+    "accepted": False,
+    "errors": [{**ERROR, "node": "", "operator": "QuantizeLinear", "tensor": "x_dq_q"}],
+}
+needs_script = pytest.mark.skipif(sys.platform == "win32", reason="starts a script by its first line")
+
+
+@pytest.fixture(autouse=True)
+def _own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QDQTOOL_CACHE_DIR", str(tmp_path / "results"))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, child: RtxLibrary) -> None:
+    monkeypatch.setattr(installed, "find_library", lambda: child)
+
+
+@needs_script
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        (LintOptions(), False),
+        (LintOptions(trt_version="10.3"), False),
+        (LintOptions(trt_version="11.0"), True),
+        (LintOptions(trt_version="11.0", parser=False), False),
+        (LintOptions(parser=True), True),
+        (LintOptions(trt_version="11.0", select=("Q005",)), False),
+        (LintOptions(trt_version="11.0", ignore=("Q050",)), True),
+        (LintOptions(trt_version="11.0", ignore=("Q050", "Q051")), False),
+    ],
+)
+def test_when_it_is_asked(options: LintOptions, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, giving(tmp_path, REFUSED))
+    found = {finding.code for finding in lint(SHIFTED, options).findings}
+    assert (tmp_path / "jobs").exists() is asked
+    assert ("Q050" in found) is (asked and "Q050" not in options.ignore)
+
+
+@needs_script
+def test_the_repaired_model_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = f"""open({str(tmp_path / "jobs")!r}, "a").write("1")
+data = pathlib.Path(job["model"]).read_bytes()
+give({REFUSED!r} if bytes([128]) * 1 in data and b"middle" in data else {ACCEPTED!r})
+"""
+    use(monkeypatch, library(tmp_path, body))
+    result = lint(SHIFTED, LintOptions(parser=True, select=("Q005", "Q050"), fix=("Q005",)))
+    assert (tmp_path / "jobs").read_text() == "11"
+    assert result.model is not None
+
+
+def test_asked_for_and_not_installed_is_exit_3_before_anything_is_opened() -> None:
+    with pytest.raises(MissingPackageError, match="TensorRT for RTX"):
+        lint(SHIFTED, LintOptions(parser=True))
+
+
+def test_unasked_and_not_installed_says_nothing() -> None:
+    assert not {finding.code for finding in lint(SHIFTED, LintOptions(trt_version="11.0")).findings} & {"Q050", "Q051"}
+
+
+@needs_script
+def test_a_parser_that_crashes_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, library(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)"))
+    with pytest.raises(QdqError) as caught:
+        lint(SHIFTED, LintOptions(parser=True))
+    assert "was ended by SIGSEGV while it parsed the model" in caught.value.line()
+
+
+# The real parser
+
+
+@pytest.mark.rtx
+def test_the_real_parser_stands_beside_our_finding_and_is_content_with_the_repair(tmp_path: Path) -> None:
+    options = LintOptions(trt_version="11.0", select=("Q005", "Q050"))
+    (ours, theirs) = lint(SHIFTED, options).findings
+    assert (ours.code, ours.where, theirs.code, theirs.where) == ("Q005", "x", "Q050", "x")
+    assert theirs.severity == "error" and "Q005 says the same" in theirs.message
+    repaired = lint(SHIFTED, LintOptions(trt_version="11.0", select=("Q005", "Q050"), fix=("all",)))
+    assert repaired.findings == () and {one.code for one in repaired.fixed} == {"Q005", "Q050"}
