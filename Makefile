@@ -24,7 +24,7 @@ COUNT ?= 20000
 # Where Python is told to keep no compiled files, pytest rewrites every test anew: ten CPU seconds in each worker.
 test slow examples: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx check format clean
+.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx rtx-rules check format clean
 
 setup: $(VENV)/installed
 
@@ -113,7 +113,11 @@ rtx: rtx-env
 	@env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -c "from qdqtool.tensorrt_rtx.installed import *; \
 		print(why_no_wheel() or f'{NAME} {require_library().version}: {LICENSE}')"
 	env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -m pytest -q -n $(JOBS) -m rtx \
-		$(wildcard tests/rtx) tests/tensorrt_rtx tests/engine tests/linting tests/verbs tests/cli
+		$(wildcard tests/rtx) tests/tensorrt_rtx tests/engine tests/linting tests/laws tests/verbs tests/cli
+
+# Builds the minimal graphs that rules/rtx.toml cites again, and writes what was built into tests/rtx/evidence.json.
+rtx-rules: rtx-env
+	env -u QDQTOOL_RTX_PYTHON $(RTX)/bin/python -m tests.rtx.measure
 
 # PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
 bench: setup

@@ -115,7 +115,7 @@ def common_words(
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise QdqError(path, "a rule without a name", "name it")
-    allowed = {"name", "trt", "why", "see", "status"} | extra | optional
+    allowed = {"name", "trt", "rtx", "why", "see", "status"} | extra | optional
     for key in sorted(entry.keys() - allowed):
         near = difflib.get_close_matches(key, allowed, 1)
         raise QdqError(
@@ -131,6 +131,7 @@ def common_words(
     return {
         "name": name,
         "trt": str(entry.get("trt", "")),
+        "rtx": str(entry.get("rtx", "")),
         "why": entry["why"],
         "see": entry["see"],
         "status": entry["status"],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qdqtool.errors import QdqError
+from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version, rtx_in_range
 from qdqtool.rule_files import choice, common_words, documents_of, operator_set, read_rules, rules_folder, spell_out
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range
 
@@ -21,13 +22,17 @@ _STEP = re.compile(r"^(?P<names>[\w-]+(\|[\w-]+)*)(:(?P<constraint>\w+))?(?P<opt
 
 @dataclass(frozen=True)
 class Rule:
-    """What every rule carries: its name, the versions it holds for, why, where that is written, how sure it is."""
+    """What every rule carries: its name, the versions it holds for, why, where that is written, how sure it is.
+
+    `trt` is a range of TensorRT versions; `rtx` one of TensorRT for RTX, for rules of that target alone.
+    """
 
     name: str
     trt: str
     why: str
     see: str
     status: str
+    rtx: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,11 @@ class Reader(Rule):
 
 @dataclass(frozen=True)
 class Commute(Rule):
-    """An operator that a pair may be moved across; `side` is where it stands."""
+    """An operator that a pair may be moved across; `side` is where it stands.
+
+    `both`: the values on either side are the same, but INT8 does not pass: a pair stands before, and one of the same
+    scale behind where a matrix product reads (`match/second_pairs.py`).
+    """
 
     steps: tuple[Step, ...]
     side: str
@@ -170,12 +179,14 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
 
     Args:
         target: name of a file in rules/.
-        version: None for the newest release known.
+        version: None for the newest release known, and always for rtx, whose rules hold for the newest of its own.
         extra: a file of one's own that extends the target's: its rules are tried first, its sets replace.
 
     Raises:
         QdqError: a file that is missing, not TOML, or not of the schema (rule and key named).
     """
+    if target == RTX_TARGET:
+        refuse_trt_version(version)
     version = version or max(release.version for release in RELEASES)
     if extra is None:
         return _shipped(rules_folder(), target, version)
@@ -211,7 +222,7 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         for path, document in documents:
             for entry in document.get(kind, []):
                 rule = make(path, entry)
-                if rule.name not in rules and holds(path, rule, version):
+                if rule.name not in rules and holds(path, rule, version, target):
                     rules[rule.name] = rule
         return tuple(rules.values())
 
@@ -228,12 +239,15 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     )
 
 
-def holds(path: Path, rule: Rule, version: TrtVersion) -> bool:
-    """Whether a rule is for a version; QdqError where its range cannot be read."""
+def holds(path: Path, rule: Rule, version: TrtVersion, target: str = "gpu") -> bool:
+    """Whether a rule is for a version and target; QdqError where a range cannot be read."""
     try:
+        if rule.rtx and not (rtx_in_range(rule.rtx) and target == RTX_TARGET):
+            return False
         return not rule.trt or in_range(version, rule.trt)
     except QdqError as error:
-        raise QdqError(path, f"rule {rule.name!r}: {error.reason}", 'write trt like ">=8.0,<11"') from None
+        todo = 'write trt like ">=8.0,<11" and rtx like ">=1.7"'
+        raise QdqError(path, f"rule {rule.name!r}: {error.reason}", todo) from None
 
 
 def _step(path: Path, rule: str, word: str) -> Step:
@@ -262,7 +276,7 @@ def _reader(path: Path, entry: Mapping[str, Any]) -> Reader:
 
 def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
     common = common_words(path, entry, frozenset({"ops", "side"}))
-    return Commute(**common, steps=steps_of(path, entry), side=choice(path, entry, "side", ("before", "after")))
+    return Commute(**common, steps=steps_of(path, entry), side=choice(path, entry, "side", ("before", "after", "both")))
 
 
 def _weight(path: Path, entry: Mapping[str, Any]) -> WeightAxis:

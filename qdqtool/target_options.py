@@ -11,11 +11,15 @@ from typing import ClassVar
 
 from qdqtool.errors import QdqError
 from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.rtxversion import NO_CACHES, RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.trtversion import TrtVersion, parse
 
 TARGETS: tuple[str, ...] = ("gpu", "dla")
 """Targets of every verb, a file in rules/ each. One that only some verbs know stands in `targets` of their options."""
+
+WITH_RTX: tuple[str, ...] = ("gpu", "rtx", "dla")
+"""Targets of verbs that work with Q/DQ alone."""
 
 
 def check_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
@@ -28,6 +32,9 @@ def check_target(target: str, targets: tuple[str, ...] = TARGETS) -> None:
     Raises:
         QdqError: it is none of them.
     """
+    if target not in targets and target == RTX_TARGET:
+        reason, _, todo = NO_CACHES.partition(": ")
+        raise QdqError("--target rtx", reason, todo)
     if target not in targets:
         raise QdqError("--target", f"{target!r} is not one", f"choose {' or '.join(targets)}")
 
@@ -48,6 +55,8 @@ class TargetOptions:
     def __post_init__(self) -> None:
         """Refuse a target that these options are not for."""
         check_target(self.target, self.targets)
+        if self.target == RTX_TARGET:
+            refuse_trt_version(self.trt_version)
 
     def rule_book(self) -> RuleBook:
         """What the target can do at this version.

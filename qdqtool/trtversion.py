@@ -164,15 +164,15 @@ def parse(text: str) -> TrtVersion:
     raise QdqError(_shown(word), "is not a TensorRT version", _TODO)
 
 
-def in_range(version: TrtVersion, spec: str) -> bool:
-    """Whether a version satisfies every clause of a range such as `>=8.0,<11`.
+def in_range(version: TrtVersion | tuple[int, int, int], spec: str) -> bool:
+    """Whether a version, or three numbers of another product, satisfies each clause of a range such as `>=8.0,<11`.
 
     A clause compares as many parts as it gives: `<=10.7` holds for 10.7.3, `==8.5` for every 8.5.
 
     Raises:
         QdqError: the range is malformed.
     """
-    parts = (version.major, version.minor, version.patch)
+    parts = version if isinstance(version, tuple) else (version.major, version.minor, version.patch)
     verdict = True
     for clause in spec.split(","):
         match = _CLAUSE.fullmatch(clause)

@@ -243,3 +243,38 @@ def test_a_file_of_ones_own_has_no_policy(tmp_path: Path) -> None:
 def test_a_policy_of_another_kind_is_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(QdqError, match="'policy' holds a value of the wrong kind"):
         load_rules("gpu", V8_6, own(tmp_path, f"[policy]\n{line}\n"))
+
+
+def test_rtx_extends_the_gpu_and_has_versions_of_its_own() -> None:
+    rtx, gpu = load_rules("rtx"), load_rules("gpu")
+    assert set(gpu.names) <= set(rtx.names) and rtx.policy == gpu.policy
+    own = {name: rtx.rule(name).rtx for name in rtx.names if rtx.rule(name).rtx}
+    assert own == dict.fromkeys(own, ">=1.7") and "conv-transpose-float" in own
+    assert rtx.floats and not gpu.floats
+
+
+def test_a_rule_of_rtx_holds_for_that_target_and_its_versions_alone(tmp_path: Path) -> None:
+    text = f'[[float]]\nname = "{{}}"\nmatch = "Conv:weight"\nrtx = "{{}}"\n{RULE}'
+    both = text.format("now", ">=1.7") + text.format("later", ">=2")
+    rtx = load_rules("rtx", None, own(tmp_path, both, 'schema = 1\nextends = "rtx"\n'))
+    assert {rule.name for rule in rtx.floats} == {"conv-transpose-float", "now"}
+    assert load_rules("gpu", None, own(tmp_path, both)).floats == ()
+
+
+def test_a_range_of_rtx_that_cannot_be_read_names_its_rule(tmp_path: Path) -> None:
+    text = f'[[float]]\nname = "odd"\nmatch = "Conv:weight"\nrtx = "new"\n{RULE}'
+    with pytest.raises(QdqError, match="rule 'odd': is not a range"):
+        load_rules("rtx", None, own(tmp_path, text, 'schema = 1\nextends = "rtx"\n'))
+
+
+def test_a_tensorrt_version_beside_rtx_is_refused() -> None:
+    with pytest.raises(QdqError, match="--trt-version: TensorRT for RTX has versions of its own"):
+        load_rules("rtx", V8_6)
+
+
+@pytest.mark.parametrize(
+    ("target", "version", "side"),
+    [("gpu", V10, "before"), ("gpu", None, "both"), ("rtx", None, "both"), ("dla", None, "before")],
+)
+def test_on_which_side_of_a_nearest_resize_pairs_stand(target: str, version: TrtVersion | None, side: str) -> None:
+    assert getattr(load_rules(target, version).rule("resize-nearest"), "side", "") == side

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.target import cache_target
 
 if TYPE_CHECKING:
     from qdqtool.verbs.graft import GraftResult
@@ -18,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which stays as it is")
     parser.add_argument("--cache", metavar="C", required=True, help="a calibration cache of any TensorRT version")
     parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
+    parser.add_argument("--target", choices=("gpu",), type=cache_target, default="gpu", help=argparse.SUPPRESS)
     parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
     parser.add_argument(
         "--float-heads", choices=("regression", "all", "none"), default="none", help="detection heads left in float"

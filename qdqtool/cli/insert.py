@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how data becomes scales; see calibrate -h (default auto; mse for weights that condition edited)",
     )
     parser.add_argument(
-        "--target", choices=("gpu", "dla"), default="gpu", help="gpu (default): around fused groups; dla: every tensor"
+        "--target",
+        choices=("gpu", "rtx", "dla"),
+        default="gpu",
+        help="gpu (default): around fused groups; rtx: TensorRT for RTX; dla: every tensor",
     )
     parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
     parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
@@ -117,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     _check_method(args)
     result = verbs.insert(args.model, data=args.data, scales=args.scales, options=options, output=args.output)
     print_notes(result.table, args)
-    for note in result.notes:
+    for note in (*result.notes, *_of_target(options.plan)):
         warn(note, args, kind="note")
     for warning in result.warnings:
         warn(warning, args)
@@ -136,6 +139,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_lines(_summary(result, args), args)
     return _judge_loss(result, args)
+
+
+def _of_target(plan: PlanOptions) -> list[str]:
+    """What is to be said of INT8 on the target, whatever the model."""
+    from qdqtool.rtxversion import RTX_HONESTY, RTX_TARGET
+
+    return [RTX_HONESTY] if plan.target == RTX_TARGET else []
 
 
 def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="a plain or a Q/DQ model, which stays as it is")
-    parser.add_argument("--target", choices=("gpu", "dla"), default="gpu", help="who runs it (default gpu)")
+    parser.add_argument("--target", choices=("gpu", "rtx", "dla"), default="gpu", help="who runs it (default gpu)")
     parser.add_argument("--trt-version", metavar="V", help="such as 7100, 8.5.2, jp4.6 (default: the newest rules)")
     parser.add_argument(
         "--level", choices=("error", "warning", "note"), default="error", help="exit with 1 on a finding so grave"

@@ -109,6 +109,14 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
 
     if not result.plan.points:
         return []
+    if args.target == "rtx":
+        return [
+            next_line(
+                command(
+                    "build", file_word(result.model), "--target", "rtx", *option("-o", f"{_stem(result.model)}.engine")
+                )
+            )
+        ]
     version, lines = _default_version(args.target), list[str]()
     if args.trt_version:
         version, word = parse(args.trt_version), args.trt_version

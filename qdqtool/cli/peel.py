@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from
 from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.target import cache_target
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the Q/DQ model, which stays as it is")
-    parser.add_argument("--target", choices=("gpu", "dla"), required=True, help="whose cache is written")
+    parser.add_argument(
+        "--target", choices=("gpu", "dla"), type=cache_target, required=True, help="whose cache is written"
+    )
     parser.add_argument("--trt-version", metavar="V", required=True, help="such as 7100, 8.5.2, jp4.6, drive6.0.9")
     parser.add_argument(
         "--source", metavar="M", help="the model that Q/DQ were inserted into: it is given back as it was"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
 from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.target import cache_target
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -19,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model of any opset, which stays as it is")
     add_data_arguments(parser, required=True)
-    parser.add_argument("--target", choices=("gpu", "dla"), required=True, help="whose cache is written")
+    parser.add_argument(
+        "--target", choices=("gpu", "dla"), type=cache_target, required=True, help="whose cache is written"
+    )
     parser.add_argument("--trt-version", metavar="V", required=True, help="such as 7103, 8.5.2, jp4.6, drive6.0.9")
     parser.add_argument(
         "--method", metavar="M", default="entropy", help="see calibrate -h (default entropy, TensorRT's)"

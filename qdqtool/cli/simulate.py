@@ -7,13 +7,16 @@ import argparse
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
 from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.target import cache_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="a Q/DQ model, or a plain one with --cache; it stays as it is")
     add_data_arguments(parser, required=True, calibrates=False)
-    parser.add_argument("--target", choices=("gpu", "dla"), default="gpu", help="whose INT8 (default gpu)")
+    parser.add_argument(
+        "--target", choices=("gpu", "dla"), type=cache_target, default="gpu", help="whose INT8 (default gpu)"
+    )
     parser.add_argument("--cache", metavar="C", help="the calibration cache of a plain model")
     parser.add_argument("--trt-version", metavar="V", help="such as 8502 or jp4.6; default: that of the cache's header")
     parser.add_argument("-o", "--output", metavar="OUT", help="write the outputs of every sample to this .npz")

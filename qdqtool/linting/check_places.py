@@ -9,15 +9,17 @@ from qdqtool.graph.heads import Head, nodes_before_weights, nodes_behind, output
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
 from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, is_other_format
 from qdqtool.match.flow import Flow
 from qdqtool.match.groups import Group
+from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix takes the pair away"
 _AGAIN = "qdqtool insert --requantize places what is missing"
 
 
-@check("Q001", "split-fusion", "warning", targets=("gpu",))
+@check("Q001", "split-fusion", "warning", targets=("gpu", "rtx"))
 def split_fusion(subject: LintContext) -> Iterator[CheckFault]:
     """A pair inside what TensorRT fuses: between a convolution and its BatchNormalization, bias Add or activation.
 
@@ -42,25 +44,26 @@ def split_reads(subject: LintContext) -> Iterator[tuple[Group, Use, Pair]]:
                     yield group, Use(node, index), pair
 
 
-@check("Q002", "residual-add", "warning", targets=("gpu",))
+@check("Q002", "residual-add", "warning", targets=("gpu", "rtx"))
 def residual_add(subject: LintContext) -> Iterator[CheckFault]:
     """Q/DQ on both inputs of a residual Add that fuses with an INT8 convolution, or on neither.
 
     The precision of the other branch decides the type of the output: it must come in through Q/DQ. The branch that
     fuses must not. With pairs on both the Add becomes a layer of its own; with pairs on neither the convolution writes
-    float. `--fix` takes the pair of the fused branch away; a missing one needs a scale.
+    float. `--fix` takes the pair of the fused branch away; a missing one needs a scale. TensorRT for RTX builds as many
+    layers and kernels either way, so there it is a note.
     """
     points = {point.tensor for point in subject.plan.activations}
+    severity: Severity | None = "note" if subject.target == RTX_TARGET else None
     for group, fused, other in residual_reads(subject):
         node = group.residual.node if group.residual else group.start
         if fused is not None and other:
             text = f"{node.op} has Q/DQ on both inputs: it does not fuse with {group.start.op} {group.start.name}"
-            yield CheckFault(
-                node.name, text, "qdqtool lint --fix takes the pair of the fused branch away", fixable=True
-            )
+            todo = "qdqtool lint --fix takes the pair of the fused branch away"
+            yield CheckFault(node.name, text, todo, fixable=True, severity=severity)
         elif fused is None and not other and group.start.key in subject.int8_nodes and group.output in points:
             text = f"{node.op} has Q/DQ on neither input: {group.start.op} {group.start.name} writes float"
-            yield CheckFault(node.name, text, _AGAIN)
+            yield CheckFault(node.name, text, _AGAIN, severity=severity)
 
 
 def residual_reads(subject: LintContext) -> Iterator[tuple[Group, Use | None, bool]]:
@@ -222,7 +225,7 @@ def depthwise_silu(subject: LintContext) -> Iterator[CheckFault]:
             )
 
 
-@check("Q026", "idle-pair", "warning", targets=("gpu",))
+@check("Q026", "idle-pair", "warning", targets=("gpu", "rtx"))
 def idle_pair(subject: LintContext) -> Iterator[CheckFault]:
     """A pair that no INT8 operator reads.
 
@@ -258,7 +261,7 @@ def idle_pairs(subject: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:
                 yield name, pair, ends
 
 
-@check("Q028", "missing-scale", "note", targets=("gpu",))
+@check("Q028", "missing-scale", "note", targets=("gpu", "rtx"))
 def missing_scale(subject: LintContext) -> Iterator[CheckFault]:
     """A place where TensorRT takes INT8 and the model, which has Q/DQ elsewhere, has none.
 

@@ -18,7 +18,16 @@ from qdqtool.linting.lint_context import LintContext
 from qdqtool.trtversion import in_range
 
 # The modules whose checks are known; each fills the register when it is imported.
-_ROOMS = ("check_dla", "check_kernels", "check_model", "check_parser", "check_places", "check_scales", "check_values")
+_ROOMS = (
+    "check_dla",
+    "check_kernels",
+    "check_model",
+    "check_parser",
+    "check_places",
+    "check_scales",
+    "check_silent_float",
+    "check_values",
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Check:
     name: str
     severity: Severity
     look: Look
-    targets: tuple[str, ...] = ("gpu", "dla")
+    targets: tuple[str, ...] = ("gpu", "rtx", "dla")
     trt: str = ""
 
     @property
@@ -91,7 +100,7 @@ _CHECKS: dict[str, Check] = {}
 
 
 def check(
-    code: str, name: str, severity: Severity, *, targets: tuple[str, ...] = ("gpu", "dla"), trt: str = ""
+    code: str, name: str, severity: Severity, *, targets: tuple[str, ...] = ("gpu", "rtx", "dla"), trt: str = ""
 ) -> Callable[[Look], Look]:
     """Make a function known as the check of a code."""
 

@@ -35,7 +35,7 @@ class Finding(Displayed):
     message: str
     fix: str = ""
     fixable: bool = False
-    targets: tuple[str, ...] = ("gpu", "dla")
+    targets: tuple[str, ...] = ("gpu", "rtx", "dla")
     trt: str = ""
 
     def headline(self) -> str:

@@ -24,6 +24,8 @@ from qdqtool.match.groups import Group
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
 from qdqtool.trtversion import RELEASES, TrtVersion
@@ -58,6 +60,8 @@ class LintContext:
         platform: Platform | None = None,
         verdict: ParserVerdict | None = None,
     ) -> None:
+        if target == RTX_TARGET:
+            refuse_trt_version(version)
         self.proto, self.folder, self.target, self.asked = proto, folder, target, version
         self.platform, self.verdict = platform, verdict
         self.version = version or max(release.version for release in RELEASES)
@@ -82,7 +86,10 @@ class LintContext:
     @cached_property
     def plan(self) -> Plan:
         """What `insert` decides about this graph."""
-        return make_plan(self.view, PlanOptions("gpu", self.asked), all_zero=self.all_zero)
+        target = "rtx" if self.target == "rtx" else "gpu"  # Q/DQ models for the DLA are judged as the GPU's
+        options = PlanOptions(target, self.asked)
+        decided = make_plan(self.view, options, all_zero=self.all_zero)
+        return with_second_pairs(self.view, decided, load_rules(target, self.asked))
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError
@@ -14,7 +14,7 @@ from qdqtool.graph.heads import Head
 from qdqtool.match.groups import Group
 from qdqtool.options import TextOption
 from qdqtool.rulebook import RuleBook, load_rules
-from qdqtool.target_options import TargetOptions
+from qdqtool.target_options import WITH_RTX, TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 FloatHeads = Literal["regression", "all", "none"]
@@ -41,6 +41,7 @@ class Point:
         reason: one sentence.
         tie: first tensor of those that share one scale with it; its own name where it stands alone.
         group: what makes the tensor: the name of the fused group's first node, or "" for inputs and loose operators.
+        repeats: of a second pair, the points whose values it holds once more: it takes the largest of their scales.
     """
 
     tensor: str
@@ -51,6 +52,7 @@ class Point:
     reason: str
     tie: str
     group: str
+    repeats: tuple[str, ...] = ()
 
     def told(self) -> str:
         """The reason, and whose scale it is where that is another's."""
@@ -143,6 +145,7 @@ class PlanOptions(TargetOptions):
     heads: tuple[str, ...] = ()
     not_heads: tuple[str, ...] = ()
     rules: Path | None = None
+    targets: ClassVar[tuple[str, ...]] = WITH_RTX
 
     def rule_book(self) -> RuleBook:
         """What the target can do at this version, the user's own rules before it.

@@ -108,7 +108,7 @@ def _same_axis(view: GraphView, pair: Pair, point: Point) -> bool:
 
 def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> dict[str, Scale]:
     """One scale for each class of tied tensors: what stands in the graph, else the largest of its members'."""
-    missing = [p.tensor for p in plan.activations if p.tensor not in scales and not _present(view, p)]
+    missing = [p.tensor for p in plan.activations if p.tensor not in scales and not p.repeats and not _present(view, p)]
     if missing:
         raise QdqError(
             missing[0],
@@ -120,7 +120,8 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
             _check_fits(view, point, scales[point.tensor])
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
-    for members in plan.ties().values():
+    for tied in plan.ties().values():
+        members = [name for name in tied if not by_name[name].repeats]
         standing = {name: pair_scale(view, pairs[0]) for name in members if (pairs := _present(view, by_name[name]))}
         own = {name: scales[name] for name in members if name in scales}
         largest = _largest(own) if own and (given or not standing) else _largest(standing)
@@ -131,7 +132,22 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
                     raise _conflict(name, standing[name], scale)
                 scale = standing[name]
             chosen[name] = scale
-    return chosen
+    for point in plan.activations:
+        if point.repeats:
+            chosen[point.tensor] = _repeated(view, point, chosen, given=given)
+    return {point.tensor: chosen[point.tensor] for point in plan.activations}
+
+
+def _repeated(view: GraphView, point: Point, chosen: Mapping[str, Scale], *, given: bool) -> Scale:
+    """The scale of a second pair: the largest of those whose values it holds; one that stands there stays."""
+    scale = _tied(_largest({name: chosen[name] for name in point.repeats}))
+    pairs = _present(view, point)
+    if not pairs:
+        return scale
+    standing = pair_scale(view, pairs[0])
+    if given and not standing.same_bits(scale):
+        raise _conflict(point.tensor, standing, scale)
+    return standing
 
 
 def _refuse_other_weights(view: GraphView, plan: Plan, scales: Mapping[str, Scale]) -> None:

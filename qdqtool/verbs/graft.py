@@ -28,6 +28,7 @@ from qdqtool.match.restrict import add_points, restrict
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import has_qdq, peel_pairs
+from qdqtool.rtxversion import refuse_rtx
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import Scale
 
@@ -160,6 +161,7 @@ def graft(
         QdqError: a model with Q/DQ, a cache that has no entry for any point, and what `insert` refuses.
     """
     options = options or GraftOptions()
+    refuse_rtx("graft", options.plan.target)
     opened = open_model(model)
     inline_quantized(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")

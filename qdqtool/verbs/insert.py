@@ -29,6 +29,7 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict import share_scales
+from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.mixed_precision.keep_float import (
     with_borrowed_scales,
@@ -36,6 +37,7 @@ from qdqtool.mixed_precision.keep_float import (
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
@@ -58,7 +60,8 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
     """
     opened = open_model(model)
     proto = normalize(opened.proto, opened.folder).proto
-    return decide(proto, GraphView(proto.graph, opened.folder), options, stored_table(proto))
+    view = GraphView(proto.graph, opened.folder)
+    return with_second_pairs(view, decide(proto, view, options, stored_table(proto)), _rules(options))
 
 
 @overload
@@ -146,6 +149,7 @@ def insert(
         decided, table = _decide_again(proto, view, options, stored, table, measured)
     if not options.allow_empty:
         refuse_empty(view, decided, opened.name)
+    decided = with_second_pairs(view, decided, _rules(options.plan))
     chosen = _scales_of(view, decided, table, options, given=scales is not None)
     done = insert_pairs(view, decided, chosen, given=scales is not None)
     lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
@@ -159,6 +163,12 @@ def insert(
     return InsertResult(
         model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned, foreign
     )
+
+
+def _rules(options: PlanOptions | None) -> RuleBook:
+    """The rules that a plan is made by."""
+    options = options or PlanOptions()
+    return load_rules(options.target, options.trt_version, options.rules)
 
 
 def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 import onnx
 
@@ -21,7 +21,7 @@ from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, told_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
-from qdqtool.target_options import TargetOptions
+from qdqtool.target_options import WITH_RTX, TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class LintOptions(TargetOptions):
     fix: tuple[str, ...] = ()
     platform: Platform | None = None
     parser: bool | None = None
+    targets: ClassVar[tuple[str, ...]] = WITH_RTX
 
 
 @dataclass(frozen=True, repr=False)

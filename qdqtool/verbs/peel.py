@@ -34,6 +34,7 @@ from qdqtool.passes.relu6 import replay_cuts
 from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
+from qdqtool.rtxversion import refuse_rtx
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
@@ -99,6 +100,7 @@ def peel(
             `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source` and the writers of `emit` refuse. Nothing
             is written then.
     """
+    refuse_rtx("peel", options.target)
     require_cache_for(options.trt_version, options.target)
     check_kinds(options.emit)
     opened = open_model(model)

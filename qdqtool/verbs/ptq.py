@@ -24,6 +24,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import tie_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.rtxversion import refuse_rtx
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.target_options import CacheTargetOptions
@@ -135,6 +136,7 @@ def ptq(
             back end refuses.
         MissingPackageError: the back end is not installed.
     """
+    refuse_rtx("ptq", options.target)
     _check_embedded_alone(options)
     job = open_job(model, options)
     target = output_path(job.opened, cache, ".cache")

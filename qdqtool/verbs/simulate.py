@@ -26,6 +26,7 @@ from qdqtool.measures import Measure
 from qdqtool.options import TextOption
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
+from qdqtool.rtxversion import refuse_rtx
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.float_tensors import find_float_tensors
@@ -236,6 +237,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
             not read the cache or has no INT8 on its DLA, a cache without a scale that is used.
     """
     options = options or SimulateOptions()
+    refuse_rtx("simulate", options.target)
     plain = open_model(model)
     inline_quantized(plain.proto)
     view = GraphView(plain.proto.graph, plain.folder)

@@ -139,7 +139,7 @@ def test_sarif_goes_to_stdout(folder: Path, capsys: Capsys) -> None:
 
 def test_explain_needs_no_model(capsys: Capsys) -> None:
     said = run(capsys, "lint", "--explain", "Q003")
-    assert said.code == 0 and said.out.startswith("Q003 loose-end (error; gpu, dla)\n\nA QuantizeLinear without")
+    assert said.code == 0 and said.out.startswith("Q003 loose-end (error; gpu, rtx, dla)\n\nA QuantizeLinear without")
     assert "TensorRT >=8.5,<9" in run(capsys, "lint", "--explain", "Q019").out
     assert json.loads(run(capsys, "lint", "--explain", "Q019", "--json").out)["trt"] == ">=8.5,<9"
     refused(run(capsys, "lint", "--explain", "Q3"), "no check has this code")

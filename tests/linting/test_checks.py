@@ -22,7 +22,7 @@ EMPTY = model_of("net (float[2] x) => (float[2] y) { y = Relu(x) }")
 def test_every_check_explains_itself(code: str) -> None:
     check = check_named(code)
     assert re.fullmatch(r"Q\d{3}", check.code) and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", check.name)
-    assert check.severity in SEVERITIES and set(check.targets) <= {"gpu", "dla"} and check.targets
+    assert check.severity in SEVERITIES and set(check.targets) <= {"gpu", "rtx", "dla"} and check.targets
     assert len(check.summary) > 20 and check.summary.endswith(".")
     assert len(check.explanation.splitlines()) >= 3, "what it is, and why"
 

@@ -63,6 +63,9 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  both = MatMul(q, q)
  bias_last = Add(right, b)
  bias_rows = Add(right, c1)
+ max_pool = MaxPool<kernel_shape=[1,1]>(x)
+ pool_joined = Concat<axis=1>(x, max_pool)
+ none_joined = Concat<axis=1>(x, t)
  z = Relu(conv)
 }""".replace("float[4,4] m,", "float[4,4] m, float[4,1] c1,")  # fmt: skip
 
@@ -89,6 +92,7 @@ CASES = [
     ("plain_weight", "gemm", "", "", True), ("plain_weight", "gemm_t", "", "", False),
     ("right_matrix", "right", "", "", True), ("right_matrix", "left", "", "", False), ("right_matrix", "many", "", "", False),
     ("right_matrix", "both", "", "", False),
+    ("joins_pools", "pool_joined", "", "", True), ("joins_pools", "none_joined", "", "", False),
     ("residual", "add_cb", "conv", "conv", False), ("residual", "add_self", "conv", "conv", False),
 ]  # fmt: skip
 
@@ -119,9 +123,9 @@ def test_every_guard_is_tested_both_ways() -> None:
 
 
 def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
-    rules = load_rules("gpu")
     named = {
         step.constraint
+        for rules in (load_rules("gpu"), load_rules("rtx"))
         for rule in (*rules.fusions, *rules.readers, *rules.commutes, *rules.weights)
         for step in rule.steps
     }

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs that INT8 needs a second time: behind an operator that copies values but stops a DequantizeLinear.
+
+A rule with `side = "both"` names such operators (nearest Resize). The pair before them stays, so that what makes the
+tensor writes INT8; without a second pair behind them, the product that reads the copies is built in float with its
+weight dequantized at every inference. The second pair has the scale of the first: the values lie on its grid already,
+so nothing is rounded twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import Plan, Point, Read
+from qdqtool.match.rule_index import RuleIndex
+from qdqtool.rulebook import Commute, RuleBook
+
+
+def with_second_pairs(view: GraphView, plan: Plan, rules: RuleBook) -> Plan:
+    """The plan with a point more for each product whose INT8 input comes through an operator that stops it.
+
+    One stands where the product's operands are joined last: at the output of the last Concat on the way, or at that of
+    the operator itself where there is none. It also stands behind a Concat of pairs that are there already and differ.
+
+    Args:
+        view: the graph the plan was made for.
+        plan: points and reads.
+        rules: of the target and version.
+
+    Returns:
+        The plan itself where no rule or no place asks for it.
+    """
+    moving = {id(node): rule for node, rule in RuleIndex(rules.commutes, rules).nodes(view)}
+    if not any(rule.side == "both" for rule in rules.commutes):
+        return plan
+    walk = _Walk(view, plan, moving)
+    for uses in _int8_products(view, plan):
+        walk.visit(uses)
+    added = walk.points()
+    if not added:
+        return plan
+    order = {name: view.level_of(name) for name in (point.tensor for point in (*plan.activations, *added))}
+    activations = sorted((*plan.activations, *added), key=lambda point: (order[point.tensor], point.tensor))
+    return replace(plan, points=(*activations, *plan.weights))
+
+
+def _int8_products(view: GraphView, plan: Plan) -> Iterator[list[Use]]:
+    """The reads of each operator that is to multiply in INT8: one for a constant weight, both of a computed MatMul."""
+    weighted = {read.node for point in plan.weights for read in point.reads}
+    for node in sorted(view.nodes, key=lambda node: (node.level, node.key)):
+        index = weight_index(view, node)
+        if index is not None and node.key in weighted:
+            yield [Use(node, 1 - index)]
+        elif node.op == "MatMul" and index is None:
+            yield [Use(node, 0), Use(node, 1)]
+
+
+class _Walk:
+    """From products back to their points, and the second places found on the way."""
+
+    def __init__(self, view: GraphView, plan: Plan, moving: dict[int, Commute]) -> None:
+        self.view, self.moving = view, moving
+        self.by_name = {point.tensor: point for point in plan.activations}
+        self.reads = {name: frozenset(point.reads) for name, point in self.by_name.items()}
+        self.second: dict[str, tuple[Node, list[str], dict[Use, None]]] = {}
+
+    def visit(self, uses: list[Use]) -> None:
+        """Find where the operands of one product need a second pair; nowhere if one of them is read in float."""
+        traced = [one for one in map(self._trace, uses) if one is not None]
+        if len(traced) < len(uses):
+            return
+        for place, maker, sources in traced:
+            if place is not None:
+                tensor = self.view.root(place.node.inputs[place.index])
+                found = self.second.setdefault(tensor, (maker, sources, {}))
+                found[2][place] = None
+
+    def _trace(self, first: Use) -> tuple[Use | None, Node, list[str]] | None:
+        """Where the second pair of one operand stands (None: it needs none), the operator why, and its points."""
+        sources: dict[str, None] = {}
+        place: Use | None = None
+        why = first.node
+        joint: Use | None = None
+        stack, seen = [first], set[tuple[int, int]]()
+        while stack:
+            use = stack.pop()
+            if (id(use.node), use.index) in seen:
+                continue
+            seen.add((id(use.node), use.index))
+            tensor = self.view.root(use.node.inputs[use.index])
+            if tensor in self.second:
+                if place is None and use is not joint:
+                    self.second[tensor][2][use] = None
+                sources.update(dict.fromkeys(self.second[tensor][1]))
+                continue
+            if Read(use.node.key, use.index) in self.reads.get(tensor, ()):
+                sources[tensor] = None
+                continue
+            maker = self.view.producer(tensor)
+            rule = None if maker is None else self.moving.get(id(maker))
+            if maker is None or rule is None:
+                return None
+            if maker.op == "Concat" and joint is None:
+                joint = use
+            if rule.side == "both" and place is None:
+                place, why = joint or use, maker
+            indices = range(len(maker.inputs)) if maker.op == "Concat" else range(1)
+            stack.extend(Use(maker, index) for index in reversed(indices))
+        if place is None and joint is not None and self._differ(sources):
+            place, why = joint, self.view.producers[self.view.root(joint.node.inputs[joint.index])]
+        return place, why, list(sources)
+
+    def _differ(self, sources: dict[str, None]) -> bool:
+        """Whether pairs that stand in the graph already have other scales than one another."""
+        found = set()
+        for name in sources:
+            for pair in self.view.pairs.get(name, ()):
+                value = self.view.array((pair.quantize or pair.dequantize).inputs[1])
+                found.add(None if value is None else value.reshape(-1).tobytes())
+        return len(found) > 1
+
+    def points(self) -> list[Point]:
+        """A point for each second place."""
+        made = []
+        for tensor, (maker, sources, uses) in self.second.items():
+            rule = self.moving[id(maker)]
+            ties = {self.by_name[name].tie for name in sources}
+            tie = min(ties) if len(ties) == 1 else tensor
+            reads = tuple(sorted(Read(use.node.key, use.index) for use in uses))
+            reason = f"INT8 does not pass {maker.op} {maker.name}: the same scale once more"
+            made.append(Point(tensor, "activation", reads, None, rule.name, reason, tie, "", tuple(sources)))
+        return made

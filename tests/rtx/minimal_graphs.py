@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""Minimal graphs with Q/DQ for TensorRT for RTX: pattern, placement, and the type that the product behind is built in.
+
+`measure.py` builds each of them with NVIDIA's compiler and records what comes out in `evidence.json`; the rules of
+`rules/rtx.toml` cite it.
+
+A graph is ONNX text with three words more: `a = pair(r)` is Q and DQ with the scale 0.05, `other(r)` with 0.08,
+`vector(r)` with a scale of shape [1]. A constant whose name begins with `w` is an INT8 weight behind a DequantizeLinear,
+with scales per output channel (one for ConvTranspose); every other constant stays as it is. Nodes are named by their
+first outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tests.graphs import model_of
+
+SMS = ("86", "89", "120")
+_SCALES = {"pair": np.float32(0.05), "other": np.float32(0.08), "vector": np.full(1, 0.05, np.float32)}
+_PAIR = re.compile(r"(\w+) = (pair|other|vector)\((\w+)\)")
+_W = "float[32,32,3,3] w1, float[32,32,3,3] w2, float[32,32,3,3] w3, float[32,32,3,3] w4"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One operator, or few, between a convolution (`c1`, behind its activation `r`) and the product `z`.
+
+    Attributes:
+        body: from `r` to `a`.
+        more: constants beside w1 to w4.
+        passes: whether INT8 passes: a pair before alone leaves `z` in INT8.
+        product: what reads `a`.
+        opset: of the file.
+    """
+
+    body: str
+    more: str = ""
+    passes: bool = True
+    product: str = "Conv3(a, w2)"
+    opset: int = 17
+
+    def plain(self) -> onnx.ModelProto:
+        """The network without Q/DQ: what a plan is made for."""
+        return _model(f"c1 = Conv3(x, w1) r = Relu(c1) {self.body} z = {self.product}", self.more, self.opset)
+
+    def placed(self, placement: str) -> onnx.ModelProto:
+        """The network with pairs before the operator, behind it, or on both sides."""
+        before = "q = pair(r) " if placement in ("before", "both") else ""
+        behind = "b = pair(a) " if placement in ("behind", "both") else ""
+        body = re.sub(r"\br\b", "q", self.body) if before else self.body
+        product = re.sub(r"\ba\b", "b", self.product) if behind else self.product
+        text = f"i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) {before}{body} {behind}z = {product}"
+        return quantized(text, self.more, self.opset)
+
+
+PLACEMENTS = ("before", "behind", "both")
+_S = "float[4] s = {1,1,2,2}"
+_P = "int64[8] pads = {0,0,1,1,0,0,1,1}"
+PATTERNS = {
+    # values are moved or selected: a DequantizeLinear travels through
+    "max-pool": Pattern("a = MaxPool<kernel_shape=[2,2],strides=[2,2]>(r)"),
+    "max-pool-same-size": Pattern("a = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(r)"),
+    "max-pool-rounded-up": Pattern("a = MaxPool<kernel_shape=[3,3],strides=[2,2],ceil_mode=1>(r)"),
+    "pad-zero": Pattern("a = Pad(r, pads)", _P),
+    "pad-reflect": Pattern('a = Pad<mode="reflect">(r, pads)', _P),
+    "pad-edge": Pattern('a = Pad<mode="edge">(r, pads)', _P),
+    "slice-channels": Pattern("a = Slice(r, f, t, x1)", "int64[1] f = {0}, int64[1] t = {16}, int64[1] x1 = {1}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
+    "slice-stride": Pattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {0}, int64[1] t = {32}, int64[1] x1 = {2}, int64[1] st = {2}"),
+    "slice-backwards": Pattern("a = Slice(r, f, t, x1, st)", "int64[1] f = {31}, int64[1] t = {-100}, int64[1] x1 = {3}, int64[1] st = {-1}"),
+    "split": Pattern("a, y = Split<axis=1>(r, n)", "int64[2] n = {16,16}, float[32,16,3,3] w5", product="Conv3(a, w5)"),
+    "gather": Pattern("a = Gather<axis=1>(r, j)", "int64[4] j = {3,1,2,0}, float[32,4,3,3] w5", product="Conv3(a, w5)"),
+    "transpose": Pattern("a = Transpose<perm=[0,1,3,2]>(r)"),
+    "reshape": Pattern("a = Reshape(r, to)", "int64[4] to = {1,32,16,64}"),
+    "squeeze-unsqueeze": Pattern("e = Squeeze(r, x0) a = Unsqueeze(e, x0)", "int64[1] x0 = {0}"),
+    "identity": Pattern("a = Identity(r)"),
+    "dropout": Pattern("a = Dropout(r)"),
+    "tile": Pattern("a = Tile(r, n)", "int64[4] n = {1,1,2,1}"),
+    "expand": Pattern("e = Slice(r, f, t, x1) a = Expand(e, to)", "int64[1] f = {0}, int64[1] t = {1}, int64[1] x1 = {2}, int64[4] to = {1,32,8,32}"),
+    "shuffle": Pattern("e = Reshape(r, up) t = Transpose<perm=[0,2,1,3,4]>(e) a = Reshape(t, back)", "int64[5] up = {1,2,16,32,32}, int64[4] back = {1,32,32,32}"),
+    "depth-to-space": Pattern("a = DepthToSpace<blocksize=2>(r)", "float[32,8,3,3] w5", product="Conv3(a, w5)"),
+    "space-to-depth": Pattern("a = SpaceToDepth<blocksize=2>(r)", "float[32,128,3,3] w5", product="Conv3(a, w5)"),
+    "flatten-gemm": Pattern("a = Flatten(r)", "float[32768,16] w5", product="Gemm(a, w5)"),
+    "global-max-pool": Pattern("a = GlobalMaxPool(r)", "float[32,32,1,1] w5", product="Conv(a, w5)"),
+    # values are computed, or INT8 does not pass though they are copied
+    "resize-nearest": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', _S, passes=False),
+    "resize-nearest-half-pixel": Pattern('a = Resize<mode="nearest">(r, , s)', _S, passes=False),
+    "resize-nearest-down": Pattern('a = Resize<mode="nearest",coordinate_transformation_mode="asymmetric",nearest_mode="floor">(r, , s)', "float[4] s = {1,1,0.5,0.5}", passes=False),
+    "resize-nearest-behind-pad": Pattern('e = Pad(r, pads) a = Resize<mode="nearest">(e, , s)', f"{_S}, {_P}", passes=False),
+    "resize-linear": Pattern('a = Resize<mode="linear">(r, , s)', _S, passes=False),
+    "average-pool": Pattern("a = AveragePool<kernel_shape=[2,2],strides=[2,2]>(r)", passes=False),
+    "global-average-pool": Pattern("a = GlobalAveragePool(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
+    "reduce-mean": Pattern("a = ReduceMean<axes=[2,3]>(r)", "float[32,32,1,1] w5", passes=False, product="Conv(a, w5)"),
+    "relu": Pattern("a = Relu(r)", passes=False),
+    "clip": Pattern("a = Clip(r, lo, hi)", "float lo = {0}, float hi = {6}", passes=False),
+    "sigmoid": Pattern("a = Sigmoid(r)", passes=False),
+    "add-constant": Pattern("a = Add(r, k)", "float[1,32,1,1] k", passes=False),
+    "mul-constant": Pattern("a = Mul(r, k)", "float[1,32,1,1] k", passes=False),
+    "batch-norm": Pattern("a = BatchNormalization(r, k, k, k, v)", "float[32] k, float[32] v = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}", passes=False),
+    "pad-one": Pattern("a = Pad(r, pads, one)", f"{_P}, float one = {{1}}", passes=False),
+    "softmax": Pattern("a = Softmax<axis=1>(r)", passes=False),
+    "instance-norm": Pattern("a = InstanceNormalization(r, k, k)", "float[32] k", passes=False),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of its own with Q/DQ, and the type each of its judged products is built in."""
+
+    body: str
+    types: tuple[tuple[str, str], ...]
+    more: str = ""
+    inputs: str = "float[1,32,32,32] x"
+    opset: int = 17
+
+    def model(self) -> onnx.ModelProto:
+        """The network."""
+        return quantized(self.body, self.more, self.opset, self.inputs)
+
+
+_TWO = "i = pair(x) c1 = Conv3(i, w1) c2 = Conv3(i, w2) r = Relu(c1) s = Relu(c2)"
+_K = "float[32,64,1,1] wk"
+_INT8, _FLOAT = (("z", "Int8"),), (("z", "Float"),)
+CASES = {
+    # Concat: before, behind, unequal, one branch bare
+    "concat/same": Case(f"{_TWO} q = pair(r) p = pair(s) k = Concat<axis=1>(q, p) z = Conv(k, wk)", _INT8, _K),
+    "concat/behind": Case(f"{_TWO} k = Concat<axis=1>(r, s) q = pair(k) z = Conv(q, wk)", _INT8, _K),
+    "concat/differ": Case(f"{_TWO} q = pair(r) p = other(s) k = Concat<axis=1>(q, p) z = Conv(k, wk)", _FLOAT, _K),
+    "concat/differ-pair-behind": Case(f"{_TWO} q = pair(r) p = other(s) k = Concat<axis=1>(q, p) e = other(k) z = Conv(e, wk)", _INT8, _K),
+    "concat/one-bare": Case(f"{_TWO} q = pair(r) k = Concat<axis=1>(q, s) z = Conv(k, wk)", _FLOAT, _K),
+    "concat/one-bare-pair-behind": Case(f"{_TWO} q = pair(r) k = Concat<axis=1>(q, s) e = pair(k) z = Conv(e, wk)", _INT8, _K),
+    "concat/height": Case(f"{_TWO} q = pair(r) p = pair(s) k = Concat<axis=2>(q, p) z = Conv3(k, w3)", _INT8),
+    "concat/constant": Case(f"{_TWO} q = pair(r) k = Concat<axis=1>(q, t) z = Conv(k, wk)", _FLOAT, f"{_K}, float[1,32,32,32] t"),
+    "concat/constant-pair-behind": Case(f"{_TWO} k = Concat<axis=1>(r, t) e = pair(k) z = Conv(e, wk)", _INT8, f"{_K}, float[1,32,32,32] t"),
+    "concat/same-twice": Case(f"{_TWO} q = pair(r) k = Concat<axis=1>(q, q) z = Conv(k, wk)", _INT8, _K),
+    "concat/nested": Case(f"{_TWO} q = pair(r) p = pair(s) k = Concat<axis=1>(q, p) l = Concat<axis=1>(k, q) z = Conv(l, w5)", _INT8, "float[32,96,1,1] w5"),
+    "concat/with-resize-before": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) k = Concat<axis=1>(u, p) z = Conv(k, wk)', _FLOAT, f"{_K}, float[4] n = {{1,1,2,2}}"),
+    "concat/with-resize-behind": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) k = Concat<axis=1>(u, p) e = pair(k) z = Conv(e, wk)', _INT8, f"{_K}, float[4] n = {{1,1,2,2}}"),
+    "concat/with-resize-and-pair": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) e = pair(u) k = Concat<axis=1>(e, p) z = Conv(k, wk)', _INT8, f"{_K}, float[4] n = {{1,1,2,2}}"),
+    "concat/pools-before": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, "float[32,96,1,1] w5"),
+    "concat/pools-behind": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, "float[32,96,1,1] w5"),
+    "concat/resize-then-pad": Case('i = pair(x) c1 = Conv3(i, w1) q = pair(c1) u = Resize<mode="nearest">(q, , n) e = pair(u) a = Pad(e, pads) z = Conv3(a, w2)', _INT8, f"float[4] n = {{1,1,2,2}}, {_P}"),
+    # the form of a scale, and of a pair
+    "scale/scalar": Case("i = pair(x) z = Conv3(i, w1)", _INT8),
+    "scale/shape-1": Case("i = vector(x) z = Conv3(i, w1)", _FLOAT),
+    "scale/shape-1-matmul": Case("i = vector(x) z = MatMul(i, w5)", _INT8, "float[32,16] w5"),
+    "scale/activation-pair-only": Case("i = pair(x) z = Conv3(i, f1)", _FLOAT, "float[32,32,3,3] f1"),
+    "scale/weight-pair-only": Case("z = Conv3(x, w1)", _FLOAT),
+    "scale/one-reads-float": Case("i = pair(x) y = Conv3(i, w1) z = Conv3(x, w2)", (("y", "Int8"), ("z", "Float"))),
+    "scale/two-pairs-in-a-row": Case("j = pair(x) i = pair(j) z = Conv3(i, w1)", _INT8),
+    # kinds of products
+    "product/conv-transpose": Case("i = pair(x) z = ConvTranspose<kernel_shape=[2,2],strides=[2,2]>(i, w5)", _FLOAT, "float[32,16,2,2] w5"),
+    "product/conv-transpose-depthwise": Case("i = pair(x) z = ConvTranspose<kernel_shape=[2,2],strides=[2,2],group=32>(i, w5)", _FLOAT, "float[32,1,2,2] w5"),
+    "product/depthwise": Case("i = pair(x) z = Conv<pads=[1,1,1,1],group=32>(i, w5)", _INT8, "float[32,1,3,3] w5"),
+    "product/depthwise-multiplied": Case("i = pair(x) z = Conv<pads=[1,1,1,1],group=32>(i, w5)", _INT8, "float[64,1,3,3] w5"),
+    "product/grouped": Case("i = pair(x) z = Conv<pads=[1,1,1,1],group=4>(i, w5)", _INT8, "float[32,8,3,3] w5"),
+    "product/grouped-odd": Case("i = pair(x) z = Conv<pads=[1,1,1,1],group=3>(i, w5)", _INT8, "float[21,5,3,3] w5", "float[1,15,32,32] x"),
+    "product/one-channel": Case("i = pair(x) z = Conv3(i, w5)", _INT8, "float[32,1,3,3] w5", "float[1,1,32,32] x"),
+    "product/three-channels": Case("i = pair(x) z = Conv3(i, w5)", _INT8, "float[32,3,3,3] w5", "float[1,3,32,32] x"),
+    "product/one-output-channel": Case("i = pair(x) z = Conv3(i, w5)", _INT8, "float[1,32,3,3] w5"),
+    "product/dilated": Case("i = pair(x) z = Conv<pads=[2,2,2,2],dilations=[2,2]>(i, w1)", _INT8),
+    "product/same-upper": Case('i = pair(x) z = Conv<auto_pad="SAME_UPPER",strides=[2,2]>(i, w1)', _INT8),
+    "product/uneven-pads": Case("i = pair(x) z = Conv<pads=[0,1,2,1],strides=[2,1]>(i, w1)", _INT8),
+    "product/kernel-7": Case("i = pair(x) z = Conv<pads=[3,3,3,3]>(i, w5)", _INT8, "float[32,32,7,7] w5"),
+    "product/conv-1d": Case("i = pair(x) z = Conv<pads=[1,1]>(i, w5)", _INT8, "float[32,32,3] w5", "float[1,32,64] x"),
+    "product/conv-3d": Case("i = pair(x) z = Conv<pads=[1,1,1,1,1,1]>(i, w5)", _INT8, "float[32,32,3,3,3] w5", "float[1,32,8,8,8] x"),
+    "product/one-pixel": Case("i = pair(x) z = Conv(i, w5)", _INT8, "float[32,32,1,1] w5", "float[1,32,1,1] x"),
+    "product/one-pixel-few-channels": Case("i = pair(x) z = Conv(i, w5)", (("z", "none"),), "float[8,4,1,1] w5", "float[1,4,1,1] x"),
+    "product/gemm": Case("i = pair(x) z = Gemm(i, w5)", _INT8, "float[64,32] w5", "float[4,64] x"),
+    "product/gemm-transposed": Case("i = pair(x) z = Gemm<transB=1>(i, w5)", _INT8, "float[32,64] w5", "float[4,64] x"),
+    "product/gemm-one-row": Case("i = pair(x) z = Gemm(i, w5)", _INT8, "float[64,32] w5", "float[1,64] x"),
+    "product/matmul": Case("i = pair(x) z = MatMul(i, w5)", _INT8, "float[64,32] w5", "float[2,16,64] x"),
+    # products of two computed tensors
+    "matmul-computed/both": Case("i = pair(x) j = pair(y) z = MatMul(i, j)", _INT8, "", "float[2,64,64] x, float[2,64,64] y"),
+    "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", (("z", "mixed"),), "", "float[2,64,64] x, float[2,64,64] y"),
+    "matmul-computed/none": Case("z = MatMul(x, y)", (("z", "none"),), "", "float[2,64,64] x, float[2,64,64] y"),
+    # residuals and squeeze blocks: pairs on a branch leave every convolution in INT8
+    "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
+    "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
+    "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "Int8"), ("z", "Int8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
+    "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "Int8"), ("c2", "Int8"), ("z", "Int8")), "float[32,32,1,1] w5"),
+}  # fmt: skip
+
+
+def all_models() -> dict[str, onnx.ModelProto]:
+    """Every graph that is measured, by the name that evidence.json has it under."""
+    found = {f"{name}/{how}": one.placed(how) for name, one in PATTERNS.items() for how in PLACEMENTS}
+    return {**found, **{name: case.model() for name, case in CASES.items()}}
+
+
+def expected() -> dict[str, dict[str, str]]:
+    """What each graph's judged products are to be built in."""
+    found = {
+        f"{name}/{how}": {"c1": "Int8", "z": "Int8" if one.passes or how != "before" else "Float"}
+        for name, one in PATTERNS.items()
+        for how in PLACEMENTS
+    }
+    return {**found, **{name: dict(case.types) for name, case in CASES.items()}}
+
+
+def quantized(body: str, more: str = "", opset: int = 17, inputs: str = "float[1,32,32,32] x") -> onnx.ModelProto:
+    """The model of a graph's text with its pairs and INT8 weights written out."""
+    written = _PAIR.sub(
+        r"\1_Q = QuantizeLinear(\3, \2_scale, zero_\2) \1 = DequantizeLinear(\1_Q, \2_scale, zero_\2)", body
+    )
+    model = _model(written, more, opset, inputs)
+    graph = model.graph
+    for word, value in _SCALES.items():
+        if f"{word}_scale" in written:
+            graph.initializer.append(numpy_helper.from_array(np.asarray(value), f"{word}_scale"))
+            graph.initializer.append(numpy_helper.from_array(np.zeros_like(value, np.int8), f"zero_{word}"))
+    for node in list(graph.node):
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and node.input[1].startswith("w"):
+            _quantize_weight(graph, node)
+    for node in graph.node:
+        node.name = node.output[0]
+    return model
+
+
+def _quantize_weight(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
+    tensor = next(one for one in graph.initializer if one.name == node.input[1])
+    value = numpy_helper.to_array(tensor)
+    transposed = any(item.name == "transB" and item.i for item in node.attribute)
+    axis = None if node.op_type == "ConvTranspose" else 0 if node.op_type == "Conv" or transposed else value.ndim - 1
+    others = None if axis is None else tuple(k for k in range(value.ndim) if k != axis)
+    scale = (np.abs(value).max(axis=others) / 127).astype(np.float32)
+    shape = [1] * value.ndim
+    if axis is not None:
+        shape[axis] = -1
+    codes = np.round(value / scale.reshape(shape if axis is not None else ())).astype(np.int8)
+    name = tensor.name
+    graph.initializer.remove(tensor)
+    graph.initializer.append(numpy_helper.from_array(codes, f"{name}_int8"))
+    graph.initializer.append(numpy_helper.from_array(scale, f"{name}_scale"))
+    graph.initializer.append(numpy_helper.from_array(np.zeros_like(scale, np.int8), f"{name}_zero"))
+    words = {} if axis is None else {"axis": axis}
+    behind = helper.make_node(
+        "DequantizeLinear", [f"{name}_int8", f"{name}_scale", f"{name}_zero"], [f"{name}_DQ"], **words
+    )
+    node.input[1] = f"{name}_DQ"
+    graph.node.insert(list(graph.node).index(node), behind)
+
+
+def _model(body: str, more: str, opset: int, inputs: str = "float[1,32,32,32] x") -> onnx.ModelProto:
+    model = model_of(_net(body, more, inputs), opset)
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for value, known in zip(model.graph.output, onnx.shape_inference.infer_shapes(model).graph.output, strict=True):
+        value.CopyFrom(known)
+    return model
+
+
+def _net(body: str, more: str, inputs: str = "float[1,32,32,32] x") -> str:
+    text = body.replace("Conv3(", "Conv<pads=[1,1,1,1]>(")
+    named = ", ".join(part for part in (_W, more) if part)
+    used = [
+        one
+        for one in re.split(r",\s*(?=(?:float|int64)\b)", named)
+        if re.search(rf"\b{re.split(r'[ =]+', one)[1]}\b", text)
+    ]
+    outputs = ", ".join(f"float[N{k}] {name}" for k, name in enumerate(_outputs(text)))
+    return f"g ({inputs}) => ({outputs}) <{', '.join(used)}> {{ {text} }}"
+
+
+def _outputs(text: str) -> list[str]:
+    """What is made and read by nobody; always with `z`."""
+    return ["z", *(["y"] if re.search(r"\by = Conv", text) else [])]
+
+
+def products_of(model: onnx.ModelProto) -> list[str]:
+    """Names of the nodes that multiply."""
+    return [node.name for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's compiler built of the minimal graphs: as the table expects, and INT8 wherever our rules place pairs.
+
+The recorded evidence is read without the library; `measure.py` (marker rtx, `make rtx`) builds the graphs again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import onnx
+import pytest
+
+from qdqtool import insert
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.planner import make_plan
+from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.rtxversion import NEWEST_RTX
+from qdqtool.rulebook import load_rules
+from qdqtool.verbs.insert_options import InsertOptions
+from tests.rtx.measure import EVIDENCE, measured
+from tests.rtx.minimal_graphs import CASES, PATTERNS, PLACEMENTS, SMS, all_models, expected
+
+RECORD: dict[str, Any] = json.loads(EVIDENCE.read_text(encoding="utf-8"))
+GRAPHS: dict[str, dict[str, dict[str, Any]]] = RECORD["graphs"]
+
+
+def rtx_plan(model: onnx.ModelProto) -> Plan:
+    """Where pairs are placed in a plain graph for RTX; every head is quantized."""
+    view, options = GraphView(model.graph), PlanOptions("rtx", float_heads="none")
+    return with_second_pairs(view, make_plan(view, options), load_rules("rtx"))
+
+
+def test_there_are_at_least_sixty_graphs_and_each_is_recorded_for_each_sm() -> None:
+    assert len(all_models()) >= 60 and GRAPHS.keys() == all_models().keys()
+    assert all(tuple(found) == SMS for found in GRAPHS.values())
+    assert tuple(int(part) for part in RECORD["version"].split(".")[:3]) == NEWEST_RTX
+
+
+@pytest.mark.parametrize("name", expected())
+def test_what_was_built_is_what_the_table_expects(name: str) -> None:
+    for sm, found in GRAPHS[name].items():
+        assert {key: found.get(key) for key in expected()[name]} == expected()[name], f"SM{sm}: {found}"
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_where_pairs_are_placed_the_product_behind_was_built_in_int8(name: str) -> None:
+    plan = rtx_plan(PATTERNS[name].plain())
+    placed = {point.tensor for point in plan.activations}
+    assert any(point.role == "weight" and point.reads[0].node == "z" for point in plan.points), "it is quantized"
+    how = {(True, False): "before", (False, True): "behind", (True, True): "both"}["r" in placed, "a" in placed]
+    assert {found["z"] for found in GRAPHS[f"{name}/{how}"].values()} == {"Int8"}, how
+
+
+@pytest.mark.parametrize("name", [name for name, one in PATTERNS.items() if not one.passes])
+def test_a_pair_before_alone_is_never_placed_where_int8_does_not_pass(name: str) -> None:
+    assert {found["z"] for found in GRAPHS[f"{name}/before"].values()} == {"Float"}
+    placed = {point.tensor for point in rtx_plan(PATTERNS[name].plain()).activations}
+    assert "a" in placed
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pair_on_either_side_takes_as_many_layers_as_the_fewest(name: str) -> None:
+    """Placement is judged by layers, too: ours never takes more than another placement that is INT8."""
+    placed = {point.tensor for point in rtx_plan(PATTERNS[name].plain()).activations}
+    how = {(True, False): "before", (False, True): "behind", (True, True): "both"}["r" in placed, "a" in placed]
+    for sm in SMS:
+        int8 = [GRAPHS[f"{name}/{one}"][sm] for one in PLACEMENTS]
+        fewest = min(found["layers"] for found in int8 if found["z"] == "Int8")
+        assert GRAPHS[f"{name}/{how}"][sm]["layers"] == fewest, f"SM{sm}"
+
+
+def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
+    book = load_rules("rtx")
+    cited = {name: book.rule(name) for name in book.names if book.rule(name).rtx}
+    assert cited, "rules of RTX alone"
+    for rule in cited.values():
+        (word,) = re.findall(r"evidence\.json, ([\w/-]+);", rule.see)
+        assert any(word in name for name in GRAPHS), f"{rule.name} cites {word}"
+        assert rule.status == "measured" and "TensorRT for RTX 1.7.1" in rule.see
+
+
+def test_transposed_convolutions_stay_in_float() -> None:
+    plan = rtx_plan(all_models()["product/conv-transpose"])
+    assert not plan.points
+    (refusal,) = plan.refusals
+    assert refusal.rule == "conv-transpose-float" and "built in float" in refusal.reason
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("name", ["resize-nearest/before", "resize-nearest/both", "concat/differ", "scale/shape-1"])
+def test_a_build_today_gives_what_is_recorded(name: str) -> None:
+    assert measured(all_models()[name]) == GRAPHS[name]
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("name", ["resize-nearest", "resize-nearest-behind-pad", "average-pool", "shuffle", "clip"])
+def test_what_insert_writes_is_built_in_int8(name: str) -> None:
+    plain = PATTERNS[name].plain()
+    for node in plain.graph.node:
+        node.name = node.output[0]
+    done = insert(plain, options=InsertOptions(plan=PlanOptions("rtx", float_heads="none")))
+    assert {(found["c1"], found["z"]) for found in measured(done.model).values()} == {("Int8", "Int8")}
+
+
+def test_every_case_judges_a_product_that_it_has() -> None:
+    models = all_models()
+    for name, case in CASES.items():
+        assert {key for key, _ in case.types} <= {node.name for node in models[name].graph.node}, name
