@@ -23,6 +23,7 @@ from qdqtool.tensorrt_rtx.installed import NAME
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _IN_A_KERNEL = "kernel"  # the type of a product that has no layer of its own
+_UNTOLD = "?"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def cost_of(built: BuiltEngine) -> EngineCost:
 def macs_by_type(model: onnx.ModelProto, built: BuiltEngine) -> dict[str, int]:
     """Multiply-adds of the products of a model by the type that the engine multiplies them in, most first.
 
-    Products whose shapes onnx cannot infer are left out; those inside a generated kernel count as "kernel".
+    Products whose shapes onnx cannot infer are left out. Those inside a generated kernel count as "kernel", those that
+    the log does not name as "?".
 
     Args:
         model: what was built; its weights are constants or pass a DequantizeLinear.
@@ -82,13 +84,16 @@ def macs_by_type(model: onnx.ModelProto, built: BuiltEngine) -> dict[str, int]:
     known = {one.name: one.type.tensor_type for one in (*inferred.value_info, *inferred.input, *inferred.output)}
     shapes = {name: tuple(side.dim_value for side in one.shape.dim) for name, one in known.items()}
     shapes |= {one.name: tuple(one.dims) for one in model.graph.initializer}
-    found: Counter[str] = Counter()
-    for layer in built.layers:
-        kind = layer.product_type if layer.is_product else _IN_A_KERNEL
+    types: dict[str, str] = {}
+    for layer in sorted(built.layers, key=lambda layer: not layer.is_product):
         for label in layer.nodes:
             node = nodes.find(label)
-            if node is not None and node.op_type in _PRODUCTS:
-                found[kind] += _macs(node, shapes)
+            if node is not None:
+                types.setdefault(node.output[0], layer.product_type if layer.is_product else _IN_A_KERNEL)
+    found: Counter[str] = Counter()
+    for node in model.graph.node:
+        if node.op_type in _PRODUCTS:
+            found[types.get(node.output[0], _UNTOLD)] += _macs(node, shapes)
     return {kind: count for kind, count in found.most_common() if count}
 
 
