@@ -18,7 +18,7 @@ from qdqtool.trtversion import TrtVersion, parse
 TARGETS: tuple[str, ...] = ("gpu", "dla")
 """Targets of every verb, a file in rules/ each. One that only some verbs know stands in `targets` of their options."""
 
-WITH_RTX: tuple[str, ...] = ("gpu", "rtx", "dla")
+WITH_RTX: tuple[str, ...] = (*TARGETS, RTX_TARGET)
 """Targets of verbs that work with Q/DQ alone."""
 
 

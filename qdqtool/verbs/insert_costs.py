@@ -46,7 +46,7 @@ class Int8Costs:
             return [plans, f"INT8 moves fewer bytes than {half}; whether it is faster, only a GPU tells"]
         return [
             plans,
-            f"INT8 will not pay: {self.int8.bytes_moved / 1e6:.1f} MB are more bytes than {half}: prefer FP16",
+            f"INT8 will not pay: {self.int8.bytes_moved / 1e6:.1f} MB are no fewer bytes than {half}: prefer FP16",
         ]
 
     def to_json(self) -> dict[str, Any]:

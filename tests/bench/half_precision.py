@@ -39,8 +39,11 @@ def half_precision(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in graph.node:
         nodes += _converted(node, names, floats - constants, both)
     nodes += [helper.make_node("Cast", [new], [old], to=TensorProto.FLOAT) for old, new in outputs.items()]
-    del graph.node[:], graph.value_info[:]
+    plain = [one for one in graph.input if one.name not in constants]
+    del graph.node[:], graph.value_info[:], graph.input[:]  # before IR 4 initializers are inputs, too, of their type
     graph.node.extend(nodes)
+    graph.input.extend(plain)
+    made.ir_version = max(made.ir_version, 4)
     return made
 
 

@@ -9,25 +9,29 @@ that follow depend on them, the shape of the engine hardly does.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from qdqtool import verbs
+from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
-from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
-from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of, macs_by_type
+from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_engine
+from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of
 from tests.bench.half_precision import half_precision
 
 MODELS = (
     "yolox_nano_coco,nanodet_m_320_coco,fastestdet_coco,mobilenetv1_025_128,stm_mbv2_128_flowers,yunet_s_320,"
     "ultraface_rfb320,ppocrv3_det,squeezenet11_fp32,cifar_resnet20_bn"
 )
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 HEAD = (
     "| model | file | layers | convert only | INT8 products | MB moved | MACs by type |\n|---|---|---|---|---|---|---|"
 )
@@ -62,6 +66,47 @@ def files_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
     conditioned = verbs.insert(model, data=samples_of(model), options=options).model
     yield "INT8 conditioned", conditioned
     yield "INT8 conditioned, rest FP16", half_precision(conditioned)
+
+
+def macs_by_type(model: onnx.ModelProto, built: BuiltEngine) -> dict[str, int]:
+    """Multiply-adds of the products of a model by the type that the engine multiplies them in, most first.
+
+    Products whose shapes onnx cannot infer are left out. Those inside a generated kernel count as "kernel", those that
+    the log does not name as "?".
+
+    Args:
+        model: what was built; its weights are constants or pass a DequantizeLinear.
+        built: its engine.
+    """
+    nodes = OnnxNodes(model)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    known = {one.name: one.type.tensor_type for one in (*inferred.value_info, *inferred.input, *inferred.output)}
+    shapes = {name: tuple(side.dim_value or 1 for side in one.shape.dim) for name, one in known.items()}
+    shapes |= {one.name: tuple(one.dims) for one in model.graph.initializer}
+    types: dict[str, str] = {}
+    for layer in sorted(built.layers, key=lambda layer: not layer.is_product):
+        for label in layer.nodes:
+            node = nodes.find(label)
+            if node is not None:
+                types.setdefault(node.output[0], layer.product_type if layer.is_product else "kernel")
+    found: Counter[str] = Counter()
+    for node in model.graph.node:
+        if node.op_type in PRODUCTS:
+            found[types.get(node.output[0], "?")] += _macs(node, shapes)
+    return {kind: count for kind, count in found.most_common() if count}
+
+
+def _macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Multiply-adds of one product: the values it writes times those that each sums."""
+    written, read, weight = (shapes.get(name, ()) for name in (node.output[0], node.input[0], node.input[1]))
+    if not written or not read or not weight:
+        return 0
+    if node.op_type == "Conv":
+        return math.prod(written) * math.prod(weight[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(read) * math.prod(weight[1:])
+    transposed = any(one.name == "transA" and one.i for one in node.attribute)
+    return math.prod(written) * (read[0] if transposed else read[-1])
 
 
 def row(model: str, told: str, cost: EngineCost, macs: dict[str, int]) -> str:
