@@ -39,7 +39,7 @@ from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.verbs.insert_costs import int8_costs, library_for_costs
+from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
@@ -123,10 +123,10 @@ def insert(
     if data is not None and scales is not None:
         raise QdqError("insert", "both data and scales are given", "give one of them")
     options.keeping(by_default=False).check(has_data=data is not None)
-    library = library_for_costs(options.plan.target) if options.build else None
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
+    builder = CostBuilder(opened, options.plan.target) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
@@ -159,7 +159,7 @@ def insert(
         store_table(proto, table)
     chosen_now = bool(options.condition) or data is not None
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
-    costs = int8_costs(opened, proto, library) if library is not None else None
+    costs = builder.costs(proto) if builder is not None else None
     model = give_back(proto, opened, target)
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)

@@ -60,30 +60,38 @@ class Int8Costs:
         }
 
 
-def library_for_costs(target: str) -> RtxLibrary:
-    """The library that builds, asked for before anything is calibrated.
+class CostBuilder:
+    """Builds the engine of a model as it was given, and later that of what became of it, for SM89."""
 
-    Raises:
-        QdqError: the target is not rtx.
-        MissingPackageError: TensorRT for RTX is not installed.
-    """
-    if target != RTX_TARGET:
-        raise QdqError("--build", "engines are built for the target rtx only", "add --target rtx, or leave it out")
-    return require_library()
+    def __init__(self, opened: Opened, target: str, library: RtxLibrary | None = None) -> None:
+        """Build the first engine; before the model is edited.
 
+        Args:
+            opened: the model as it was given.
+            target: what the Q/DQ are for.
+            library: None for the installed one.
 
-def int8_costs(opened: Opened, proto: onnx.ModelProto, library: RtxLibrary) -> Int8Costs:
-    """Build both engines, for SM89.
+        Raises:
+            QdqError: the target is not rtx, or the model is refused or not built.
+            MissingPackageError: TensorRT for RTX is not installed.
+        """
+        if target != RTX_TARGET:
+            raise QdqError("--build", "engines are built for the target rtx only", "add --target rtx, or leave it out")
+        self._library = library or require_library()
+        self._opened = opened
+        self._before = self._cost(opened)
 
-    Args:
-        opened: the model as it was given.
-        proto: the Q/DQ model, its external data in the same folder.
-        library: from `library_for_costs`.
+    def costs(self, proto: onnx.ModelProto) -> Int8Costs:
+        """Both engines.
 
-    Raises:
-        QdqError: one of the two is refused or not built.
-    """
-    options = RtxBuildOptions()
-    written = replace(opened, proto=proto, kind="proto", path=None, sha256=None)
-    before, after = (cost_of(build_opened(one, options, library)) for one in (opened, written))
-    return Int8Costs(after, before)
+        Args:
+            proto: the Q/DQ model, its external data in the same folder.
+
+        Raises:
+            QdqError: it is refused or not built.
+        """
+        written = replace(self._opened, proto=proto, kind="proto", path=None, sha256=None)
+        return Int8Costs(self._cost(written), self._before)
+
+    def _cost(self, opened: Opened) -> EngineCost:
+        return cost_of(build_opened(opened, RtxBuildOptions(), self._library))

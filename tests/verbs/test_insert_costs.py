@@ -17,7 +17,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.tensorrt_rtx.cost import EngineCost
-from qdqtool.verbs.insert_costs import Int8Costs, int8_costs, library_for_costs
+from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.engine.test_built_layers import line
 from tests.graphs import SMALL_NET, model_of
@@ -78,8 +78,6 @@ def test_other_targets_refuse_it_and_nothing_is_written(target: str, tmp_path: P
 
 def test_without_the_library_it_is_a_missing_package(tmp_path: Path) -> None:
     with pytest.raises(MissingPackageError):
-        library_for_costs("rtx")
-    with pytest.raises(MissingPackageError):
         insert(model_of(SMALL_NET), options=RTX, output=tmp_path / "q.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -103,8 +101,8 @@ def test_each_model_is_built_once(tmp_path: Path) -> None:
     built: dict[str, Any] = {"build": {"layers": line(), "shapes": {}, "engine_bytes": 7}}
     child = giving(tmp_path, {**ACCEPTED, **built})
     model = model_of(SMALL_NET)
-    written = insert(model, options=InsertOptions(plan=PlanOptions("rtx"))).model
-    costs = int8_costs(open_model(model), written, child)
+    builder = CostBuilder(open_model(model), "rtx", child)
+    costs = builder.costs(insert(model, options=InsertOptions(plan=PlanOptions("rtx"))).model)
     assert costs.int8 == costs.float  # the program in its place says the same of both
     assert [json.loads(one)["action"] for one in (tmp_path / "jobs").read_text().splitlines()] == ["build", "build"]
 
@@ -112,7 +110,7 @@ def test_each_model_is_built_once(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="starts a script by its first line")
 def test_a_model_that_is_not_built_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = giving(tmp_path, {**ACCEPTED, "build": {"failed": ["no kernel"]}})
-    monkeypatch.setattr("qdqtool.verbs.insert.library_for_costs", lambda target: child)
+    monkeypatch.setattr("qdqtool.verbs.insert_costs.require_library", lambda: child)
     with pytest.raises(QdqError, match="builds no engine for SM89: no kernel"):
         insert(model_of(SMALL_NET), options=RTX, output=tmp_path / "q.onnx")
     assert not (tmp_path / "q.onnx").exists()
