@@ -19,6 +19,7 @@ _POLICY = {
     "float_heads": ("fp32", "fp16"),
     "no_int8": (),
     "weight_halves": ("up", "away"),
+    "depthwise": ("int8", "float"),
 }
 
 

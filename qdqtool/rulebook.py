@@ -130,12 +130,14 @@ class TargetPolicy:
         float_heads: "fp32" or "fp16", in which regression heads and their decode compute.
         no_int8: operators that have no INT8 kernel there and must be told to stay in float.
         weight_halves: how a weight in the middle between two steps is rounded: "up", or "away" from zero.
+        depthwise: whether depthwise convolutions are quantized, or stay in "float", unless one is asked for.
     """
 
     points: Literal["groups", "every-tensor"]
     float_heads: Literal["fp32", "fp16"]
     no_int8: frozenset[str]
     weight_halves: Literal["up", "away"]
+    depthwise: Literal["int8", "float"]
 
     @property
     def rounds_everything(self) -> bool:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from qdqtool.errors import QdqError
 from qdqtool.options import RequiredTextOption, TextOption
-from qdqtool.rtxversion import NO_CACHES, RTX_TARGET
+from qdqtool.rtxversion import NO_CACHES, RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -55,6 +55,8 @@ class TargetOptions:
     def __post_init__(self) -> None:
         """Refuse a target that these options are not for."""
         require_target(self.target, self.targets)
+        if self.target == RTX_TARGET:
+            refuse_trt_version(self.trt_version)
 
     def rule_book(self) -> RuleBook:
         """What the target can do at this version.

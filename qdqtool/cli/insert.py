@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--not-heads", metavar="RE", action="append", default=[], help="heads that are quantized all the same"
     )
+    _add_type_arguments(parser)
     _add_accuracy_arguments(parser)
     parser.add_argument(
         "--fold-bn", action="store_true", help="fold BatchNormalization into the weights first, where exact"
@@ -69,6 +70,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
+
+
+def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
+    """How weights are scaled, what depthwise convolutions compute in, and what the engine then costs."""
+    parser.add_argument(
+        "--weights",
+        choices=("per-channel", "per-tensor"),
+        default="per-channel",
+        help="scales of weights: one per output channel (default), or one per weight, which is coarser",
+    )
+    parser.add_argument(
+        "--depthwise",
+        choices=("int8", "float"),
+        help="depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
+    )
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="with --target rtx: build engines of the model before and after, on this CPU, and say what INT8 costs",
+    )
 
 
 def _add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +155,7 @@ def run(args: argparse.Namespace) -> int:
                 "added": len(result.inserted.added),
                 "kept": len(result.inserted.kept),
                 **_loss_facts(result),
+                **({"build": result.costs.to_json()} if result.costs is not None else {}),
             }
         )
     else:
@@ -223,6 +245,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         advise=not args.quiet,
         whole_table=not args.points_only,
         allow_empty=args.allow_empty,
+        build=args.build,
     )
 
 
@@ -236,6 +259,8 @@ def _plan_options(args: argparse.Namespace) -> PlanOptions:
         heads=tuple(args.heads),
         not_heads=tuple(args.not_heads),
         rules=Path(args.rules) if args.rules else None,
+        weights=args.weights,
+        depthwise=args.depthwise,
     )
 
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError
@@ -18,6 +18,8 @@ from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 FloatHeads = Literal["regression", "all", "none"]
+WeightScales = Literal["per-channel", "per-tensor"]
+DepthwiseType = Literal["int8", "float"]
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -152,6 +154,8 @@ class PlanOptions(TargetOptions):
         heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
         not_heads: patterns of heads that are quantized all the same.
         rules: a rules file of one's own.
+        weights: one scale per output channel of a weight where the rules say so, or one scale for each whole weight.
+        depthwise: whether depthwise convolutions are quantized or stay in float; None for what the target's policy is.
     """
 
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
@@ -159,14 +163,29 @@ class PlanOptions(TargetOptions):
     heads: tuple[str, ...] = ()
     not_heads: tuple[str, ...] = ()
     rules: Path | None = None
+    weights: WeightScales = "per-channel"
+    depthwise: DepthwiseType | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a target, a kind of weight scales or a type of depthwise convolutions that is none."""
+        super().__post_init__()
+        for option, value, kinds in (
+            ("--weights", self.weights, get_args(WeightScales)),
+            ("--depthwise", self.depthwise or "int8", get_args(DepthwiseType)),
+        ):
+            if value not in kinds:
+                raise QdqError(option, f"{value!r} is not one", f"choose {' or '.join(kinds)}")
 
     def rule_book(self) -> RuleBook:
-        """What the target can do at this version, the user's own rules before it.
+        """What the target can do at this version, the user's own rules before it, weight scales as asked for.
 
         Raises:
             QdqError: a rules file that is missing or not of the schema.
         """
-        return load_rules(self.target, self.trt_version, self.rules)
+        rules = load_rules(self.target, self.trt_version, self.rules)
+        if self.weights == "per-channel":
+            return rules
+        return replace(rules, weights=tuple(replace(rule, axis=None) for rule in rules.weights))
 
 
 def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[str]:

@@ -11,9 +11,10 @@ from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import is_product, weight_index
+from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
+from qdqtool.rulebook import RuleBook
 
 
 def make_plan(
@@ -50,12 +51,20 @@ def make_plan(
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
     refused = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
     if floats is None:
-        refused = {**float_groups(view, rules), **refused}
+        refused = {**_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
     placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
     made = Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))
     return leave_all_zero(view, made, all_zero)
+
+
+def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> dict[str, tuple[str, str]]:
+    """Depthwise convolutions by first output, with rule and reason, where they are to stay in float."""
+    if (options.depthwise or rules.policy.depthwise) == "int8":
+        return {}
+    reason = "a depthwise convolution: few products for its bytes, which INT8 pads"
+    return {node.key: ("depthwise-float", reason) for node in view.nodes if is_depthwise(view, node)}
 
 
 def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> set[str]:

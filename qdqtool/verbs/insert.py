@@ -38,6 +38,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
@@ -121,6 +122,7 @@ def insert(
     """
     options = options or InsertOptions()
     opened, target = _open(model, data, scales, options, output)
+    builder = CostBuilder(opened, options.plan.target) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
@@ -153,11 +155,13 @@ def insert(
         store_table(proto, table)
     chosen_now = bool(options.condition) or data is not None
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
+    costs = builder.costs(proto) if builder is not None else None
     model = give_back(proto, opened, target)
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)
+    search, loss_limit = measured.search, options.max_output_loss
     return InsertResult(
-        model, decided, done, table, tuple(notes), lost, measured.search, options.max_output_loss, conditioned, foreign
+        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs
     )
 
 

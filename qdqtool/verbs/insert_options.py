@@ -19,6 +19,7 @@ from qdqtool.scales import ScaleTable
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataOptions
     from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.verbs.insert_costs import Int8Costs
 
 _SHOWN = 6  # heads that are named
 
@@ -46,6 +47,7 @@ class InsertOptions:
             alone, in about half the time, and `peel --target dla` then wants data.
         advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
         allow_empty: whether a model in which nothing can be quantized is written all the same, without Q/DQ.
+        build: with the target rtx, build engines of the model before and after, on this CPU, and tell what they cost.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -60,6 +62,7 @@ class InsertOptions:
     advise: bool = False
     whole_table: bool = True
     allow_empty: bool = False
+    build: bool = False
 
     def keeping(self, *, by_default: bool) -> Keeping:
         """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
@@ -84,6 +87,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         max_output_loss: what the loss at the outputs was to be at most.
         conditioned: whether `condition` edited the weights, now or before.
         warnings: sentences on operators that TensorRT's parser does not import.
+        costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
     """
 
     model: ModelT
@@ -96,6 +100,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     max_output_loss: float | None = None
     conditioned: bool = False
     warnings: tuple[str, ...] = ()
+    costs: Int8Costs | None = None
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""
@@ -114,6 +119,8 @@ class InsertResult(Displayed, Generic[ModelT]):
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.output_loss is not None:
             lines.append(self.output_loss.summary())
+        if self.costs is not None:
+            lines += self.costs.lines()
         return lines + written(self.model)
 
     def told_loss(self) -> str:
