@@ -35,9 +35,10 @@ def _inserting() -> list[Command]:
     return [
         Command("insert", insert, 8, ("out.onnx",)),
         Command("insert-dla", f"{insert} {_DLA}", 2),
+        Command("insert-rtx", f"{insert} --target rtx", 2),
         Command("insert-scales", f"{insert} --scales {{scales}}", 4),
         Command("insert-data", f"{insert} {_DATA} {keep}", 6, ("out.onnx",)),
-        Command("insert-keep", f"{insert} {_DATA} --budget 0.01", 2),
+        Command("insert-keep", f"{insert} {_DATA} --max-output-loss 0.5", 2),
         Command("insert-fold", f"{insert} {_DATA} {keep} --fold-bn --method entropy", 2),
         Command("insert-condition", f"{insert} {_DATA} {keep} --condition auto", 3, ("out.onnx",)),
         Command("insert-rules", f"{insert} --rules {{rules}}", 3),
@@ -114,6 +115,7 @@ def _linting() -> list[Command]:
         Command("lint-fix", "lint {qdq} --fix -o out.onnx", 4, ("out.onnx",)),
         Command("engine-predicted", "engine show {qdq} --predicted", 3),
         Command("engine-show", "engine show {layer_info} --model {model} --trt-version 8.5.2", 5),
+        Command("lint-rtx", "lint {qdq} --target rtx --no-parser", 3),
         Command("lint-dla", f"lint {{model}} {_DLA} --format sarif", 3),
     ]
 
@@ -132,7 +134,11 @@ def _judging() -> list[Command]:
             )
             for kind in ("coco", "voc", "yolo")
         ),
-        Command("evaluate-agreement", f"evaluate {{model}} --baseline {{model}} {_DATA}", 2),
+        Command(
+            "evaluate-agreement",
+            "evaluate {classifier} --baseline {classifier} --data {images} --preprocess scale=255",
+            2,
+        ),
         Command("compare", f"compare {{model}} {{qdq}} {_DATA}", 4),
         Command(
             "compare-draw",
