@@ -47,7 +47,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BuildRecipe:
     """What the builder is told.
 
     Attributes:
@@ -63,7 +63,9 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
 
-def decide(version: TrtVersion, model: ModelFacts, precision: Precision | None, dla_core: int | None = None) -> Recipe:
+def decide(
+    version: TrtVersion, model: ModelFacts, precision: Precision | None, dla_core: int | None = None
+) -> BuildRecipe:
     """What a version's builder is told for a model.
 
     Args:
@@ -89,15 +91,15 @@ def decide(version: TrtVersion, model: ModelFacts, precision: Precision | None, 
         raise QdqError("--dla-core", "the DLA computes in FP16 and INT8 alone", "give --precision fp16, int8 or best")
     old = sorted(_TRTEXEC[flag] for flag in flags & _TRTEXEC.keys() if is_deprecated(_TRTEXEC[flag], version))
     told = f"TensorRT {version.text} says that {', '.join(old)} will go: TensorRT 11 takes every type from the model"
-    return Recipe(flags, strongly_typed=False, dla_core=dla_core, notes=(told,) if old else ())
+    return BuildRecipe(flags, strongly_typed=False, dla_core=dla_core, notes=(told,) if old else ())
 
 
-def _typed(version: TrtVersion, precision: Precision | None, dla_core: int | None) -> Recipe:
+def _typed(version: TrtVersion, precision: Precision | None, dla_core: int | None) -> BuildRecipe:
     """TensorRT 11: the types of the graph hold; TF32 alone is left to choose."""
     if precision not in (None, "fp32", "tf32"):
         reason = f"TensorRT {version.text} takes every type from the model, and has no flag for {precision}"
         raise QdqError(f"--precision {precision}", reason, "leave it out; qdqtool insert writes INT8 into the model")
-    return Recipe(_FLAGS[precision or "fp32"], strongly_typed=True, dla_core=dla_core)
+    return BuildRecipe(_FLAGS[precision or "fp32"], strongly_typed=True, dla_core=dla_core)
 
 
 def _weak_flags(version: TrtVersion, model: ModelFacts, precision: Precision | None) -> frozenset[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qdqtool.building.recipe import Recipe
+from qdqtool.building.recipe import BuildRecipe
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.calibration.tensorrt.log_capture import Said, quiet_polygraphy
 from qdqtool.display import counted, named
@@ -43,7 +43,7 @@ class EngineRequest:
     """
 
     name: str
-    recipe: Recipe
+    recipe: BuildRecipe
     path: Path | None = None
     data: bytes = b""
     shapes: Mapping[str, tuple[Shape, Shape, Shape]] = field(default_factory=dict)
@@ -217,7 +217,7 @@ def _config(request: EngineRequest, module: Any, calibrator: _CachedCalibrator |
     return PostprocessConfig(config, _on_core(recipe, module)) if dla else config
 
 
-def _on_core(recipe: Recipe, module: Any) -> Any:
+def _on_core(recipe: BuildRecipe, module: Any) -> Any:
     def choose(builder: Any, network: Any, config: Any) -> None:
         """The core that was asked for; Polygraphy takes the first, and prefers precisions where they must hold."""
         config.DLA_core = recipe.dla_core

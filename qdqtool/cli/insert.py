@@ -176,9 +176,9 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
         return 0
     todo = _to_try(result, args)
     if not result.misses:
-        warn(f"{result.model}: {result.told_loss()}; {todo}", args)
+        warn(f"{result.model}: {result.format_loss()}; {todo}", args)
         return 0
-    told = f"is not met: {result.told_loss()}; {result.model} is written all the same"
+    told = f"is not met: {result.format_loss()}; {result.model} is written all the same"
     sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; {todo}\n")
     return 1
 

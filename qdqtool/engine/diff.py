@@ -48,8 +48,8 @@ class AlignedLayers:
 def _side(layer: EngineLayer) -> dict[str, Any]:
     return {
         "name": layer.name,
-        "inputs": [one.told() for one in layer.inputs],
-        "outputs": [one.told() for one in layer.outputs],
+        "inputs": [one.format_type() for one in layer.inputs],
+        "outputs": [one.format_type() for one in layer.outputs],
         "bytes_moved": layer.bytes_moved,
     }
 
@@ -160,10 +160,12 @@ def difference_lines(rows: Sequence[AlignedLayers], names: tuple[str, str], *, i
 
 
 def _layers(layers: Sequence[EngineLayer]) -> str:
-    return " + ".join(f"{layer.name} ({_types_told(layer.inputs)} -> {_types_told(layer.outputs)})" for layer in layers)
+    return " + ".join(
+        f"{layer.name} ({_format_types(layer.inputs)} -> {_format_types(layer.outputs)})" for layer in layers
+    )
 
 
-def _types_told(tensors: Iterable[Any]) -> str:
+def _format_types(tensors: Iterable[Any]) -> str:
     return ",".join(dict.fromkeys(one.type or "?" for one in tensors)) or "?"
 
 

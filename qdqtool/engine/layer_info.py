@@ -60,7 +60,7 @@ class LayerTensor:
         bits = bits_of(self.type)
         return None if self.shape is None or bits is None else -(-math.prod(self.shape) * bits // 8)
 
-    def told(self) -> str:
+    def format_type(self) -> str:
         """`INT8:CHW32`, `FP16`; the text of the file where it names no type."""
         layout = short_format(self.layout or self.text)
         return f"{self.type or self.text or '?'}{f':{layout}' if layout else ''}"

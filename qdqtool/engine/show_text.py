@@ -34,7 +34,7 @@ def layer_rows(info: EngineInfo) -> Cells:
 
 def _row(info: EngineInfo, layer: EngineLayer) -> tuple[str, ...]:
     size = layer.bytes_moved
-    cells = [layer.name, layer.kind, told_types(layer.inputs), told_types(layer.outputs)]
+    cells = [layer.name, layer.kind, format_types(layer.inputs), format_types(layer.outputs)]
     cells.append("" if size is None else f"{size:,}")
     if info.times is not None:
         time = info.times.get(layer.name)
@@ -62,9 +62,9 @@ def layer_text(info: EngineInfo) -> list[str]:
     return lines
 
 
-def told_types(tensors: Iterable[LayerTensor]) -> str:
+def format_types(tensors: Iterable[LayerTensor]) -> str:
     """`INT8:CHW32,FP16`: each type and format once."""
-    return ",".join(dict.fromkeys(one.told() for one in tensors))
+    return ",".join(dict.fromkeys(one.format_type() for one in tensors))
 
 
 def engine_json(info: EngineInfo) -> dict[str, Any]:

@@ -86,6 +86,6 @@ def counts(findings: Iterable[Finding]) -> dict[str, int]:
     return {severity: sum(one.severity == severity for one in listed) for severity in SEVERITIES}
 
 
-def told_counts(findings: Iterable[Finding]) -> str:
+def format_counts(findings: Iterable[Finding]) -> str:
     """`1 error, 2 warnings`; empty where there are none."""
     return ", ".join(counted(number, severity) for severity, number in counts(findings).items() if number)

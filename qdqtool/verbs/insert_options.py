@@ -123,7 +123,7 @@ class InsertResult(Displayed, Generic[ModelT]):
             lines += self.costs.lines()
         return lines + written(self.model)
 
-    def told_loss(self) -> str:
+    def format_loss(self) -> str:
         """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
         if self.output_loss is None or self.output_loss.value is None:
             return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"

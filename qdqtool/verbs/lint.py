@@ -18,7 +18,7 @@ from qdqtool.dla.rules import Platform
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.linting.checks import Check, checks_of, run_checks
-from qdqtool.linting.finding import Finding, by_code, told_counts
+from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
 from qdqtool.target_options import TargetOptions
@@ -78,7 +78,7 @@ class LintResult(Displayed, Generic[ModelT]):
         """How many findings there are of each severity, and of which codes."""
         if not self.findings:
             return "nothing found"
-        return f"{told_counts(self.findings)} ({', '.join(by_code(self.findings))})"
+        return f"{format_counts(self.findings)} ({', '.join(by_code(self.findings))})"
 
     def summary(self, name: str = "", *, in_full: bool = False) -> list[str]:
         """What `qdqtool lint` prints of the findings, without what to do next.
@@ -91,7 +91,7 @@ class LintResult(Displayed, Generic[ModelT]):
         names = {check.code: check.name for check in self.checks}
         for code, found in by_code(self.findings).items():
             lines += _group(code, names.get(code, ""), found, in_full=in_full)
-        listed = told_counts(self.findings) or "nothing found"
+        listed = format_counts(self.findings) or "nothing found"
         return [*lines, f"{name}: {listed}" if name else listed]
 
     def rows(self) -> Cells:
@@ -189,7 +189,7 @@ def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> 
     graver = [finding for finding in found if finding.severity != "note"]
     if not graver and not in_full:
         return [_notes(code, name, found)]
-    lines = [f"{code} {name}: {told_counts(found)}"]
+    lines = [f"{code} {name}: {format_counts(found)}"]
     listed = list(found) if in_full else graver
     shown = listed if in_full else listed[:_SHOWN]
     lines += [f"  {finding.where}: {finding.message}" for finding in shown]

@@ -37,7 +37,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     found = read_layer_info(path)
     assert (found.layers, found.built, found.version, found.source) == (info.layers, LINE, "1.7.1.116", "built")
     (layer, _) = found.layers
-    assert layer.inputs[0].told() == "INT8:HWC" and layer.product_type == "INT8"
+    assert layer.inputs[0].format_type() == "INT8:HWC" and layer.product_type == "INT8"
     assert layer.metadata == LAYER.nodes and layer.bytes_moved == 256 + 16 + 256 == LAYER.bytes_moved
 
 
