@@ -7,7 +7,7 @@ may build otherwise, so there, and where no version is asked for, they are notes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from qdqtool.graph.view import Node
 from qdqtool.linting.checks import CheckFault, check
@@ -37,27 +37,36 @@ def stopped_int8(subject: LintContext) -> Iterator[CheckFault]:
     A DequantizeLinear does not travel through Resize, nearest neighbors or not. The product behind is built in float,
     and its INT8 weight is dequantized by a kernel of its own at every inference. A second pair with the same scale
     behind the operator repairs it, and rounds nothing twice. Operators that compute (AveragePool, ReduceMean, Relu, a
-    constant Add) are Q013's. A warning for RTX and TensorRT 11, a note for 8 to 10.
+    constant Add) are Q013's. A warning for RTX and TensorRT 11, a note for 8 to 10. In a plain
+    model a note says that `insert` would place it so for that version.
     """
     copies = load_rules(RTX_TARGET).commutes
     found = RuleIndex(copies, subject.rules).nodes(subject.view)
     stops = {id(node) for node, rule in found if rule.side == "both" and node.op != "Concat"}  # INT8 passes a Concat
-    for node, index in subject.weighted:
-        if stops and subject.has_int8_weight(node, index):
-            between = _between(subject, node.inputs[1 - index], stops)
-            if between is not None:
-                text = f"{node.op} reads its pair through {between.op} {between.name}: {_FLOAT}"
-                yield CheckFault(node.name, text, _SECOND, severity=severity_of(subject))
+    plain = not subject.view.pairs
+    points = {point.tensor for point in subject.plan.activations} if plain else set[str]()
+
+    def has_pair(name: str) -> bool:
+        return name in subject.pair_of or subject.view.root(name) in points
+
+    for node, index in subject.weighted if stops else ():
+        if node.key not in subject.int8_nodes:
+            continue
+        between = _between(subject, node.inputs[1 - index], stops, has_pair)
+        if between is not None:
+            reads = "would read" if plain else "reads"
+            text = f"{node.op} {reads} its pair through {between.op} {between.name}: {_FLOAT}"
+            yield CheckFault(node.name, text, _SECOND, severity="note" if plain else severity_of(subject))
 
 
-def _between(subject: LintContext, name: str, stops: set[int]) -> Node | None:
+def _between(subject: LintContext, name: str, stops: set[int], has_pair: Callable[[str], bool]) -> Node | None:
     """The first operator on the way back to the pairs that INT8 does not pass; None where one way is float anyway."""
-    if subject.carriers(name) is None:
+    if not all(map(has_pair, subject.flow.origins(name, has_pair))):
         return None
     stack, seen = [name], set[str]()
     while stack:
         tensor = stack.pop()
-        if tensor in seen or tensor in subject.pair_of:
+        if tensor in seen or has_pair(tensor):
             continue
         seen.add(tensor)
         maker = subject.view.producers[tensor]

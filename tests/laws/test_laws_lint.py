@@ -95,6 +95,19 @@ def test_l6_for_older_versions(file: Path, version: TrtVersion, tmp_path: Path) 
     check_insert_adds_no_finding(file, tmp_path, version)
 
 
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.text)
+def test_l6_behind_a_resize_for_older_versions(version: TrtVersion) -> None:
+    """Their rules place one pair before it, which the newest compiler runs in float: lint says so beforehand."""
+    model = model_of(
+        "net (float[1,4,8,8] x) => (float[1,4,16,16] y) <float[4,4,1,1] u, float[4,4,1,1] v, float[4] s = {1,1,2,2}> {"
+        ' c = Conv(x, u) r = Relu(c) a = Resize<mode="nearest">(r, , s) d = Conv(a, v) y = Relu(d) }'
+    )
+    check_insert_adds_no_finding(model, Path(), version)
+    found = verbs.lint(model, verbs.LintOptions(trt_version=version)).findings
+    (finding,) = [one for one in found if one.code == "Q035"]
+    assert (finding.severity, "Conv would read its pair through Resize" in finding.message) == ("note", True)
+
+
 # ---------------------------------------------------------------------- repairs
 
 
