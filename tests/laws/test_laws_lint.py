@@ -99,8 +99,10 @@ def test_l6_for_older_versions(file: Path, version: TrtVersion, tmp_path: Path) 
 def test_l6_behind_a_resize_for_older_versions(version: TrtVersion) -> None:
     """Their rules place one pair before it, which the newest compiler runs in float: lint says so beforehand."""
     model = model_of(
-        "net (float[1,4,8,8] x) => (float[1,4,16,16] y) <float[4,4,1,1] u, float[4,4,1,1] v, float[4] s = {1,1,2,2}> {"
-        ' c = Conv(x, u) r = Relu(c) a = Resize<mode="nearest">(r, , s) d = Conv(a, v) y = Relu(d) }'
+        "net (float[1,4,8,8] x) => (float[1,10] y) <float[4,4,1,1] u, float[4,4,1,1] v, float[4,10] w,"
+        " float[4] s = {1,1,2,2}> { c = Conv(x, u) r = Relu(c)"
+        ' a = Resize<mode="nearest">(r, , s) d = Conv(a, v) e = Relu(d) g = GlobalAveragePool(e)'
+        " f = Flatten(g) y = Gemm(f, w) }"
     )
     check_insert_adds_no_finding(model, Path(), version)
     found = verbs.lint(model, verbs.LintOptions(trt_version=version)).findings
