@@ -102,11 +102,11 @@ def test_planned_products_of_random_networks_are_never_built_in_float(model: onn
 def products_planned(model: onnx.ModelProto) -> set[str]:
     """Names of the weighted operators whose weight has Q/DQ."""
     view = GraphView(model.graph)
-    indices = {node.name: (node, weight_index(view, node)) for node in view.nodes}
+    weighted = [(node, index) for node in view.nodes if (index := weight_index(view, node)) is not None]
     return {
-        name or f"node_of_{node.outputs[0]}"
-        for name, (node, index) in indices.items()
-        if index is not None and pair_behind(view, node.inputs[index]) is not None
+        node.proto.name or f"node_of_{node.outputs[0]}"  # as the compiler calls a node without a name
+        for node, index in weighted
+        if pair_behind(view, node.inputs[index]) is not None
     }
 
 
