@@ -52,11 +52,14 @@ def foreign_operators(proto: onnx.ModelProto, version: TrtVersion | None) -> lis
     """
     rules = load_parser_rules()
     called = {(function.domain, function.name) for function in proto.functions}
+    verdicts: dict[tuple[str, str], tuple[Verdict, str, str] | None] = {}
     found: dict[tuple[str, str], list[str]] = {}
     for node in _every_node(proto):
-        if (node.domain, node.op_type) not in called:
-            domain = "" if node.domain in _DEFAULT else node.domain
-            found.setdefault((domain, node.op_type), []).append(node.name or next(filter(None, node.output), ""))
+        key = node.domain, node.op_type
+        if key not in verdicts:
+            verdicts[key] = None if key in called else _judge(rules, _domain_of(node), node.op_type, version)
+        if verdicts[key] is not None:
+            found.setdefault((_domain_of(node), node.op_type), []).append(_name_of(node))
     judged = ((domain, op, nodes, _judge(rules, domain, op, version)) for (domain, op), nodes in found.items())
     return [
         Foreign(f"{domain}::{op}" if domain else op, tuple(nodes), *verdict)
@@ -91,7 +94,16 @@ def _every_node(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     while stack:
         for node in stack.pop().node:
             yield node
-            stack.extend(subgraphs_of(node))
+            if node.attribute:
+                stack.extend(subgraphs_of(node))
+
+
+def _domain_of(node: onnx.NodeProto) -> str:
+    return "" if node.domain in _DEFAULT else node.domain
+
+
+def _name_of(node: onnx.NodeProto) -> str:
+    return node.name or next(filter(None, node.output), "")
 
 
 def _judge(rules: ParserRules, domain: str, op: str, version: TrtVersion | None) -> tuple[Verdict, str, str] | None:

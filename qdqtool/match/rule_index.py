@@ -38,11 +38,18 @@ class RuleIndex(Generic[AnyRule]):
                 for op in operators(step, rules):
                     self._by_op.setdefault(op, []).append((rule, step.constraint))
 
+    def __bool__(self) -> bool:
+        """Whether some rule names an operator."""
+        return bool(self._by_op)
+
     def first(self, view: GraphView, node: Node) -> AnyRule | None:
         """The first rule that names the operator and whose guard lets the node through."""
         named = self._by_op.get(node.op)
         if named is None:
             return None
+        rule, guard = named[0]
+        if not guard:
+            return rule
         site = MatchSite(view, node, start=node)
         return next((rule for rule, guard in named if not guard or constraint_named(guard)(site)), None)
 

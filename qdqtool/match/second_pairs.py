@@ -34,9 +34,10 @@ def with_second_pairs(view: GraphView, plan: Plan, rules: RuleBook) -> Plan:
     Returns:
         The plan itself where no rule or no place asks for it.
     """
-    moving = {id(node): rule for node, rule in RuleIndex(rules.commutes, rules).nodes(view)}
-    if not any(rule.side == "both" for rule in rules.commutes):
+    stopping = RuleIndex([rule for rule in rules.commutes if rule.side == "both"], rules)
+    if not stopping or (not view.pairs and not any(stopping.nodes(view))):
         return plan
+    moving = {id(node): rule for node, rule in RuleIndex(rules.commutes, rules).nodes(view)}
     walk = _Walk(view, plan, moving)
     for uses in _int8_products(view, plan):
         walk.visit(uses)
