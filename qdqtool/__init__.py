@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         ConditionResult as ConditionResult,
         condition as condition,
     )
-    from qdqtool.verbs.differences import (
+    from qdqtool.verbs.compare_pictures import (
         DrawnDifferences as DrawnDifferences,
         DrawOptions as DrawOptions,
         draw_differences as draw_differences,
@@ -89,8 +89,8 @@ _HOMES = {
     "Comparison": "verbs.compare",
     "Detections": "evaluation.detections",
     "Diagnosis": "diagnosis",
-    "DrawOptions": "verbs.differences",
-    "DrawnDifferences": "verbs.differences",
+    "DrawOptions": "verbs.compare_pictures",
+    "DrawnDifferences": "verbs.compare_pictures",
     "EngineDifference": "verbs.show_engine",
     "EvaluateOptions": "verbs.evaluate",
     "Evaluation": "verbs.evaluation_result",
@@ -136,7 +136,7 @@ _HOMES = {
     "compare_backends": "verbs.ptq_compare",
     "diagnose": "doctor",
     "diff_engines": "verbs.show_engine",
-    "draw_differences": "verbs.differences",
+    "draw_differences": "verbs.compare_pictures",
     "evaluate": "verbs.evaluate",
     "find_decoder": "evaluation.decode.auto_detect",
     "finetune": "verbs.finetune",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.bounded import SCALES, read_text
 from qdqtool.files import check_outputs
 from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.io import Opened, open_model
+from qdqtool.limited_reading import SCALES, read_text
 from qdqtool.scales import ScaleTable
 
 _TABLE, _IR = "scales", "ir_version"

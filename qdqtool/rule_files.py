@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import RULES, read_toml
 
 SCHEMA = 1
 _TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "float", "layer", "limit"])

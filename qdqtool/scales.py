@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.bounded import SCALES, parse_json
 from qdqtool.decisions import Decisions, Provenance, decode_facts, encode_facts
 from qdqtool.display import Cells, Displayed, counted, named, short_table
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import SCALES, parse_json
 
 Origin = Literal["qdq", "ptq", "equal", "derived", "bound", "estimated"]
 Float32 = npt.NDArray[np.float32]

@@ -22,7 +22,7 @@ IMPLEMENTING = {
     "graph/channels/sizes.py",  # how long axes become
     "graph/folding.py",  # what becomes of a constant
     "training/losses/nodes.py",  # what a loss script may write
-    "training/losses/reach.py",  # whose further inputs carry no gradient
+    "training/losses/gradient_paths.py",  # whose further inputs carry no gradient
 }
 
 

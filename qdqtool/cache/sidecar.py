@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from qdqtool import __version__
-from qdqtool.bounded import FileKind, parse_json, read_at_most
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
+from qdqtool.limited_reading import FileKind, parse_json, read_at_most
 from qdqtool.scales import Scale
 
 SCHEMA = 1

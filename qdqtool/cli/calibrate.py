@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_paths, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.reading import add_reading_arguments, draw_asked, drawn_json, drawn_lines
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.decode_options import add_reading_arguments, draw_asked, drawn_json, drawn_lines
+from qdqtool.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from qdqtool.verbs.compare import Comparison

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.show import warn
+from qdqtool.cli.output import warn
 from qdqtool.threads import MOST_THREADS, usable_cores, useful_threads
 
 if TYPE_CHECKING:

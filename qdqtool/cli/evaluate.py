@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn
 
 _LABELS = (
     "the truth: COCO's .json, a folder of VOC's .xml or of YOLO's or KITTI's .txt, a .npz with boxes; for classifiers "

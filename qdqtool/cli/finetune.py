@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:

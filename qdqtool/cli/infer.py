@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.reading import add_reading_arguments, infer_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.decode_options import add_reading_arguments, infer_options_from
+from qdqtool.cli.output import print_json, print_lines, warn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

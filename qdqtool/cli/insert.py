@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
 

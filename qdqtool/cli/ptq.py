@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.target import cache_target
 
 if TYPE_CHECKING:

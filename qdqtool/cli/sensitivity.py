@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.output import print_json, print_lines
 
 if TYPE_CHECKING:
     from qdqtool.verbs.sensitivity import SensitivityResult

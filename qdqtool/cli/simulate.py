@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.output import print_json, print_lines
 from qdqtool.cli.target import cache_target
 
 

@@ -18,7 +18,7 @@ from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.restrict import share_scales
+from qdqtool.match.restrict_plan import share_scales
 from qdqtool.measures import ExactSum
 from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
 from qdqtool.runtime.activations import OrtActivations

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from qdqtool.engine.names import layer_name, names_in
-from qdqtool.engine.types import Left, Storage
-from qdqtool.engine.units import Unit, find_units, merge_parallel
-from qdqtool.engine.view import EngineView
+from qdqtool.engine.engine_view import EngineView
+from qdqtool.engine.layer_names import layer_name, names_in
+from qdqtool.engine.layer_units import Unit, find_units, merge_parallel
+from qdqtool.engine.predicted_types import Left, Storage
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind

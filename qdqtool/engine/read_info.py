@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from qdqtool.bounded import LAYERS, parse_json, read_bytes
 from qdqtool.engine.layer_info import MAX_RANK, MAX_SIZE, OURS, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.profile import is_profile, read_profile, times_in
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import LAYERS, parse_json, read_bytes
 
 _TODO = LAYERS.todo
 _ENGINE = b"trt"  # of ptrt, ftrt and vtrt, the first four bytes of serialized engines

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.classes import Classifier, Ranked, classifier_of
+from qdqtool.evaluation.classifier_output import Classifier, Ranked, classifier_of
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, Size
 from qdqtool.evaluation.detections import Array, Detections

@@ -16,7 +16,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from qdqtool.errors import QdqError
 from qdqtool.graph.operators import PLAIN, OperatorForms
 from qdqtool.graph.order import key_on_cycle
-from qdqtool.graph.stored import check_tensor
+from qdqtool.graph.stored_tensors import check_tensor
 from qdqtool.graph.tensors import BITS
 
 MAX_DEPTH = 64  # graphs within graphs; protobuf itself stops near 32

@@ -16,12 +16,12 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.order import read_names
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
-from qdqtool.linting.check_places import decode_reads, idle_pairs, residual_reads, shape_reads, split_reads
+from qdqtool.linting.check_placement import decode_reads, idle_pairs, residual_reads, shape_reads, split_reads
 from qdqtool.linting.check_scales import unequal_classes
 from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
-from qdqtool.passes.rename import rename_tensors, tensor_names
+from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
 # A repair edits the graph of a subject and says what it did; what it is given can be repaired.
 Repair = Callable[[LintContext, Sequence[Finding]], str]

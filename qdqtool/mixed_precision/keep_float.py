@@ -29,8 +29,8 @@ class Keeping:
 
     Attributes:
         count: how many operators, or "auto": few, where the loss is concentrated.
-        max_output_loss: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it
-            there.
+        max_output_loss: the largest loss at the outputs (`mixed_precision/output_loss.py`); the cheapest operators
+            that bring it there.
     """
 
     count: int | Literal["auto"] = 0
@@ -75,7 +75,7 @@ class OutputLoss:
     """The loss at the outputs of a written model.
 
     Attributes:
-        value: from 0 to 1 (`calibration/loss.py`); None where it could not be measured.
+        value: from 0 to 1 (`mixed_precision/output_loss.py`); None where it could not be measured.
         samples: how many it was measured on.
         reason: why it could not be measured, or "".
     """
@@ -86,7 +86,7 @@ class OutputLoss:
 
     @property
     def large(self) -> bool:
-        """Whether the model loses much (`calibration/loss.py` says from where on, and why)."""
+        """Whether the model loses much (`mixed_precision/output_loss.py` says from where on, and why)."""
         from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 
         return self.value is not None and self.value >= LARGE_LOSS

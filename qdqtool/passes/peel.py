@@ -21,9 +21,9 @@ from qdqtool.graph.order import read_names
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
-from qdqtool.passes.bake import WeightCode
+from qdqtool.passes.bake_weights import WeightCode
 from qdqtool.passes.insert import is_estimated
-from qdqtool.passes.integers import complete_pairs, has_loose_integers
+from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale

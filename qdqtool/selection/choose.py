@@ -27,8 +27,8 @@ from qdqtool.match.flow import commuting
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_requantize_points
-from qdqtool.match.restrict import activation_sites, sites_behind
-from qdqtool.selection.shadow import LayerError, Trial, shadow_pass
+from qdqtool.match.restrict_plan import activation_sites, sites_behind
+from qdqtool.selection.candidate_losses import LayerError, Trial, shadow_pass
 
 Float64 = npt.NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions, Point, Read
 from qdqtool.match.planner import make_plan
-from qdqtool.match.restrict import restrict
+from qdqtool.match.restrict_plan import restrict
 from qdqtool.rulebook import load_rules
 from qdqtool.simulation.rounding import Rounding, RoundingNodes, weight_through_int8
 from qdqtool.trtversion import TrtVersion

@@ -9,7 +9,7 @@ from typing import Literal
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan
 from qdqtool.training.pair_nodes import TrainedPair, own_scales
-from qdqtool.training.writing import Origin, in_file
+from qdqtool.training.write_back import Origin, in_file
 
 Ranges = Literal["fixed", "learn", "ema"]
 

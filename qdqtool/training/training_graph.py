@@ -23,15 +23,15 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.training.batchnorm import lower_batch_norms
-from qdqtool.training.cut import Ends, cut_behind, reached
-from qdqtool.training.fold import fold_behind_pairs
+from qdqtool.training.fold_batchnorm import fold_behind_pairs
 from qdqtool.training.integer_weights import Code, decode_constants
 from qdqtool.training.normalize import training_copy
 from qdqtool.training.pair_nodes import TrainedPair, find_sites, pairs_to_functions
+from qdqtool.training.shared_parameters import unshare
 from qdqtool.training.trainable import find_roles, without_frozen
 from qdqtool.training.trainable_scales import Moving, Ranges, tied_tensors
-from qdqtool.training.unshare import unshare
-from qdqtool.training.writing import Origin, write_values
+from qdqtool.training.truncate_graph import Ends, cut_behind, reached
+from qdqtool.training.write_back import Origin, write_values
 
 __all__ = ["BatchNorms", "Ranges", "TrainingGraph", "WeightPair", "make_form"]
 

@@ -3,8 +3,8 @@
 
 from qdqtool.artifacts import load_table, stored_table
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
+from qdqtool.verbs.compare_pictures import DrawnDifferences, DrawOptions, draw_differences
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
-from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft

@@ -13,6 +13,7 @@ from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
+from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.classification import classified, ranks
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.auto_detect import find_decoder
@@ -22,7 +23,6 @@ from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
 from qdqtool.evaluation.metrics import MeasuredModel, judge
-from qdqtool.evaluation.names import Names, parse_names
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples

@@ -24,8 +24,8 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.match.restrict import add_points, restrict
-from qdqtool.passes.inline import inline_quantized
+from qdqtool.match.restrict_plan import add_points, restrict
+from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import has_qdq, peel_pairs
 from qdqtool.runtime.float_tensors import find_float_tensors

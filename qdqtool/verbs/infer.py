@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from qdqtool.data.loader import Data, DataOptions
-    from qdqtool.evaluation.classes import Ranked
+    from qdqtool.evaluation.classifier_output import Ranked
     from qdqtool.evaluation.detections import Detections
     from qdqtool.evaluation.inference import DecodeOptions, Prediction
     from qdqtool.evaluation.samples import LabeledSamples

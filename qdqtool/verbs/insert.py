@@ -28,7 +28,7 @@ from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.restrict import share_scales
+from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.mixed_precision.keep_float import (

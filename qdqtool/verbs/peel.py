@@ -27,19 +27,19 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
-from qdqtool.passes.bake import Baked, bake_weights
-from qdqtool.passes.inline import inline_quantized
+from qdqtool.passes.bake_weights import Baked, bake_weights
+from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
-from qdqtool.passes.replay import replay_additions
-from qdqtool.passes.restore import restore_source
+from qdqtool.passes.replay_conditioning import replay_additions
+from qdqtool.passes.restore_weights import restore_source
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
-from qdqtool.verbs.fill import fill_every_tensor
+from qdqtool.verbs.fill_scales import fill_every_tensor
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
 
 if TYPE_CHECKING:

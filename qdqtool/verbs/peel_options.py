@@ -12,7 +12,7 @@ from qdqtool.display import Displayed, counted, model_name, named, written
 from qdqtool.graph.io import ModelSource, ModelT
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
-from qdqtool.passes.bake import Baked
+from qdqtool.passes.bake_weights import Baked
 from qdqtool.passes.peel import OnConflict
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.scales import ScaleTable

@@ -18,7 +18,7 @@ from qdqtool.cache.store import ConvertOptions, Stored, convert_file
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, check_outputs
 from qdqtool.graph.io import open_model, save_model
-from qdqtool.passes.rename import rename_tensors, tensor_names
+from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
 _Path = str | os.PathLike[str]
 

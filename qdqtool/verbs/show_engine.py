@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.display import Cells, Displayed, counted, short_table, table
+from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer, predict_layers
+from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.read_info import read_layer_info, with_profile
-from qdqtool.engine.show_text import engine_json, layer_rows, layer_text, source_line
-from qdqtool.engine.text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView

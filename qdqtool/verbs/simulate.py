@@ -24,7 +24,7 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.measures import Measure
 from qdqtool.options import TextOption
-from qdqtool.passes.inline import inline_quantized
+from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
@@ -188,7 +188,7 @@ def simulate(
     """
     from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.runtime.executor import Executor, last_in_reach
-    from qdqtool.simulation import pairing
+    from qdqtool.simulation import side_by_side
     from qdqtool.simulation.recorder import Recorder
 
     options = options or SimulateOptions()
@@ -202,9 +202,9 @@ def simulate(
         Executor(one.plain, one.folder, names, one.name, options.provider),
         Executor(one.model, one.folder, names, one.name, options.provider),
     )
-    batches = pairing.counted_batches(feed, "simulate", options.progress)
+    batches = side_by_side.counted_batches(feed, "simulate", options.progress)
     with Recorder() as recorder:
-        found = pairing.measure(
+        found = side_by_side.measure(
             runs, {name: (name, name) for name in runs[1].names}, batches, recorder.add if file else None
         )
         if file is not None:

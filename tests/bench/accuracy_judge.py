@@ -142,8 +142,8 @@ def _boxes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Meas
 
 
 def _names(subject: Subject) -> Any:
+    from qdqtool.evaluation.class_names import Names, parse_names
     from qdqtool.evaluation.coco_names import shown_names
-    from qdqtool.evaluation.names import Names, parse_names
 
     if subject.data[3] != "coco":
         return parse_names(str(subject.data[3]))

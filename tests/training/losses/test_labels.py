@@ -12,8 +12,8 @@ from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.append import append_losses
 from qdqtool.training.losses.labels import label_feeds
+from qdqtool.training.losses.loss_graph import append_losses
 from qdqtool.training.losses.options import LossOptions, parse_label
 from tests.training.losses.loss_graphs import bare, label_loss, labeled, shapes_of, term_value
 

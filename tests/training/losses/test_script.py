@@ -13,8 +13,8 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.labels import label_feeds
+from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.losses.teacher import Teacher
 from tests.conftest import PROJECT

@@ -12,7 +12,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.append import LossGraph, append_losses
+from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.options import LossOptions, parse_distill
 from qdqtool.training.losses.teacher import Teacher
 from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of, term_value
