@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is public
     # isort: off
-    from qdqtool.artifacts import load_table as load_table
+    from qdqtool.scales import load_table as load_table
     from qdqtool.cache.retarget import retarget as retarget
     from qdqtool.cache.text import Cache as Cache, read_cache as read_cache, write_cache as write_cache
     from qdqtool.calibration.engine import CalibrationOptions as CalibrationOptions, calibrate as calibrate
@@ -144,7 +144,7 @@ _HOMES = {
     "infer": "verbs.infer",
     "insert": "verbs.insert",
     "lint": "verbs.lint",
-    "load_table": "artifacts",
+    "load_table": "scales",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
     "predicted_layers": "verbs.show_engine",

@@ -326,7 +326,7 @@ class ScalesFromPath(BaseLoader):
     @_report_errors
     def call_impl(self) -> ScaleTable:
         """The scales."""
-        from qdqtool.artifacts import load_table
+        from qdqtool.scales import load_table
 
         return load_table(_value(self._path))
 

@@ -85,7 +85,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _check_places(args: argparse.Namespace, output: Path) -> None:
     """Refuse places that would do harm before anything is done."""
-    from qdqtool.artifacts import check_targets, check_weights
+    from qdqtool.output_paths import check_targets, check_weights
 
     inputs = [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])]
     check_targets({"the result": output, "--checkpoint": args.checkpoint}, inputs)

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.artifacts import store_table, stored_table
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, set_metadata
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
+from qdqtool.metadata import store_table, stored_table
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.runtime.executor import Executor, out_of_reach

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.artifacts import files_of
 from qdqtool.display import Displayed, counted
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.output_paths import files_of
 from qdqtool.verbs.infer import InferOptions, class_names
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
-from qdqtool.artifacts import check_target, files_of, output_path
 from qdqtool.conditioning.edits import parse_steps
 from qdqtool.display import Displayed, counted, model_name
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.output_paths import check_target, files_of, output_path
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned

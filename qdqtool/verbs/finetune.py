@@ -13,7 +13,6 @@ from typing import Any, overload
 
 import onnx
 
-from qdqtool.artifacts import check_targets, files_of, output_path, path_of
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import make_backend
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_feed
@@ -21,6 +20,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import equalized_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
+from qdqtool.output_paths import check_targets, files_of, output_path, path_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.artifacts import files_of
 from qdqtool.display import Displayed, counted
 from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.output_paths import files_of
 from qdqtool.runtime.execution import ExecutionOptions
 
 if TYPE_CHECKING:

@@ -10,16 +10,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
-from qdqtool.artifacts import (
-    check_target,
-    files_of,
-    load_table,
-    output_path,
-    path_of,
-    raise_ir,
-    store_table,
-    stored_table,
-)
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
@@ -31,13 +21,15 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
+from qdqtool.metadata import raise_ir, store_table, stored_table
 from qdqtool.mixed_precision.keep_float import (
     with_borrowed_scales,
 )
+from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.scales import Scale, ScaleTable
+from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales

@@ -40,8 +40,8 @@ class InsertOptions:
             is "auto" where pairs are placed in a plain model for the GPU by data, else 0; also 0 where `condition`
             has corrected biases already, which would be off in float.
         max_output_loss: the largest loss at the outputs (`mixed_precision/output_loss.py`); the cheapest operators
-            that bring it there are kept in float. Goes with no `keep_float` of its own. The model is written where it is missed, too:
-            see `InsertResult.misses`.
+            that bring it there are kept in float. Goes with no `keep_float` of its own. The model is written where
+            it is missed, too: see `InsertResult.misses`.
         condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
         whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
             alone, in about half the time, and `peel --target dla` then wants data.

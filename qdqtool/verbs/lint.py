@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
-from qdqtool.artifacts import check_target
 from qdqtool.display import Cells, Displayed
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.dla.rules import Platform
@@ -21,6 +20,7 @@ from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
+from qdqtool.output_paths import check_target
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 

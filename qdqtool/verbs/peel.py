@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import onnx
 
-from qdqtool.artifacts import check_targets, files_of, output_path, path_of, restore_header, stored_table
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.emit.write_files import Peeling, check_kinds, emit_places, emitted_texts, write_emitted
@@ -27,6 +26,8 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
+from qdqtool.metadata import restore_header, stored_table
+from qdqtool.output_paths import check_targets, files_of, output_path, path_of
 from qdqtool.passes.bake_weights import Baked, bake_weights
 from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.artifacts import check_targets, files_of, output_path
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.display import Displayed, counted
@@ -24,6 +23,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import tie_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.target_options import CacheTargetOptions

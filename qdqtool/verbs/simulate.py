@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import onnx
 
-from qdqtool.artifacts import check_target, check_weights, files_of, path_of, stored_table
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.display import Cells, Displayed, counted, figure, written
 from qdqtool.errors import QdqError
@@ -23,7 +22,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.measures import Measure
+from qdqtool.metadata import stored_table
 from qdqtool.options import TextOption
+from qdqtool.output_paths import check_target, check_weights, files_of, path_of
 from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules

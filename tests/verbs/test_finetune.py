@@ -18,10 +18,10 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.artifacts import stored_table
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, equalized_tensors, get_metadata
 from qdqtool.graph.view import GraphView
+from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions

@@ -96,7 +96,7 @@ def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_points_only_gives_the_same_pairs(folder: Path) -> None:
-    from qdqtool.artifacts import stored_table
+    from qdqtool.metadata import stored_table
 
     for words, name in ((("--points-only",), "few.onnx"), ((), "all.onnx")):
         assert run(folder, "-q", *words, "-o", str(folder / name)) == 0

@@ -14,11 +14,11 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from qdqtool.amax.methods import parse_method
-from qdqtool.artifacts import store_table, stored_table
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.calibration.engine import CalibrationOptions, calibrate
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
+from qdqtool.metadata import store_table, stored_table
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.insert import insert, plan

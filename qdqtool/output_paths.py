@@ -1,41 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs share: where a result goes, and the tables that travel in files and in a model's metadata."""
+"""Where the results of a verb go, and which files it reads: refused before any work where one would harm another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import onnx
-
 from qdqtool.files import check_outputs
-from qdqtool.graph.edit import clear_metadata, get_metadata, set_metadata
 from qdqtool.graph.io import Opened, open_model
-from qdqtool.limited_reading import SCALES, read_text
-from qdqtool.scales import ScaleTable
-
-_TABLE, _IR = "scales", "ir_version"
-_IR_VERSIONS = ("0", "1", "2", "3")  # that are raised, see `raise_ir`
-
-
-def store_table(proto: onnx.ModelProto, table: ScaleTable) -> None:
-    """Keep the table of every tensor in a model's metadata."""
-    set_metadata(proto, _TABLE, table.to_json(indent=None))
-
-
-def stored_table(proto: onnx.ModelProto) -> ScaleTable | None:
-    """The table of every tensor that `insert` with data left in a model's metadata; None where there is none."""
-    text = get_metadata(proto, _TABLE)
-    return None if text is None else ScaleTable.from_json(text, "metadata qdqtool.scales")
-
-
-def load_table(path: str | Path) -> ScaleTable:
-    """The scale table of a file that `calibrate` wrote.
-
-    Raises:
-        QdqError: missing, unreadable, or not such a table.
-    """
-    return ScaleTable.from_json(read_text(path, SCALES), path)
 
 
 def output_path(opened: Opened, output: str | Path | None, ending: str) -> Path | None:
@@ -84,18 +56,3 @@ def files_of(data: object) -> list[Path]:
 def path_of(source: object) -> Path | None:
     """The file that a model, data or a table comes from, where it comes from one."""
     return Path(source) if isinstance(source, (str, Path)) else None
-
-
-def raise_ir(proto: onnx.ModelProto) -> None:
-    """Raise an IR version below 4, where an initializer had to be a graph input, and remember what it was."""
-    if proto.ir_version < 4:
-        set_metadata(proto, _IR, str(proto.ir_version))
-        proto.ir_version = 7
-
-
-def restore_header(proto: onnx.ModelProto) -> None:
-    """Take our metadata out again, and give back the IR version there was."""
-    version = get_metadata(proto, _IR)
-    if version is not None and version in _IR_VERSIONS:
-        proto.ir_version = int(version)
-    clear_metadata(proto)
