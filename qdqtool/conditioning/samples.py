@@ -41,7 +41,7 @@ class Singles:
 
 
 def count_channels(
-    subject: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]
+    context: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]
 ) -> dict[str, ChannelSpectrum]:
     """Run data through a model and count the values of every channel.
 
@@ -51,7 +51,7 @@ def count_channels(
     found = {name: ChannelSpectrum(span.channels, span.axis) for name, span in spans.items()}
     if not found:
         return found
-    activations = OrtActivations(subject.proto, subject.folder, list(found))
+    activations = OrtActivations(context.proto, context.folder, list(found))
     for sample in samples:
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():

@@ -19,7 +19,7 @@ _QUANTIZERS = frozenset({"TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"})
 
 
 @check("Q003", "loose-end", "error")
-def loose_end(subject: LintContext) -> Iterator[CheckFault]:
+def loose_end(context: LintContext) -> Iterator[CheckFault]:
     """A QuantizeLinear without a DequantizeLinear behind it, or a DequantizeLinear whose integers no Q made.
 
     TensorRT takes Q and DQ as pairs, or a DQ on stored integers; it refuses a graph in which a product reads the
@@ -27,72 +27,72 @@ def loose_end(subject: LintContext) -> Iterator[CheckFault]:
     TensorRT for RTX 1.7.1 builds them in INT8, and versions before 10.15 were not tried, so for those they stay an
     error. A DQ on an input of the network is Q022.
     """
-    view = subject.view
+    view = context.view
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     for node in view.every:
         if node.op == QUANTIZE and id(node) not in paired:
-            yield _quantize_alone(subject, node)
+            yield _quantize_alone(context, node)
         if node.op == DEQUANTIZE and id(node) not in paired and node.inputs[0] not in view.inputs:
-            yield from _dequantize_alone(subject, node)
+            yield from _dequantize_alone(context, node)
     for pairs in view.pairs.values():
         for pair in pairs:
             if pair.quantize is not None and (uses := view.consumers(pair.quantize.outputs[0])):
                 reader = uses[0].node
-                severity = _moved_severity(subject, reader)
+                severity = _moved_severity(context, reader)
                 message = f"{reader.op} {reader.name} reads the integers of its Q itself"
                 yield CheckFault(pair.tensor, message, _AGAIN, severity=severity)
 
 
-def _quantize_alone(subject: LintContext, node: Node) -> CheckFault:
+def _quantize_alone(context: LintContext, node: Node) -> CheckFault:
     """What a Q is that no DQ follows."""
     integers = node.inputs[0], node.outputs[0]
-    uses = subject.view.consumers(integers[1])
-    if not uses and not subject.view.is_output(integers[1]):
+    uses = context.view.consumers(integers[1])
+    if not uses and not context.view.is_output(integers[1]):
         message = f"its Q {node.name} makes integers that nobody reads, which TensorRT refuses"
         return CheckFault(integers[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", fixable=True)
-    if all(use.node.op == DEQUANTIZE for use in uses) and _reads_integers(subject):
+    if all(use.node.op == DEQUANTIZE for use in uses) and _reads_integers(context):
         message = f"its Q {node.name} makes integers that are an output of the network, which is built in INT8"
         return CheckFault(integers[0], message, "mind that a calibration cache cannot say it", severity="note")
-    severity = _moved_severity(subject, *(use.node for use in uses))
+    severity = _moved_severity(context, *(use.node for use in uses))
     message = f"its Q {node.name} makes integers that no DQ reads, which TensorRT refuses"
     if severity is not None:
         message = f"its Q {node.name} makes integers that {uses[0].node.op} {uses[0].node.name} moves, built in INT8"
     return CheckFault(integers[0], message, f"qdqtool lint --fix removes a Q nobody reads; {_AGAIN}", severity=severity)
 
 
-def _dequantize_alone(subject: LintContext, node: Node) -> Iterator[CheckFault]:
+def _dequantize_alone(context: LintContext, node: Node) -> Iterator[CheckFault]:
     """What a DQ is whose integers no Q made; nothing where an operator of TensorRT's own made them."""
-    maker = subject.view.producers.get(node.inputs[0])
+    maker = context.view.producers.get(node.inputs[0])
     if maker is not None and (maker.op == QUANTIZE or maker.op.rpartition("::")[2] in _QUANTIZERS):
         return  # a Q that is an output, too, is told of itself
     made = "a body around this graph" if maker is None else f"{maker.op} {maker.name}"
-    severity = None if maker is None else _moved_severity(subject, maker)
+    severity = None if maker is None else _moved_severity(context, maker)
     message = f"DQ {node.name} reads integers that {made} makes, not a Q"
     yield CheckFault(node.outputs[0], message, _AGAIN, severity=severity)
 
 
-def _moved_severity(subject: LintContext, *nodes: Node) -> Severity | None:
+def _moved_severity(context: LintContext, *nodes: Node) -> Severity | None:
     """A note where all that touches the integers moves them, for a parser that was seen to build that."""
-    moves = bool(nodes) and all(subject.flow.moves(node) or node.op == DEQUANTIZE for node in nodes)
-    return "note" if moves and _reads_integers(subject) else None
+    moves = bool(nodes) and all(context.flow.moves(node) or node.op == DEQUANTIZE for node in nodes)
+    return "note" if moves and _reads_integers(context) else None
 
 
-def _reads_integers(subject: LintContext) -> bool:
+def _reads_integers(context: LintContext) -> bool:
     """Whether the parser is one that was seen to build integers between a Q and its DQ."""
-    asked = subject.asked
-    return subject.target != "dla" and (asked is None or (asked.major, asked.minor) >= (10, 15))
+    asked = context.asked
+    return context.target != "dla" and (asked is None or (asked.major, asked.minor) >= (10, 15))
 
 
 @check("Q004", "asymmetric", "error")
-def asymmetric(subject: LintContext) -> Iterator[CheckFault]:
+def asymmetric(context: LintContext) -> Iterator[CheckFault]:
     """A zero point that is not zero: asymmetric quantization.
 
     TensorRT's INT8 and INT4 are symmetric: x = scale * q. An unsigned tensor with the zero point 128 everywhere is
     symmetric in disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on behind a
     parser flag.
     """
-    for pair in _all_pairs(subject):
-        zero = subject.zero_point(pair)
+    for pair in _all_pairs(context):
+        zero = context.zero_point(pair)
         if zero is None or zero.dtype == np.int32 or (is_other_format(zero) and zero.dtype.name != "int4"):
             continue
         middle = 128 if zero.dtype == np.uint8 else 0
@@ -104,7 +104,7 @@ def asymmetric(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q005", "not-int8", "error")
-def not_int8(subject: LintContext) -> Iterator[CheckFault]:
+def not_int8(context: LintContext) -> Iterator[CheckFault]:
     """Quantized to uint8 or 16 bits, or by a Q without a zero point, which ONNX takes for uint8.
 
     TensorRT reads int8 only. With the zero point 128 throughout, uint8 holds the same numbers as int8 with 0:
@@ -112,8 +112,8 @@ def not_int8(subject: LintContext) -> Iterator[CheckFault]:
     times the scale. A Q without a zero point is uint8 in ONNX and int8 in TensorRT's importer: the two disagree.
     Stored FP8 (E4M3), INT4 and FP4 are left alone; E5M2 and unsigned INT4 are refused.
     """
-    for pair in _all_pairs(subject):
-        zero = subject.zero_point(pair)
+    for pair in _all_pairs(context):
+        zero = context.zero_point(pair)
         if zero is None:
             if pair.quantize is not None and _without_zero_point(pair.quantize):
                 yield CheckFault(
@@ -123,7 +123,7 @@ def not_int8(subject: LintContext) -> Iterator[CheckFault]:
                     severity="warning",
                 )
             continue
-        if is_other_format(zero) or zero.dtype == np.int8 or (zero.dtype == np.int32 and _is_bias(subject, pair)):
+        if is_other_format(zero) or zero.dtype == np.int8 or (zero.dtype == np.int32 and _is_bias(context, pair)):
             continue
         shifted = zero.dtype == np.uint8 and bool(np.all(zero == 128)) and _may_be_shifted(pair)
         todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _AGAIN
@@ -142,27 +142,27 @@ def _silently(pair: Pair, zero: np.ndarray[tuple[int, ...], np.dtype[np.generic]
     return told.get(str(zero.dtype), "")
 
 
-def _is_bias(subject: LintContext, pair: Pair) -> bool:
+def _is_bias(context: LintContext, pair: Pair) -> bool:
     """Whether all that reads a pair reads it as a bias, which Q006 tells of."""
-    reads = subject.through(pair)
-    return bool(reads) and all(subject.words.biases.get(use.node.op) == use.index for use in reads)
+    reads = context.through(pair)
+    return bool(reads) and all(context.words.biases.get(use.node.op) == use.index for use in reads)
 
 
 @check("Q006", "int32-bias", "error")
-def integer_bias(subject: LintContext) -> Iterator[CheckFault]:
+def integer_bias(context: LintContext) -> Iterator[CheckFault]:
     """A bias behind Q/DQ: stored as int32 with a DQ, or rounded by a pair.
 
     TensorRT wants the bias in float and quantizes it inside, with scale = scale of the input * scale of the weight;
     an int32 DQ is refused. A bias rounded to int8 is a warning: it is built, and costs accuracy only. `--fix` stores
     the float values.
     """
-    for node in subject.view.nodes:
-        index = subject.words.biases.get(node.op)
+    for node in context.view.nodes:
+        index = context.words.biases.get(node.op)
         if index is None or len(node.inputs) <= index or not node.inputs[index]:
             continue
-        pair = subject.pair_of.get(node.inputs[index])
-        if pair is not None and subject.view.is_constant(pair.tensor):
-            zero = subject.zero_point(pair)
+        pair = context.pair_of.get(node.inputs[index])
+        if pair is not None and context.view.is_constant(pair.tensor):
+            zero = context.zero_point(pair)
             kind = "integers" if zero is None else str(zero.dtype)
             stored = f"{kind} behind a DQ" if pair.quantize is None else "rounded by a pair"
             todo = "qdqtool lint --fix stores it in float"
@@ -172,30 +172,30 @@ def integer_bias(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q022", "dq-only-input", "warning")
-def dequantized_input(subject: LintContext) -> Iterator[CheckFault]:
+def dequantized_input(context: LintContext) -> Iterator[CheckFault]:
     """A DequantizeLinear on an input of the network: an activation without a Q.
 
     The network is fed integers. TensorRT runs that with an INT8 input binding; no calibration cache can say it, and
     `peel` finds no float tensor of that name.
     """
-    for node in subject.view.every:
-        if node.op == DEQUANTIZE and node.inputs and node.inputs[0] in subject.view.inputs:
+    for node in context.view.every:
+        if node.op == DEQUANTIZE and node.inputs and node.inputs[0] in context.view.inputs:
             message = f"an integer input that DQ {node.name} reads without a Q before it"
             yield CheckFault(node.inputs[0], message, "export the model with a float input")
 
 
 @check("Q024", "pair-in-body", "error")
-def pair_in_body(subject: LintContext) -> Iterator[CheckFault]:
+def pair_in_body(context: LintContext) -> Iterator[CheckFault]:
     """Q/DQ inside the body of If, Loop or Scan, or inside a local function.
 
     TensorRT runs such bodies in float. Functions are written out by the importer, but no tool can name a tensor in
     one, so no cache can either.
     """
-    for body in subject.view.bodies():
+    for body in context.view.bodies():
         number = sum(node.op in (QUANTIZE, DEQUANTIZE) for node in body.every)
         if number:
             yield CheckFault(body.scope, f"{number} Q/DQ nodes in a body of control flow", "export bodies in float")
-    for function in subject.proto.functions:
+    for function in context.proto.functions:
         number = sum(proto.op_type in (QUANTIZE, DEQUANTIZE) for proto in function.node)
         if number:
             todo = "write functions out first: onnx.inliner.inline_local_functions"
@@ -203,18 +203,18 @@ def pair_in_body(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q025", "integer-operator", "error")
-def integer_operator(subject: LintContext) -> Iterator[CheckFault]:
+def integer_operator(context: LintContext) -> Iterator[CheckFault]:
     """An operator on integers, such as QLinearConv or DynamicQuantizeLinear.
 
     TensorRT imports none of them: INT8 is written with Q/DQ around float operators.
     """
-    for node in subject.view.every:
-        if node.op.rpartition("::")[2] in subject.words.integer:
+    for node in context.view.every:
+        if node.op.rpartition("::")[2] in context.words.integer:
             yield CheckFault(node.name, f"TensorRT imports no {node.op}", "quantize with Q/DQ: qdqtool insert")
 
 
-def _all_pairs(subject: LintContext) -> Iterator[Pair]:
-    for pairs in subject.view.pairs.values():
+def _all_pairs(context: LintContext) -> Iterator[Pair]:
+    for pairs in context.view.pairs.values():
         yield from pairs
 
 

@@ -46,7 +46,7 @@ def feed_of(proto: onnx.ModelProto, rows: npt.NDArray[np.float32] | None = None,
     return open_feed(lambda: [{name: row[None]} for row in rows], inputs_of(proto.graph), DataOptions(batch=batch))
 
 
-def subject_of(proto: onnx.ModelProto, **options: Any) -> ConditionContext:
+def context_of(proto: onnx.ModelProto, **options: Any) -> ConditionContext:
     options.setdefault("float_heads", "none")
     return look(proto, None, PlanOptions(**options))
 

@@ -16,7 +16,7 @@ from qdqtool.conditioning.run import ConditionSettings, advice, condition_model
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
-from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, feed_of, samples, spread, subject_of, value_of
+from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, context_of, feed_of, samples, spread, value_of
 from tests.graphs import model_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -127,15 +127,15 @@ def test_smooth_makes_the_quantized_network_better() -> None:
 def test_the_pairs_stand_where_they_stood() -> None:
     proto = spread(CONCAT, names=("w1", "w2"))
     made, _ = done(proto)
-    before = {point.tensor for point in subject_of(proto).plan.activations}
-    after = {point.tensor.removesuffix("_smooth") for point in subject_of(made).plan.activations}
+    before = {point.tensor for point in context_of(proto).plan.activations}
+    after = {point.tensor.removesuffix("_smooth") for point in context_of(made).plan.activations}
     assert after == before
-    assert len(subject_of(made).plan.activations) == len(before)
+    assert len(context_of(made).plan.activations) == len(before)
 
 
 def test_correct_adds_a_bias_and_says_how_far_the_function_moved() -> None:
     proto = spread(SILU)
-    made, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
+    made, told = done(proto, "correct", scales_for=lambda context, _: narrow(context))
     edit = next(edit for edit in told.edits if edit.site == "y")
     assert (edit.step, edit.added) == ("correct", "bias")
     assert len(made.graph.node[3].input) == 3
@@ -143,9 +143,9 @@ def test_correct_adds_a_bias_and_says_how_far_the_function_moved() -> None:
     assert told.kept == {}
 
 
-def narrow(subject: Any) -> ScaleTable:
+def narrow(context: Any) -> ScaleTable:
     """Scales that clip: the error has a mean."""
-    return ScaleTable({point.tensor: Scale.of(np.float32(0.001)) for point in subject.plan.activations})
+    return ScaleTable({point.tensor: Scale.of(np.float32(0.001)) for point in context.plan.activations})
 
 
 @pytest.mark.parametrize("text", [RELU, CONCAT])
@@ -168,7 +168,7 @@ def test_opset_ir_and_names_stay(opset: int, ir: int) -> None:
     if ir < 4:
         for tensor in proto.graph.initializer:
             proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, 1, list(tensor.dims)))
-    made, told = done(proto, scales_for=lambda subject, _: narrow(subject))
+    made, told = done(proto, scales_for=lambda context, _: narrow(context))
     assert told.count("smooth") == 1
     assert told.count("correct") > 0
     assert (made.ir_version, made.opset_import[0].version) == (ir, opset)
@@ -181,7 +181,7 @@ def test_metadata_tells_what_was_done() -> None:
     assert entries["qdqtool.condition"] == told.metadata()
     assert '"site":"m1"' in told.metadata()
     assert '"added":"m1_smooth"' in told.metadata()
-    again, more = done(made, "correct", scales_for=lambda subject, _: narrow(subject))
+    again, more = done(made, "correct", scales_for=lambda context, _: narrow(context))
     entries = {entry.key: entry.value for entry in again.metadata_props}
     kept = json.loads(entries["qdqtool.condition"])["edits"]
     assert kept == [edit.to_json() for edit in (*told.edits, *more.edits)]
@@ -260,7 +260,7 @@ def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
         "(m1, w2) }", "(m1, w2)  b = Greater(y, t)  c = Reshape(b, all)  f = Reshape(y, all)  z = Compress(f, c) }"
     )
     proto = spread(text.replace("w2>", "w2, float t = {0.05}, int64[1] all = {-1}>"))
-    _, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
+    _, told = done(proto, "correct", scales_for=lambda context, _: narrow(context))
     assert told.count("correct") and list(told.moved) == ["y"]
     (note,) = told.notes
     assert note.startswith("the output z has the shape [") and note.endswith("before: its movement is not reported")
