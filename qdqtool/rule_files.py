@@ -18,7 +18,7 @@ _POLICY = {
     "points": ("groups", "every-tensor"),
     "float_heads": ("fp32", "fp16"),
     "no_int8": (),
-    "weight_halves": ("up", "away"),
+    "weight_rounding": ("half_up", "half_away"),
     "depthwise": ("int8", "float"),
 }
 

@@ -128,15 +128,15 @@ class TargetPolicy:
     Attributes:
         points: where scales stand: "groups" (where INT8 operators read), or "every-tensor".
         float_heads: "fp32" or "fp16", in which regression heads and their decode compute.
-        no_int8: operators that have no INT8 kernel there and must be told to stay in float.
-        weight_halves: how a weight in the middle between two steps is rounded: "up", or "away" from zero.
+        no_int8: operators that have no INT8 kernel there and must be kept in float.
+        weight_rounding: how a weight in the middle between two steps is rounded: up, or away from zero.
         depthwise: whether depthwise convolutions are quantized, or stay in "float", unless one is asked for.
     """
 
     points: Literal["groups", "every-tensor"]
     float_heads: Literal["fp32", "fp16"]
     no_int8: frozenset[str]
-    weight_halves: Literal["up", "away"]
+    weight_rounding: Literal["half_up", "half_away"]
     depthwise: Literal["int8", "float"]
 
     @property

@@ -96,14 +96,16 @@ def test_runtime_tells_its_providers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "told"),
+    ("number", "code", "reported"),
     [
         (12040, 0, {"version": "12.4"}),
         (13000, 0, {"version": "13.0"}),
         (0, 34, {"error": "libcuda.so.1 is there but gives error 34"}),
     ],
 )
-def test_driver_says_which_cuda(monkeypatch: pytest.MonkeyPatch, number: int, code: int, told: dict[str, str]) -> None:
+def test_driver_says_which_cuda(
+    monkeypatch: pytest.MonkeyPatch, number: int, code: int, reported: dict[str, str]
+) -> None:
     class Library:
         def __init__(self, name: str) -> None:
             assert name == "libcuda.so.1"
@@ -114,7 +116,7 @@ def test_driver_says_which_cuda(monkeypatch: pytest.MonkeyPatch, number: int, co
 
     monkeypatch.setattr(import_probe, "_DRIVER_FILES", ("libcuda.so.1",))
     monkeypatch.setattr(import_probe.ctypes, "CDLL", Library)
-    assert look_at(DRIVER) == told
+    assert look_at(DRIVER) == reported
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

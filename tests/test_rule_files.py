@@ -62,10 +62,10 @@ def test_sets_that_name_sets_are_spelled_out(
 
 
 @pytest.mark.parametrize(
-    ("sets", "told"), [({"a": ("Add", "a")}, "a > a"), ({"a": ("b",), "b": ("c",), "c": ("a",)}, "a > b > c > a")]
+    ("sets", "reported"), [({"a": ("Add", "a")}, "a > a"), ({"a": ("b",), "b": ("c",), "c": ("a",)}, "a > b > c > a")]
 )
-def test_a_set_that_holds_itself_is_refused(sets: dict[str, tuple[str, ...]], told: str) -> None:
-    with pytest.raises(QdqError, match=f"holds itself \\({told}\\)"):
+def test_a_set_that_holds_itself_is_refused(sets: dict[str, tuple[str, ...]], reported: str) -> None:
+    with pytest.raises(QdqError, match=f"holds itself \\({reported}\\)"):
         spell_out(MINE, sets)
 
 

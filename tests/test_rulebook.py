@@ -206,9 +206,9 @@ def test_an_error_is_one_line_with_place_reason_and_what_to_do() -> None:
 @pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b", "\x00", "\u2028", "\u2029", "\x85", "\x9b"])
 def test_control_characters_cannot_break_the_line(sign: str) -> None:
     line = str(QdqError(f"a{sign}b", f"c{sign}d", f"e{sign}f"))
-    told = "".join(f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}" for one in sign)
-    told = told.replace("\\x0a", "\\n").replace("\\x0d", "\\r")
-    assert line == f"a{told}b: c{told}d; e{told}f"
+    reported = "".join(f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}" for one in sign)
+    reported = reported.replace("\\x0a", "\\n").replace("\\x0d", "\\r")
+    assert line == f"a{reported}b: c{reported}d; e{reported}f"
     assert line.splitlines() == [line]
 
 
@@ -225,8 +225,13 @@ def test_rules_of_the_dla_s_layers_are_not_taken_from_other_files(tmp_path: Path
 
 def test_the_policy_of_a_target_is_read_from_its_rules() -> None:
     gpu, dla = load_rules("gpu").policy, load_rules("dla").policy
-    assert (gpu.points, gpu.float_heads, gpu.weight_halves, gpu.rounds_everything) == ("groups", "fp32", "up", False)
-    assert (dla.points, dla.float_heads, dla.weight_halves) == ("every-tensor", "fp16", "away")
+    assert (gpu.points, gpu.float_heads, gpu.weight_rounding, gpu.rounds_everything) == (
+        "groups",
+        "fp32",
+        "half_up",
+        False,
+    )
+    assert (dla.points, dla.float_heads, dla.weight_rounding) == ("every-tensor", "fp16", "half_away")
     assert dla.rounds_everything
     assert not gpu.no_int8
     assert "Softmax" in dla.no_int8

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="classes in order: coco, coco90, a file, or car,face=masked|bare")
-    parser.add_argument("--baseline", metavar="FP32", help="the FP32 model, against which losses are told")
+    parser.add_argument("--baseline", metavar="FP32", help="the FP32 model, which losses are measured against")
     parser.add_argument(
         "--metric", choices=("top1", "coco", "voc", "agreement"), help="default: what the labels are for"
     )

@@ -178,8 +178,8 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     if not result.misses:
         warn(f"{result.model}: {result.format_loss()}; {todo}", args)
         return 0
-    told = f"is not met: {result.format_loss()}; {result.model} is written all the same"
-    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; {todo}\n")
+    miss = f"is not met: {result.format_loss()}; {result.model} is written all the same"
+    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {miss}; {todo}\n")
     return 1
 
 

@@ -101,7 +101,7 @@ def emitted_texts(
         cache: the cache's file, likewise.
 
     Raises:
-        QdqError: the model cannot be told to one of the builders.
+        QdqError: one of the builders cannot express the model.
     """
     if not options.emit:
         return {}, []
@@ -169,7 +169,7 @@ def _unnamed_notes(lost: Sequence[FloatLayer]) -> list[str]:
         return []
     shown = ", ".join(f"{layer.op} {layer.node} ({layer.unnamed})" for layer in lost[:_SHOWN])
     more = f" and {len(lost) - _SHOWN} more" if lost[_SHOWN:] else ""
-    return [f"trtexec and DeepStream cannot be told of {len(lost)} layers that stay in float: {shown}{more}"]
+    return [f"trtexec and DeepStream have no name for {len(lost)} layers that stay in float: {shown}{more}"]
 
 
 def _seen_from(folder: Path | None, path: Path | None, otherwise: str) -> str:

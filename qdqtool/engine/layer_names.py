@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How TensorRT names a layer after the ONNX nodes in it. The numbers of its unnamed helpers cannot be foretold."""
+"""How TensorRT names a layer after the ONNX nodes in it. The numbers of its unnamed helpers cannot be predicted."""
 
 from __future__ import annotations
 

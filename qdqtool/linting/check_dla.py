@@ -78,12 +78,12 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
         if rule.members != "none" or node.key not in on_dla:
             continue
         scales = [context.range_of(name) for name in node.inputs]
-        told = [f"{float(scale):.6g}" for scale in scales if scale is not None]
-        known = len(told) == len(scales)
+        texts = [f"{float(scale):.6g}" for scale in scales if scale is not None]
+        known = len(texts) == len(scales)
         if known and len({scale.tobytes() for scale in scales if scale is not None}) == 1:
             continue
         text = f"{node.op} of two tensors, for which the DLA wants one range (rule {rule.name})"
-        text += f"; their scales are {' and '.join(told)}" if known else ""
+        text += f"; their scales are {' and '.join(texts)}" if known else ""
         yield CheckFault(node.name, text, todo, severity=None if known else "note")
 
 

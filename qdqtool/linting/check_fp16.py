@@ -25,17 +25,22 @@ def fp16_overflow(context: LintContext) -> Iterator[CheckFault]:
     one is the number that masks attention, -1e9 or float32's lowest: two of them added, or a row that is masked whole,
     give NaN behind Softmax. Constants behind Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out.
     """
-    told: set[str] = set()
+    reported: set[str] = set()
     for node in context.view.nodes:
         for index, name in enumerate(node.inputs):
-            if not name or name in told or not context.view.is_constant(name) or not _computes(context, node, index):
+            if (
+                not name
+                or name in reported
+                or not context.view.is_constant(name)
+                or not _computes(context, node, index)
+            ):
                 continue
             array = context.constant(name)
             if array is None or array.dtype not in (np.float32, np.float64):
                 continue
             worst = _largest(array)
             if abs(worst) > _LARGEST:
-                told.add(name)
+                reported.add(name)
                 message = f"{node.op} {node.name} reads {worst:g} from it, FP16 ends at {_LARGEST:.0f}"
                 mask = "a mask works with -10000 too; else " if worst < 0 else ""
                 yield CheckFault(name, message, f"{mask}keep the operator in FP32")

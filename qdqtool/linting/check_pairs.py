@@ -64,7 +64,7 @@ def _dequantize_alone(context: LintContext, node: Node) -> Iterator[CheckFault]:
     """What a DQ is whose integers no Q made; nothing where an operator of TensorRT's own made them."""
     maker = context.view.producers.get(node.inputs[0])
     if maker is not None and (maker.op == QUANTIZE or maker.op.rpartition("::")[2] in _QUANTIZERS):
-        return  # a Q that is an output, too, is told of itself
+        return  # a Q that is an output, too, is reported by itself
     made = "a body around this graph" if maker is None else f"{maker.op} {maker.name}"
     severity = None if maker is None else _moved_severity(context, maker)
     message = f"DQ {node.name} reads integers that {made} makes, not a Q"
@@ -135,11 +135,11 @@ def _silently(pair: Pair, zero: np.ndarray[tuple[int, ...], np.dtype[np.generic]
     """What TensorRT does where it does not refuse the type; "" where it refuses it."""
     if pair.quantize is None or np.any(zero):
         return ""
-    told = {
+    reasons = {
         "uint8": ": it warns, and clips everything above 127 times the scale",
         "int32": ": it warns, and takes that",
     }
-    return told.get(str(zero.dtype), "")
+    return reasons.get(str(zero.dtype), "")
 
 
 def _is_bias(context: LintContext, pair: Pair) -> bool:

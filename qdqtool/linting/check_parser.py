@@ -35,8 +35,8 @@ def parser_refusal(context: LintContext) -> Iterator[CheckFault]:
     places = _Places(context)
     for refusal in context.verdict.refusals:
         codes, reason = beside(places, refusal)
-        told = f" ({' and '.join(codes)} {'say' if len(codes) > 1 else 'says'} the same)" if codes else reason
-        text = f"{_name(context)} refuses {places.label(refusal) or 'the model'}: {_plain(refusal)}{told}"
+        agreeing = f" ({' and '.join(codes)} {'say' if len(codes) > 1 else 'says'} the same)" if codes else reason
+        text = f"{_name(context)} refuses {places.label(refusal) or 'the model'}: {_plain(refusal)}{agreeing}"
         todo = f"see what {codes[0]} says to do" if codes else "export it in a form that the parser takes"
         yield CheckFault(places.of(refusal), text, todo, severity=_severity(context, refusal))
 

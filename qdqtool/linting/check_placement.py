@@ -230,12 +230,12 @@ def idle_pair(context: LintContext) -> Iterator[CheckFault]:
     It costs two kernels and a rounding and gains nothing: in front of Softmax, Sigmoid or another float operator, or
     on an output of the network. Pairs that Q001, Q007 or Q008 tell of are left to them.
     """
-    told = {(id(use.node), use.index) for _, use, _ in (*split_reads(context), *decode_reads(context))}
-    told |= {(id(use.node), use.index) for _, use in shape_reads(context)}
+    reported = {(id(use.node), use.index) for _, use, _ in (*split_reads(context), *decode_reads(context))}
+    reported |= {(id(use.node), use.index) for _, use in shape_reads(context)}
     for name, pair, readers in idle_pairs(context):
         output, direct = pair.dequantize.outputs[0], context.through(pair)
         given = context.view.is_output(output) or output in context.view.captured
-        if given or not direct or any((id(use.node), use.index) not in told for use in direct):
+        if given or not direct or any((id(use.node), use.index) not in reported for use in direct):
             who = ", ".join(dict.fromkeys(f"{use.node.op} {use.node.name}" for use in readers[:3]))
             text = f"no INT8 operator reads its pair{f', only {who}' if who else ''}"
             yield CheckFault(name, text, _REMOVE, fixable=not given)

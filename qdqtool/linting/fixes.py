@@ -57,13 +57,13 @@ def repair(context: LintContext, checks: Iterable[Check], codes: Sequence[str]) 
     before = tensor_names(proto)
     notes: list[str] = []
     for _ in range(_ROUNDS):
-        told = len(notes)
+        count = len(notes)
         for one in wanted:
             note = _repair_one(context, one)
             if note:
                 notes.append(note)
                 context = context.again()
-        if len(notes) == told:
+        if len(notes) == count:
             break
     now = set(tensor_names(proto))
     return Repaired(tuple(notes), {old: new for old, new in sanitized(before).items() if new in now})
@@ -286,8 +286,8 @@ def _without_colons(context: LintContext, found: Sequence[Finding]) -> str:
     names = rename_tensors(context.proto, sanitized(tensor_names(context.proto)))
     face = [value.name for value in (*context.proto.graph.input, *context.proto.graph.output)]
     changed = [f"{old} is now {new}" for old, new in names.items() if new in face]
-    told = f"; inputs and outputs: {', '.join(changed)}" if changed else ""
-    return f"{len(names)} tensors have '_' for ':' in their names, so a cache must be renamed too{told}"
+    ends = f"; inputs and outputs: {', '.join(changed)}" if changed else ""
+    return f"{len(names)} tensors have '_' for ':' in their names, so a cache must be renamed too{ends}"
 
 
 def _name_nodes(context: LintContext, found: Sequence[Finding]) -> str:

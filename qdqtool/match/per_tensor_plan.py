@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan for a target that rounds every tensor: a point on each, tied where the target wants one range.
 
-Some layers are told to compute in FP16: what decodes the values of a float head, and products of two ranges. A tensor
+Some layers must compute in FP16: what decodes the values of a float head, and products of two ranges. A tensor
 that such layers alone read is not rounded; it has a point all the same, without a reader, as an output of the graph
 has: the graph carries every scale that the cache holds.
 """

@@ -77,7 +77,7 @@ def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _ScaleCl
 def unequal_inputs(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32]) -> list[str]:
     """First outputs of the operators that a rule leaves untied and whose inputs have ranges that differ, in file order.
 
-    The target wants one range there, which would cost an input its levels: they are better told to stay in float.
+    The target wants one range there, which would cost an input its levels: they had better stay in float.
     """
     found = []
     for node, rule in RuleIndex(rules.ties, rules).nodes(view):

@@ -22,7 +22,7 @@ from qdqtool.passes.quant_params import QuantParams
 from qdqtool.scales import Scale
 
 Float32 = npt.NDArray[np.float32]
-Halves = Literal["up", "away"]
+WeightRounding = Literal["half_up", "half_away"]
 _Place = tuple[slice, ...]
 _Flags = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]  # per channel: same as it stands, same when written
 
@@ -89,7 +89,7 @@ class _BakedWeight:
 
 
 def bake_weights(
-    view: GraphView, points: Iterable[Point], codes: Mapping[str, WeightCode], halves: Halves, *, write: bool
+    view: GraphView, points: Iterable[Point], codes: Mapping[str, WeightCode], rounding: WeightRounding, *, write: bool
 ) -> Baked:
     """Compare every weight that had a pair, and where `write` is set write s * q for those that differ.
 
@@ -97,7 +97,7 @@ def bake_weights(
         view: the graph without pairs; its proto is edited where `write` is set.
         points: the plan's weights, which say along which axis TensorRT scales.
         codes: the tensors that had a pair -> how they were coded.
-        halves: where TensorRT rounds half-way values of weights to: "up" (GPU) or "away" from zero (DLA).
+        rounding: of half-way values of weights in TensorRT: "half_up" (GPU) or "half_away" from zero (DLA).
         write: whether to write.
 
     Returns:
@@ -114,7 +114,7 @@ def bake_weights(
         if reason:
             unread[name] = reason
             continue
-        found[name] = _compare(view.array(name), codes[name], axis, halves, write=write)
+        found[name] = _compare(view.array(name), codes[name], axis, rounding, write=write)
     changed = [name for name, one in found.items() if one.change > 0]
     for name, one in found.items():
         if one.value is not None:
@@ -168,7 +168,7 @@ def _unreadable(view: GraphView, name: str, axis: int | None, point: Point) -> s
     return "the body of control flow reads it, too" if name in view.captured else ""
 
 
-def _compare(value: Any, code: WeightCode, axis: int | None, halves: Halves, *, write: bool) -> _BakedWeight:
+def _compare(value: Any, code: WeightCode, axis: int | None, rounding: WeightRounding, *, write: bool) -> _BakedWeight:
     """One weight, in blocks of channels, so that a large one is never in memory as a whole.
 
     q = clip(round(w / s) + z, low, high) - z under Q/DQ, half-way values to even; t = abs-max / 127 of the channel and
@@ -180,8 +180,8 @@ def _compare(value: Any, code: WeightCode, axis: int | None, halves: Halves, *, 
     flags: list[_Flags] = []
     for place, part in blocks:
         weight, levels, low, fake = _coded(value[place], part)
-        here = _same(weight, levels, axis, halves, largest[0])
-        flags.append((here, _same(fake.astype(np.float32), low, axis, halves, largest[1])))
+        here = _same(weight, levels, axis, rounding, largest[0])
+        flags.append((here, _same(fake.astype(np.float32), low, axis, rounding, largest[1])))
     if one_range:
         here, there = (np.array([all(bool(pair[i].all()) for pair in flags)]) for i in (0, 1))
         flags = [(here, there)] * len(flags)
@@ -241,20 +241,20 @@ def _largest(value: Any, blocks: list[tuple[_Place, WeightCode]]) -> tuple[np.fl
 
 
 def _same(
-    weight: Float32, levels: Float32, axis: int | None, halves: Halves, amax: np.float32 | None
+    weight: Float32, levels: Float32, axis: int | None, rounding: WeightRounding, amax: np.float32 | None
 ) -> npt.NDArray[np.bool_]:
     """Per channel, whether TensorRT makes these integers of a weight whose largest magnitude may be given."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     largest = np.abs(weight).max(axis=others, keepdims=True, initial=0) if amax is None else amax
     ratio = weight / np.maximum(largest / np.float32(_HIGHEST), _TINY)
-    made = np.clip(_rounded(ratio, halves), -_HIGHEST, _HIGHEST)
+    made = np.clip(_rounded(ratio, rounding), -_HIGHEST, _HIGHEST)
     return np.atleast_1d((made == levels).all(axis=others))
 
 
-def _rounded(ratio: Float32, halves: Halves) -> Float32:
+def _rounded(ratio: Float32, rounding: WeightRounding) -> Float32:
     nearest: Float32 = np.rint(ratio)
     half = np.abs(ratio - np.trunc(ratio)) == np.float32(0.5)
-    if halves == "up":
+    if rounding == "half_up":
         return np.where(half, np.ceil(ratio), nearest).astype(np.float32)
     return np.where(half, np.trunc(ratio) + np.sign(ratio), nearest).astype(np.float32)
 

@@ -45,7 +45,7 @@ _SHOWN = 8
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
     """Where `insert` would place Q/DQ in a model, and where not; nothing is written.
 
-    In a model that `insert` made, what was kept in float for accuracy is told too.
+    In a model that `insert` made, what was kept in float for accuracy is listed too.
 
     Raises:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
@@ -146,7 +146,7 @@ def insert(
     if data is not None:
         store_table(proto, table)
     chosen_now = bool(options.condition) or data is not None
-    notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
+    notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
     costs = builder.costs(proto) if builder is not None else None
     model = give_back(proto, opened, target)
     conditioned = bool(options.condition) or bool(edits_of(proto))
@@ -206,7 +206,7 @@ def _scales_of(
     return chosen
 
 
-def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
+def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
     """A sentence for each reason that operators stay in float for accuracy; the members of a group share one."""
     from qdqtool.conditioning.before_insert import shifted_biases
 
@@ -214,12 +214,12 @@ def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> li
     for one in decided.refusals:
         if one.rule == "keep-float":
             sites.setdefault(one.reason, []).append(one.site)
-    told = []
+    notes = []
     for reason, names in sites.items():
         few = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
-        told.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
+        notes.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
     kept = [name for names in sites.values() for name in names]
-    return told + (shifted_biases(proto, kept) if chosen_now else [])
+    return notes + (shifted_biases(proto, kept) if chosen_now else [])
 
 
 def _without_scale(decided: Plan) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `insert` is told, and what it gives back."""
+"""What `insert` is asked for, and what it gives back."""
 
 from __future__ import annotations
 

@@ -116,13 +116,13 @@ def peel(
     rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, clean)
-    baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_halves, write=options.bake_weights)
+    baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
     covered = _cover(clean, view, rules, decided, points, peeled, table, options)
     notes += [*_of_weights(baked, options), *_more_points(decided, covered.scales, options)]
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
     found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
-    texts, told = emitted_texts(found, options, target, cache_path)
-    notes += told
+    texts, emit_notes = emitted_texts(found, options, target, cache_path)
+    notes += emit_notes
     if not options.emit:
         notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
     with FileSet((*opened.files, *clean.files)) as files:
@@ -285,18 +285,18 @@ def _of_weights(baked: Baked, options: PeelOptions) -> list[str]:
     """What is to be said of weights that TensorRT quantizes to other integers than their pairs did."""
     other, notes = baked.agreeing + baked.nearest, []
     if other:
-        told = (
+        note = (
             f"TensorRT quantizes {other} of {baked.channels} weight channels to other integers than their Q/DQ, whose "
             "range was clipped, learned, or that of the whole tensor"
         )
         if baked.weights and not options.bake_weights:
-            told += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
+            note += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
         elif baked.weights:
             change = f"by at most {baked.largest_change:.3g} steps"
-            told += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"
+            note += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"
         if baked.nearest:
-            told += f"; {baked.nearest} cannot, for their largest integer is not 127: TensorRT rounds to its own steps"
-        notes.append(told)
+            note += f"; {baked.nearest} cannot, for their largest integer is not 127: TensorRT rounds to its own steps"
+        notes.append(note)
     if baked.unread:
         name, reason = next(iter(baked.unread.items()))
         notes.append(f"weights that were not compared with their Q/DQ: {len(baked.unread)}, such as {name}: {reason}")

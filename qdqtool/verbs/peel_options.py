@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `peel` is told, and what it gives back."""
+"""What `peel` is asked for, and what it gives back."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ class EngineDifference(Displayed):
     def lines(self, *, in_full: bool = False) -> list[str]:
         """What `qdqtool engine diff` prints; every group of layers, or those that differ."""
         sums = table(("", "A", "B"), totals_table(self.a.totals, self.b.totals))
-        told = [source_line(self.a.info), source_line(self.b.info)]
-        return [*told, *difference_lines(self.aligned, self.names, in_full=in_full), *sums]
+        sources = [source_line(self.a.info), source_line(self.b.info)]
+        return [*sources, *difference_lines(self.aligned, self.names, in_full=in_full), *sums]
 
     def to_json(self) -> dict[str, Any]:
         """What `engine diff --json` prints."""

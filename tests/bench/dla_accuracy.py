@@ -136,16 +136,16 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     entries = {name: np.float32(scale.bits) for name, scale in scales.items()}
     kept: Collection[str] = ()
     if products == "fp16":
-        told = json.loads(Path(str(peeled.emitted["json"])).read_text())["float_tensors"]
-        kept = [name for name in told if name in view.producers]
+        reported = json.loads(Path(str(peeled.emitted["json"])).read_text())["float_tensors"]
+        kept = [name for name in reported if name in view.producers]
         entries = without(view, entries, kept)
     onnx.save(_implicit(opened, entries, "dla", version, tuple(kept)).model, str(out))
     return {"origins": dict(sorted(peeled.origins.items())), "int8": len(entries)}
 
 
-def without(view: GraphView, entries: Mapping[str, np.float32], told: Collection[str]) -> dict[str, np.float32]:
+def without(view: GraphView, entries: Mapping[str, np.float32], reported: Collection[str]) -> dict[str, np.float32]:
     """The scales of tensors that some INT8 layer reads: what goes from FP16 to FP16, or out, is not rounded."""
-    floats = {view.producers[name].key for name in told}
+    floats = {view.producers[name].key for name in reported}
     return {
         name: scale
         for name, scale in entries.items()

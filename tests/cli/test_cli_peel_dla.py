@@ -125,8 +125,8 @@ def test_the_provider_counts_with_and_without_a_method(folder: Path, capsys: Cap
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
     words = ("peel", folder / "bare.onnx", *DLA, "--data", folder / "d.npz", "--provider", "cuda")
-    asked, told = run(capsys, *words), run(capsys, *words, "--method", "mse")
-    assert told.code != 0 and (asked.code, asked.err) == (told.code, told.err)
+    asked, reported = run(capsys, *words), run(capsys, *words, "--method", "mse")
+    assert reported.code != 0 and (asked.code, asked.err) == (reported.code, reported.err)
 
 
 def test_a_method_that_there_is_not(folder: Path, capsys: Capsys) -> None:

@@ -95,10 +95,10 @@ def test_q005_uint8_is_repairable_where_its_zero_point_is_in_the_middle() -> Non
     assert finding.fixable and "qdqtool lint --fix" in finding.fix
 
 
-@pytest.mark.parametrize(("zero", "told"), [("u", True), ("middle", False)])
-def test_q005_tells_that_uint8_with_the_zero_point_0_clips(zero: str, told: bool) -> None:
+@pytest.mark.parametrize(("zero", "reported"), [("u", True), ("middle", False)])
+def test_q005_tells_that_uint8_with_the_zero_point_0_clips(zero: str, reported: bool) -> None:
     (finding,) = findings_of(classifier(f"{pair('x', zero=zero)} {conv('c', 'x_dq')} a = Relu(c)"), "Q005")
-    assert ("clips everything above 127 times the scale" in finding.message) is told and finding.severity == "error"
+    assert ("clips everything above 127 times the scale" in finding.message) is reported and finding.severity == "error"
 
 
 @pytest.mark.parametrize(

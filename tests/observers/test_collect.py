@@ -87,9 +87,9 @@ def test_the_table_of_both_kinds_is_the_same_too() -> None:
 
 def needed(limit: int = 1) -> int:
     """What a limit that is too small says would do, in bytes."""
-    with pytest.raises(QdqError, match="give at least") as told:
+    with pytest.raises(QdqError, match="give at least") as reported:
         counted(max_memory=limit)
-    return int(told.value.todo.split("at least ")[1].split("M")[0]) << 20
+    return int(reported.value.todo.split("at least ")[1].split("M")[0]) << 20
 
 
 @pytest.mark.parametrize("workers", [1, 2])

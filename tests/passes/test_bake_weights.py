@@ -23,10 +23,10 @@ LEVELS = np.array([[127, -3, 64, 2], [1, -127, 5, 6], [100, 3, -5, 1]], np.float
 STEPS = np.array([0.5, 0.25, 0.125], np.float32)
 
 
-def tensorrt(weight: np.ndarray, halves: str) -> np.ndarray:
+def tensorrt(weight: np.ndarray, rounding: str) -> np.ndarray:
     """TensorRT's integers of a weight [out, in], in plain numpy of float64."""
     ratio = weight.astype(np.float64) / (np.abs(weight).max(axis=1, keepdims=True).astype(np.float64) / 127)
-    rounded = np.floor(ratio + 0.5) if halves == "up" else np.sign(ratio) * np.floor(np.abs(ratio) + 0.5)
+    rounded = np.floor(ratio + 0.5) if rounding == "half_up" else np.sign(ratio) * np.floor(np.abs(ratio) + 0.5)
     return np.clip(rounded, -127, 127)
 
 
@@ -51,10 +51,10 @@ def model_with(weight: np.ndarray, scale: np.ndarray = STEPS, moved: bool = Fals
     return model
 
 
-def baked(model: onnx.ModelProto, halves: str = "up", write: bool = True) -> tuple[Baked, np.ndarray]:
+def baked(model: onnx.ModelProto, rounding: str = "half_up", write: bool = True) -> tuple[Baked, np.ndarray]:
     view = GraphView(model.graph)
     peeled = peel_pairs(view)
-    done = bake_weights(peeled.view, plan_of(model).weights, peeled.codes, halves, write=write)  # type: ignore[arg-type]
+    done = bake_weights(peeled.view, plan_of(model).weights, peeled.codes, rounding, write=write)  # type: ignore[arg-type]
     value = next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == "w")
     return done, value.reshape(3, 4)
 
@@ -66,16 +66,16 @@ def test_clipped_channels_are_written_so_that_the_same_integers_come_out(moved: 
     done, value = baked(model_with(weight, moved=moved))
     assert (done.channels, done.same, done.agreeing, done.nearest) == (3, 1, 1, 1)
     assert done.weights == ("w",) and done.largest_change == 53.0 and not done.unread
-    assert (tensorrt(value, "up")[:2] == LEVELS[:2]).all()
+    assert (tensorrt(value, "half_up")[:2] == LEVELS[:2]).all()
     np.testing.assert_array_equal(value, LEVELS * STEPS[:, None])
 
 
 def test_without_writing_the_counts_are_the_same_and_the_weights_stay() -> None:
     weight = LEVELS * STEPS[:, None]
     weight[0, 0] = 90.0
-    told, value = baked(model_with(weight), write=False)
+    reported, value = baked(model_with(weight), write=False)
     np.testing.assert_array_equal(value, weight)
-    assert told == baked(model_with(weight))[0]
+    assert reported == baked(model_with(weight))[0]
 
 
 def test_the_lowest_level_becomes_that_of_tensorrt() -> None:
@@ -92,12 +92,12 @@ def test_one_range_for_all_channels_cannot_agree_where_the_largest_is_not_127() 
     np.testing.assert_array_equal(value[2], LEVELS[2] * np.float32(0.5))
 
 
-@pytest.mark.parametrize("halves", ["up", "away"])
-def test_half_way_values_go_where_the_target_rounds_them(halves: str) -> None:
+@pytest.mark.parametrize("rounding", ["half_up", "half_away"])
+def test_half_way_values_go_where_the_target_rounds_them(rounding: str) -> None:
     """-2.5 steps: to -2 with ties to even and up, to -3 away from zero; 1.5: to 2 all three ways."""
     weight = np.array([[127, -2.5, 1.5, 0], [127, 1.5, 0, 0], [127, 3, 0, 0]], np.float32)
-    done, _ = baked(model_with(weight, np.ones(3, np.float32)), halves)
-    assert done.same == (3 if halves == "up" else 2)
+    done, _ = baked(model_with(weight, np.ones(3, np.float32)), rounding)
+    assert done.same == (3 if rounding == "half_up" else 2)
     assert done.agreeing == 3 - done.same and done.channels == 3
 
 
@@ -123,18 +123,18 @@ def test_the_constant_of_a_node_is_written_where_it_stands() -> None:
 
 
 @pytest.mark.parametrize("write", [False, True])
-@pytest.mark.parametrize("halves", ["up", "away"])
+@pytest.mark.parametrize("rounding", ["half_up", "half_away"])
 @pytest.mark.parametrize("axis", [0, 1, None])
 @pytest.mark.parametrize("own", [0, None])
 def test_a_weight_in_blocks_is_compared_as_a_whole_one(
-    axis: int | None, own: int | None, halves: module.Halves, write: bool, monkeypatch: pytest.MonkeyPatch
+    axis: int | None, own: int | None, rounding: module.WeightRounding, write: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight = np.random.default_rng(3).normal(0, 1, (24, 16)).astype(np.float32)
     steps = np.abs(weight).max(axis=1).astype(np.float32) / np.float32(100) if own == 0 else np.float32(0.02)
     code = module.WeightCode(Scale.of(steps, axis=own), QuantParams("int8", np.zeros(steps.shape, np.int64), -128, 127))
-    whole = module._compare(weight, code, axis, halves, write=write)
+    whole = module._compare(weight, code, axis, rounding, write=write)
     monkeypatch.setattr(module, "_BLOCK_BYTES", 160)
-    parts = module._compare(weight, code, axis, halves, write=write)
+    parts = module._compare(weight, code, axis, rounding, write=write)
     assert (parts.same, parts.agreeing, parts.nearest, parts.change) == (
         whole.same, whole.agreeing, whole.nearest, whole.change
     )  # fmt: skip
@@ -148,7 +148,7 @@ def test_comparing_keeps_no_copy_of_a_large_weight() -> None:
     weight = np.random.default_rng(4).normal(0, 1, (1024, 1024)).astype(np.float32)
     code = module.WeightCode(Scale.of(0.03), QuantParams("int8", np.zeros((), np.int64), -128, 127))
     tracemalloc.start()
-    found = [module._compare(weight, code, 0, "up", write=False) for _ in range(12)]
+    found = [module._compare(weight, code, 0, "half_up", write=False) for _ in range(12)]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert all(one.change > 0 and one.value is None for one in found)

@@ -84,16 +84,18 @@ def test_every_float_tensor_is_in_the_cache_and_nothing_else(table: bool) -> Non
     assert result.model == model_of(NET)
 
 
-def test_each_source_is_told() -> None:
+def test_each_source_is_reported() -> None:
     result = dla(placed(), shared_scales=False)
     points = {point.tensor for point in plan(model_of(NET), HEADS).activations}
-    told = origins(result)
-    assert {name for name, origin in told.items() if origin == "qdq"} == points
-    assert (told["s"], told["z"]) == ("bound", "bound")
-    assert told["f"] == "equal" and "g" in points, "the same values on the other side of Flatten"
-    assert {told[name] for name in ("d", "e", "y")} == {"ptq"}
-    assert {told[name] for name in ("c", "a")} == {"derived"}, "what only a Relu reads takes the scale of what it makes"
-    assert result.origins == {o: list(told.values()).count(o) for o in set(told.values())}
+    reported = origins(result)
+    assert {name for name, origin in reported.items() if origin == "qdq"} == points
+    assert (reported["s"], reported["z"]) == ("bound", "bound")
+    assert reported["f"] == "equal" and "g" in points, "the same values on the other side of Flatten"
+    assert {reported[name] for name in ("d", "e", "y")} == {"ptq"}
+    assert {reported[name] for name in ("c", "a")} == {"derived"}, (
+        "what only a Relu reads takes the scale of what it makes"
+    )
+    assert result.origins == {o: list(reported.values()).count(o) for o in set(reported.values())}
 
 
 def test_points_keep_their_bits_before_ties() -> None:
@@ -197,8 +199,8 @@ def test_propagation_alone_can_be_enough() -> None:
 def test_data_calibrates_what_is_missing_and_nothing_else() -> None:
     result = dla(placed(table=False), data=feed(), shared_scales=False)
     table = calibrate(model_of(NET), feed(), OWN)
-    told = origins(result)
-    assert {name for name, origin in told.items() if origin == "ptq"} == {"c", "d", "a", "e", "y"}
+    reported = origins(result)
+    assert {name for name, origin in reported.items() if origin == "ptq"} == {"c", "d", "a", "e", "y"}
     for name in ("c", "d", "a", "e", "y"):
         assert result.table[name].same_bits(table[name])
         assert (result.table[name].method, result.table[name].samples) == ("mse", 4)
@@ -302,7 +304,7 @@ def test_a_graph_of_graphsurgeon_has_lost_the_table_and_says_so() -> None:
     assert isinstance(result.model, gs.Graph) and set(result.cache.entries) == set(FLOATS)
 
 
-def test_a_product_of_two_ranges_is_warned_of_unless_a_builder_is_told(tmp_path: Path) -> None:
+def test_a_product_of_two_ranges_is_warned_of_unless_a_builder_is_reported(tmp_path: Path) -> None:
     """NvInfer.h, IElementWiseLayer: one range for both inputs on the DLA; the gate of a SiLU has another than its input."""
     model = placed()
     (note,) = [note for note in dla(model).notes if "one range" in note]

@@ -83,7 +83,7 @@ def test_a_projection_is_reached_and_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "points", "told"),
+    ("options", "points", "reported"),
     [
         (LossOptions(distill_weight=0.0), ("y",), "there is nothing to minimize"),
         (LossOptions(distill_weight=-1.0), ("y",), "--distill-weight -1: is not 0 or above"),
@@ -93,8 +93,8 @@ def test_a_projection_is_reached_and_trained() -> None:
         (LossOptions(labels=(parse_label("x:mse"),)), (), "x:mse: no gradient runs from this term to the model"),
     ],
 )
-def test_nothing_to_minimize(options: LossOptions, points: tuple[str, ...], told: str) -> None:
-    with pytest.raises(QdqError, match=told):
+def test_nothing_to_minimize(options: LossOptions, points: tuple[str, ...], reported: str) -> None:
+    with pytest.raises(QdqError, match=reported):
         append_losses(model_of(NET), points, options, None, SHAPES)
 
 
