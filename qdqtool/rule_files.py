@@ -13,7 +13,9 @@ from qdqtool.errors import QdqError
 from qdqtool.limited_reading import RULES, read_toml
 
 SCHEMA = 1
-_TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "float", "layer", "limit"])
+_TABLES = frozenset(
+    ["fusion", "consumer", "commute", "weight", "bound", "shared_scale", "composite", "float", "layer", "limit"]
+)
 _POLICY = {
     "points": ("groups", "every-tensor"),
     "float_heads": ("fp32", "fp16"),

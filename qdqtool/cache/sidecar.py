@@ -44,7 +44,7 @@ class Sidecar:
         data: facts of the calibration data.
         options: what the verb was asked for.
         tensors: name -> `{"origin": ..., "method": ..., "bits": ...}`; `bits` are the eight hexadecimal digits that the
-            scale had before a tie changed them.
+            scale had before it took a shared one.
         sources: `{"file": ..., "sha256": ..., "header": ...}` of each cache that this one was made from.
     """
 
@@ -176,7 +176,7 @@ def tensor_facts(
 
     Args:
         scales: tensor name -> the scale in the cache.
-        before: scales as they were before ties made them equal; those that a tie changed go in as `bits`.
+        before: scales as they were before shared ones replaced them; those that changed go in as `bits`.
     """
     tensors: dict[str, dict[str, Any]] = {}
     for name, scale in scales.items():

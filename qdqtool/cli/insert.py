@@ -292,10 +292,10 @@ def _facts(plan: Plan) -> dict[str, object]:
             {
                 "tensor": p.tensor,
                 "role": p.role,
-                "readers": [f"{r.node}:{r.index}" for r in p.reads],
+                "consumers": [f"{r.node}:{r.index}" for r in p.reads],
                 "rule": p.rule,
                 "reason": p.reason,
-                "tie": p.tie,
+                "shared_scale": p.shared_scale,
             }
             for p in plan.points
         ],

@@ -129,7 +129,7 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
         "scales": scales,
         "float_outputs": list(result.float_outputs),
         "origins": result.origins,
-        "ties": result.ties,
+        "shared_scales": result.shared_scales,
         "unscaled": result.table.unscaled,
         "weights": result.weights.to_json(),
         "emitted": {kind: str(path) for kind, path in result.emitted.items()},

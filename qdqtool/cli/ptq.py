@@ -112,7 +112,7 @@ def _facts(result: PtqResult) -> dict[str, object]:
         "backend": result.backend,
         "scales": {name: scale.to_json() for name, scale in result.table.scales.items()},
         "unscaled": result.table.unscaled,
-        "ties": result.ties,
+        "shared_scales": result.shared_scales,
         "predicted": result.predicted(),
     }
 

@@ -68,7 +68,7 @@ def find_families(
     spectra: Mapping[str, ChannelSpectrum],
     clips: Mapping[str, float] | None = None,
 ) -> list[EqualizationSet]:
-    """Every class of tied points that has at least one tensor whose channels are known, in the plan's order.
+    """Every class of points of one scale that has at least one tensor whose channels are known, in the plan's order.
 
     Args:
         context: the model and its plan.

@@ -58,7 +58,7 @@ def measure_losses(context: ConditionContext, table: ScaleTable, feed: Iterable[
 
     Args:
         context: the model and its plan.
-        table: the scale of every point; tied points take the largest of theirs, as `insert` does.
+        table: the scale of every point; points of one scale take the largest of theirs, as `insert` does.
         feed: single samples.
 
     Raises:
@@ -140,10 +140,10 @@ def read_scales(context: ConditionContext, table: ScaleTable) -> dict[str, tuple
     if missing:
         raise QdqError(missing[0], "is quantized and the table has no scale for it", "calibrate this model")
     largest = {
-        tie: max((shared[name].bits for name in names), key=float) for tie, names in plan.shared_scales().items()
+        first: max((shared[name].bits for name in names), key=float) for first, names in plan.shared_scales().items()
     }
     return {
-        use.node.key: (use.node, largest[point.tie])
+        use.node.key: (use.node, largest[point.shared_scale])
         for point in plan.activations
         for use in context.ways[point.tensor].ends
     }

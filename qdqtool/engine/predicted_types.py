@@ -33,7 +33,7 @@ class Storage:
     def __init__(self, view: EngineView, rules: RuleBook, units: Iterable[Unit]) -> None:
         self.view = view
         self._unit_of = {id(node): unit for unit in units for node in unit.nodes}
-        self._quantizable = RuleIndex((rule for rule in rules.readers if rule.when == "quantized-output"), rules)
+        self._quantizable = RuleIndex((rule for rule in rules.consumers if rule.when == "quantized-output"), rules)
         self._elementwise = frozenset(rules.sets.get("elementwise", ()))
         self._converting = self._elementwise if CONVERTS in rules.names else frozenset()
         self._known: dict[int, bool] = {}

@@ -74,7 +74,7 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
     report = context.dla
     on_dla = {one.node for one in report.on_dla} if report is not None else set()
     todo = _WITHOUT_PAIRS if report is not None and report.version.has_typed_dla else _IN_FP16
-    for node, rule in RuleIndex(context.rules.ties, context.rules).nodes(context.view):
+    for node, rule in RuleIndex(context.rules.shared_scales, context.rules).nodes(context.view):
         if rule.members != "none" or node.key not in on_dla:
             continue
         scales = [context.range_of(name) for name in node.inputs]

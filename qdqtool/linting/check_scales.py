@@ -181,7 +181,7 @@ def unequal_classes(context: LintContext) -> Iterator[tuple[str, str, list[Pair]
             if _differ(context, members) and not _same_before(context, node):
                 yield node.name, node.op, members
     if context.rules.policy.rounds_everything:
-        for node, rule in RuleIndex(context.rules.ties, context.rules).nodes(context.view):
+        for node, rule in RuleIndex(context.rules.shared_scales, context.rules).nodes(context.view):
             if rule.members == "none" or context.flow.moves(node):
                 continue
             members = _around(context, node, [n for n in node.inputs if n], outputs=rule.members == "all")

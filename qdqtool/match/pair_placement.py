@@ -16,9 +16,9 @@ from qdqtool.match.flow import Flow, value_inputs, walk
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.match.rule_index import RuleIndex
-from qdqtool.rulebook import Commute, Reader, RuleBook, WeightAxis
+from qdqtool.rulebook import Commute, Int8Consumer, RuleBook, WeightAxis
 
-_AnyRule = Reader | Commute | WeightAxis
+_AnyRule = Int8Consumer | Commute | WeightAxis
 
 
 class Placer:
@@ -57,11 +57,11 @@ class Placer:
         self.carried: set[int] = set()
         self.refusals: list[Refusal] = []
         self._refused: set[str] = set()
-        self._tie: dict[str, str] = {}
+        self._shared_with: dict[str, str] = {}
         self._fresh: deque[str] = deque()
         self._found: dict[tuple[str, int], _AnyRule | None] = {}
         self._rules: dict[str, RuleIndex[Any]] = {
-            "reader": RuleIndex(rules.readers, rules),
+            "consumer": RuleIndex(rules.consumers, rules),
             "commute": RuleIndex(rules.commutes, rules),
             "weight": RuleIndex(rules.weights, rules),
         }
@@ -76,8 +76,8 @@ class Placer:
         for node in quantized:
             index = weight_index(self.view, node)
             if index is not None:
-                rule = self._rule("reader", node)
-                assert isinstance(rule, Reader)
+                rule = self._rule("consumer", node)
+                assert isinstance(rule, Int8Consumer)
                 self._read(Use(node, 1 - index), rule.name, f"{node.op} {node.name} reads INT8")
         self._quantize_producers()
         self._pools_behind_groups()
@@ -96,8 +96,8 @@ class Placer:
         if node.key in self.floats:
             self._refuse(node.name, "float-head", "a detection head that stays in float")
             return False
-        rule = self._rule("reader", node)
-        if isinstance(rule, Reader) and rule.when == "always":
+        rule = self._rule("consumer", node)
+        if isinstance(rule, Int8Consumer) and rule.when == "always":
             return True
         kind = weight_type(self.view, node.inputs[index])
         odd = f"{reason_of('weight')}: element type {onnx.TensorProto.DataType.Name(kind)}"
@@ -167,8 +167,8 @@ class Placer:
                     self._read(group.residual, group.rule, f"the skip of {group.residual.node.name} comes in as INT8")
                 continue
             producer = self.view.producer(tensor)
-            rule = None if producer is None else self._rule("reader", producer)
-            if producer is None or not isinstance(rule, Reader) or rule.when != "quantized-output":
+            rule = None if producer is None else self._rule("consumer", producer)
+            if producer is None or not isinstance(rule, Int8Consumer) or rule.when != "quantized-output":
                 continue
             indices = range(len(producer.inputs)) if rule.inputs == "all" else range(1)
             odd = next((producer.inputs[i] for i in indices if not self._from_int8(producer.inputs[i])), None)
@@ -191,7 +191,8 @@ class Placer:
         if producer is None or self.view.is_constant(tensor):
             return False
         group = self.group_of.get(tensor)
-        quantizable = isinstance(self._rule("reader", producer), Reader) and weight_index(self.view, producer) is None
+        rule = self._rule("consumer", producer)
+        quantizable = isinstance(rule, Int8Consumer) and weight_index(self.view, producer) is None
         return quantizable or (group is not None and group.start.key not in self.floats)
 
     def _pools_behind_groups(self) -> None:
@@ -219,16 +220,16 @@ class Placer:
                 if tensor in self.sites:
                     self.sites[tensor][use] = None
 
-    # ------------------------------------------------------------------ ties
+    # ---------------------------------------------------------- shared scales
 
     def _join(self, tensors: list[str]) -> None:
         roots = sorted({self._tie_of(name) for name in tensors}, key=lambda name: (self.view.level_of(name), name))
         for root in roots[1:]:
-            self._tie[root] = roots[0]
+            self._shared_with[root] = roots[0]
 
     def _tie_of(self, name: str) -> str:
-        while self._tie.get(name, name) != name:
-            name = self._tie[name]
+        while self._shared_with.get(name, name) != name:
+            name = self._shared_with[name]
         return name
 
     # ------------------------------------------------------------------ what comes out

@@ -17,7 +17,7 @@ from qdqtool.scales import Scale
 def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
     """The plan without the activations that have no scale, and without the weights whose operator then reads float.
 
-    Every point keeps its own scale: tensors that the plan would tie are not tied here.
+    Every point keeps its own scale: tensors to which the plan would give one scale do not share it here.
 
     Args:
         view: the graph the plan was made for.
@@ -28,7 +28,7 @@ def restrict(view: GraphView, plan: Plan, available: Container[str]) -> Plan:
     refusals = list(plan.refusals)
     for point in plan.activations:
         if point.tensor in available:
-            kept.append(replace(point, tie=point.tensor))
+            kept.append(replace(point, shared_scale=point.tensor))
         else:
             refusals.append(Refusal(point.tensor, "no-scale", "there is no scale for it"))
     here = {point.tensor for point in kept}

@@ -107,7 +107,7 @@ def _same_axis(view: GraphView, pair: Pair, point: Point) -> bool:
 
 
 def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> dict[str, Scale]:
-    """One scale for each class of tied tensors: what stands in the graph, else the largest of its members'."""
+    """One scale for tensors that share it: what stands in the graph, else the largest of its members'."""
     missing = [p.tensor for p in plan.activations if p.tensor not in scales and not p.repeats and not _present(view, p)]
     if missing:
         raise QdqError(
@@ -120,13 +120,13 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
             _check_fits(view, point, scales[point.tensor])
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
-    for tied in plan.shared_scales().values():
-        members = [name for name in tied if not by_name[name].repeats]
+    for class_ in plan.shared_scales().values():
+        members = [name for name in class_ if not by_name[name].repeats]
         standing = {name: pair_scale(view, pairs[0]) for name in members if (pairs := _present(view, by_name[name]))}
         own = {name: scales[name] for name in members if name in scales}
         largest = _largest(own) if own and (given or not standing) else _largest(standing)
         for name in members:
-            scale = largest if name not in own or own[name].same_bits(largest) else _tied(largest)
+            scale = largest if name not in own or own[name].same_bits(largest) else _shared(largest)
             if name in standing:
                 if given and own and not standing[name].same_bits(scale):
                     raise _conflict(name, standing[name], scale)
@@ -140,7 +140,7 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
 
 def _repeated(view: GraphView, point: Point, chosen: Mapping[str, Scale], *, given: bool) -> Scale:
     """The scale of a second pair: the largest of those whose values it holds; one that stands there stays."""
-    scale = _tied(_largest({name: chosen[name] for name in point.repeats}))
+    scale = _shared(_largest({name: chosen[name] for name in point.repeats}))
     pairs = _present(view, point)
     if not pairs:
         return scale
@@ -169,7 +169,7 @@ def _largest(scales: Mapping[str, Scale]) -> Scale:
     return scales[name]
 
 
-def _tied(scale: Scale) -> Scale:
+def _shared(scale: Scale) -> Scale:
     return Scale(
         scale.bits,
         None,

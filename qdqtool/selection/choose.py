@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--method auto`: of the candidates of each tensor the one whose readers lose least, tied tensors together.
+"""`--method auto`: of the candidates of each tensor the one whose readers lose least, tensors of one scale together.
 
 What each reader loses comes from the shadow pass and, where a reader has no weight, from the histogram. Everything that
 decides is a sum in an order of its own, so neither the order of the data nor the batch changes a scale.
@@ -107,7 +107,7 @@ class _Costs:
 
 
 class _PointClasses:
-    """Points that share a scale, with every possible cut made; and which of them the uncut plan ties.
+    """Points that share a scale, with every possible cut made; and which of them share one in the uncut plan.
 
     Attributes:
         plan: with every cut.

@@ -51,11 +51,11 @@ def fill_every_tensor(
     if options.force_ptq:
         points, table = {}, _calibrated(clean, tensors, ScaleTable(), options, "entropy")
     groups = decided.groups if options.fill == "propagate" else ()
-    complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.shared_scales)
+    complete = complete_scales(view, rules, points, tensors, table, groups, shared_scales=options.shared_scales)
     missing = _missing(view, complete, found)
     if missing and options.fill == "ptq" and options.data is not None and not options.force_ptq:
         table = _calibrated(clean, missing, table, options, table.provenance.method or "mse")
-        complete = complete_scales(view, rules, points, tensors, table, groups, ties=options.shared_scales)
+        complete = complete_scales(view, rules, points, tensors, table, groups, shared_scales=options.shared_scales)
         missing = _missing(view, complete, found)
     why = {**found.unknown, **{name: table.unscaled[name] for name in missing if name in table.unscaled}}
     if missing and options.fill != "none":

@@ -199,7 +199,7 @@ def _decide_again(
 def _scales_of(
     view: GraphView, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
 ) -> Mapping[str, Scale]:
-    """The scale of every point: shared where the plan ties, fixed where the target fixes a range and none was given."""
+    """The scale of every point: shared as planned, fixed where the target fixes a range and none was given."""
     chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
     if not given and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)

@@ -53,7 +53,7 @@ class _Covered:
 
     scales: dict[str, Scale]
     own: dict[str, Scale] = field(default_factory=dict)
-    ties: dict[str, str] = field(default_factory=dict)
+    shared_scales: dict[str, str] = field(default_factory=dict)
     float_outputs: tuple[str, ...] = ()
     unscaled: dict[str, str] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ def peel(
         cache=made,
         table=ScaleTable(covered.scales, covered.unscaled),
         float_outputs=covered.float_outputs,
-        ties=covered.ties,
+        shared_scales=covered.shared_scales,
         origins=covered.origins(),
         notes=tuple(notes),
         emitted=emitted,
@@ -261,7 +261,7 @@ def _cover(
         return _Covered(coverage.scales, float_outputs=tuple(outputs))
     complete = fill_every_tensor(clean, view, rules, decided, points, table, options)
     unscaled = {name: complete.exempt.get(name, "no scale was found") for name in complete.left}
-    return _Covered(complete.scales, complete.own, complete.ties, (), unscaled)
+    return _Covered(complete.scales, complete.own, complete.shared_scales, (), unscaled)
 
 
 def _float_nodes(view: GraphView, peeled: Peeled) -> frozenset[str]:

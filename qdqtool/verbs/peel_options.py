@@ -75,7 +75,7 @@ class PeelResult(Displayed, Generic[ModelT]):
         table: the same scales with their origin; for "dla" also what has none, and why.
         float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
         shared_scales: for "dla", tensor -> the one whose scale it took.
-        origins: how many scales come from where, ties not counted.
+        origins: how many scales come from where, shared ones not counted.
         notes: warnings, a sentence each.
         emitted: kind -> the file written, or its text where the cache goes to no file.
         weights: how TensorRT quantizes the weights that had a pair.
@@ -87,7 +87,7 @@ class PeelResult(Displayed, Generic[ModelT]):
     cache: Cache
     table: ScaleTable
     float_outputs: tuple[str, ...]
-    ties: dict[str, str]
+    shared_scales: dict[str, str]
     origins: dict[str, int]
     notes: tuple[str, ...]
     emitted: dict[str, Path | str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class PeelResult(Displayed, Generic[ModelT]):
         lines.append(f"{place}{self.cache.header}, {scales}, {equal} of them from neighbors of the same values")
         if self.target == "dla":
             origins = ", ".join(f"{number} {origin}" for origin, number in sorted(self.origins.items()))
-            lines.append(f"by origin: {origins}; {len(self.ties)} tied to a larger one")
+            lines.append(f"by origin: {origins}; {len(self.shared_scales)} took a larger shared scale")
         lines += self.table.lacking()
         if self.float_outputs:
             lines.append(f"INT8 layers with a float output: {named(self.float_outputs)}")

@@ -20,7 +20,7 @@ from qdqtool.files import replacing
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.match.shared_scales import tie_scales
+from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
 from qdqtool.output_paths import check_targets, files_of, output_path
@@ -65,7 +65,7 @@ class PtqResult(Displayed):
     Attributes:
         cache: what TensorRT reads.
         table: the same scales with origin; tensors without one and why; the run.
-        ties: tensor -> the one whose scale it took.
+        shared_scales: tensor -> the one whose scale it took.
         path: the file written, if one was.
         backend: "embedded" or "tensorrt".
         notes: warnings, a sentence each.
@@ -74,7 +74,7 @@ class PtqResult(Displayed):
 
     cache: Cache
     table: ScaleTable
-    ties: dict[str, str]
+    shared_scales: dict[str, str]
     path: Path | None
     backend: str = "embedded"
     notes: tuple[str, ...] = ()
@@ -88,8 +88,8 @@ class PtqResult(Displayed):
         """What `qdqtool ptq` prints, without what to do next."""
         run, tensorrt = self.table.provenance, self.backend == "tensorrt"
         place = "" if self.path is None else f"wrote {self.path}: "
-        tied = "" if tensorrt else f", {len(self.ties)} of them tied"
-        lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{tied}"]
+        shared = "" if tensorrt else f", {len(self.shared_scales)} of them shared"
+        lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{shared}"]
         lines.append(f"method {run.method}, {counted(run.samples, 'sample')}")
         if tensorrt:
             lines.append(f"calibrated by TensorRT {run.tensorrt}, its cache byte for byte; the engine was thrown away")
@@ -149,7 +149,7 @@ def ptq(
     rules = options.rule_book()
     notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
     foreign = parser_warnings(job.opened.proto, options.trt_version)
-    return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes), foreign)
+    return PtqResult(made.cache, made.table, made.shared_scales, target, options.backend, tuple(notes), foreign)
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ class PtqJob:
 
 @dataclass(frozen=True)
 class Made:
-    """A cache and its scales; `before` holds what tied tensors had by themselves, `written` a back end's own bytes."""
+    """A cache and its scales; `before` holds scales that shared ones replaced, `written` a back end's own bytes."""
 
     cache: Cache
     table: ScaleTable
-    ties: dict[str, str]
+    shared_scales: dict[str, str]
     before: dict[str, np.float32]
     written: bytes = b""
 
@@ -206,13 +206,13 @@ def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
 
 
 def run_job(job: PtqJob, feed: DataLoader) -> Made:
-    """Calibrate; TensorRT makes its own ties, for the embedded back end the rules of the target do."""
+    """Calibrate; TensorRT shares scales by itself, for the embedded back end the rules of the target do."""
     found = job.backend.calibrate(job.request, feed)
     if found.cache is not None:
         return Made(found.cache, found.table, {}, {}, found.written)
     table, options = found.table, job.options
     rules = options.rule_book()
-    scales, taken = tie_scales(job.view, rules, table.scales) if options.shared_scales else (table.scales, {})
+    scales, taken = take_shared_scales(job.view, rules, table.scales) if options.shared_scales else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
     return Made(made, replace(table, scales=scales), taken, _before(table, taken))
 
@@ -236,7 +236,7 @@ def _check_embedded_alone(options: PtqOptions) -> None:
     if options.backend != "tensorrt":
         return
     if not options.shared_scales:
-        raise QdqError("--no-shared-scales", "TensorRT makes its ties by itself", "leave it out, or --backend tensorrt")
+        raise QdqError("--no-shared-scales", "TensorRT shares scales by itself", "leave it out, or --backend tensorrt")
     plain, how = CalibrationOptions(), options.calibration or CalibrationOptions()
     for name in ("provider", "workers", "max_memory", "checkpoint"):
         if getattr(how, name) != getattr(plain, name):
@@ -255,7 +255,7 @@ def _check_writable(target: Path) -> None:
 
 
 def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
-    """What tied tensors had by themselves."""
+    """What tensors of a shared scale had by themselves."""
     return {name: np.float32(table[name].bits) for name in taken}
 
 

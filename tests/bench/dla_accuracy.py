@@ -38,7 +38,7 @@ ADAPTERS = {"fastestdet_coco": "FastestDet", "yolox_nano_coco": "YOLOX"}
 # A rules file that ties the inputs of products, as those of sums are.
 TIED = """schema = 1
 extends = "dla"
-[[tie]]
+[[shared_scale]]
 name = "dla-product"
 ops = ["Mul:computed"]
 members = "inputs"
@@ -109,7 +109,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     import qdqtool
     from qdqtool.graph.io import open_model
     from qdqtool.graph.view import GraphView
-    from qdqtool.match.shared_scales import tie_scales
+    from qdqtool.match.shared_scales import take_shared_scales
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.rulebook import load_rules
     from qdqtool.trtversion import TrtVersion
@@ -132,7 +132,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     if products == "tied":
         own = out.with_name("tied.toml")
         own.write_text(TIED)
-        scales, _ = tie_scales(view, load_rules("dla", version, own), scales)
+        scales, _ = take_shared_scales(view, load_rules("dla", version, own), scales)
     entries = {name: np.float32(scale.bits) for name, scale in scales.items()}
     kept: Collection[str] = ()
     if products == "fp16":

@@ -32,7 +32,7 @@ from qdqtool.dla.rules import Layer, Limit
 from qdqtool.graph.view import GraphView
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
-from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, load_rules
+from qdqtool.rulebook import Composite, Fusion, HeadRules, Int8Consumer, Rule, SharedScale, WeightAxis, load_rules
 from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
 from tests.docs.pages import (
@@ -275,7 +275,8 @@ def test_origins_are_those_there_are() -> None:
 
 def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
-    kinds = {"weight" if kind is WeightAxis else kind.__name__.lower(): kind for kind in Rule.__subclasses__()}
+    other = {WeightAxis: "weight", Int8Consumer: "consumer", SharedScale: "shared_scale"}
+    kinds = {other.get(kind, kind.__name__.lower()): kind for kind in Rule.__subclasses__()}
     kinds["float"] = Fusion
     assert {Layer, Limit} <= set(kinds.values())
     assert sorted(rows) == sorted(kinds)

@@ -86,7 +86,7 @@ def test_the_point_is_found_across_what_commutes() -> None:
 def test_points_that_the_plan_would_tie_keep_scales_of_their_own() -> None:
     whole = plan_of(CONCAT)
     assert sorted(map(len, whole.shared_scales().values())) == [1, 2]
-    assert all(point.tie == point.tensor for point in cut(CONCAT, "x", "a", "b").activations)
+    assert all(point.shared_scale == point.tensor for point in cut(CONCAT, "x", "a", "b").activations)
 
 
 def test_the_plan_given_is_not_changed() -> None:

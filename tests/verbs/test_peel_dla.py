@@ -134,8 +134,8 @@ def test_ties_take_the_largest_and_name_it(table: bool) -> None:
         assert {result.cache.entries[name].tobytes() for name in names} == {largest.tobytes()}
     for name in set(FLOATS) - set().union(*TIED_GROUPS):
         assert result.cache.entries[name].tobytes() == alone.cache.entries[name].tobytes()
-    assert alone.ties == {} and result.ties
-    for name, source in result.ties.items():
+    assert alone.shared_scales == {} and result.shared_scales
+    for name, source in result.shared_scales.items():
         assert origins(result)[name] == "equal" and result.table[name].method == f"tied with {source}"
     assert result.origins == alone.origins, "ties are not counted as sources"
 
@@ -147,7 +147,7 @@ def test_the_sidecar_keeps_the_bits_from_before(tmp_path: Path) -> None:
     side = read_sidecar(tmp_path / "q.cache")
     assert side is not None and side.fresh
     assert {name: facts["bits"] for name, facts in side.tensors.items() if "bits" in facts} == {
-        name: alone.table[name].hex() for name in result.ties
+        name: alone.table[name].hex() for name in result.shared_scales
     }
     assert {name: facts["origin"] for name, facts in side.tensors.items()} == origins(result)
     assert (side.options["target"], side.options["fill"]) == ("dla", "ptq")
@@ -344,7 +344,7 @@ def test_versions_with_it(version: str) -> None:
 
 def test_the_gpu_is_as_it_was() -> None:
     result = peel(placed(), PeelOptions(V8_6))
-    assert set(result.origins) <= {"qdq", "equal"} and result.ties == {}
+    assert set(result.origins) <= {"qdq", "equal"} and result.shared_scales == {}
     assert not {"c", "d", "a", "e", "s", "z"} & set(result.cache.entries)
 
 
@@ -389,7 +389,7 @@ def test_real_models_are_covered_from_their_metadata_alone(shared: Path, tmp_pat
     assert sum(result.origins.values()) == len(want)
     for tensor, scale in done.inserted.scales.items():
         entry = result.cache.entries[tensor]
-        assert entry > scale.bits if tensor in result.ties else entry.tobytes() == scale.bits.tobytes()
+        assert entry > scale.bits if tensor in result.shared_scales else entry.tobytes() == scale.bits.tobytes()
     forced = PeelOptions(V8_6, "dla", source=path, force_ptq=True, data=data)
     again = peel(done.model, forced, output=tmp_path / "f.onnx", cache=tmp_path / "f.cache")
     assert (tmp_path / "f.onnx").read_bytes() == path.read_bytes()
