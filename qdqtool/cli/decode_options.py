@@ -46,7 +46,7 @@ def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDiffer
     Raises:
         QdqError: options of the drawing without --draw; what `draw_differences` refuses.
     """
-    from qdqtool.cli.data import feed_options_from
+    from qdqtool.cli.data import data_options_from
     from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 
     if args.draw is None:
@@ -57,7 +57,7 @@ def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDiffer
                 )
         return None
     options = DrawOptions(infer_options_from(args))
-    return draw_differences(models, args.data, args.draw, options, feed_options_from(args))
+    return draw_differences(models, args.data, args.draw, options, data_options_from(args))
 
 
 def drawn_json(drawn: DrawnDifferences | None) -> dict[str, Any]:

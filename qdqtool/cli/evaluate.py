@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
+from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
 
 _LABELS = (
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         progress=False if args.quiet else None,
     )
-    result = evaluate(args.model, args.data, args.labels, options, feed_options_from(args))
+    result = evaluate(args.model, args.data, args.labels, options, data_options_from(args))
     for note in result.notes:
         warn(f"{args.data}: {note}", args)
     if args.json:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
@@ -235,7 +235,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
     return InsertOptions(
         plan=_plan_options(args),
         calibration=calibration_options_from(args),
-        feed=feed_options_from(args),
+        data_options=data_options_from(args),
         fold_bn=args.fold_bn,
         requantize=args.requantize,
         input_range=_range(args.input_range),

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.target import cache_target
 from qdqtool.errors import QdqError
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         force_ptq=args.force_ptq,
         data=args.data,
         calibration=_calibration(args),
-        feed=feed_options_from(args),
+        data_options=data_options_from(args),
         emit=tuple(kind.strip() for text in args.emit for kind in text.split(",")),
         emit_dir=args.emit_dir,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.target import cache_target
 
@@ -96,7 +96,7 @@ def _options(args: argparse.Namespace) -> PtqOptions:
         args.trt_version,
         args.target,
         calibration_options_from(args),
-        feed_options_from(args),
+        data_options_from(args),
         shared_scales=not args.no_shared_scales,
         backend=args.backend,
         cuda=args.cuda,

@@ -17,7 +17,7 @@ def absorbing_producers(context: ConditionContext, span: ChannelRange) -> tuple[
     """First outputs of the nodes that divide a tensor in their constants; empty where that cannot be proven exact.
 
     The last of them is a weighted operator, a BatchNormalization or a Mul with a constant; before it in the tuple stand
-    Add nodes whose constants are divided too. Nobody but the point's own readers may see any tensor on the way.
+    Add nodes whose constants are divided too. Nobody but the point's own consumers may see any tensor on the way.
     """
     view, name = context.view, span.tensor
     point = next(point for point in context.plan.activations if point.tensor == name)

@@ -53,13 +53,13 @@ class Loss:
         return float(noise) / max(float(self.signal.sum()), 1e-30)
 
 
-def measure_losses(context: ConditionContext, table: ScaleTable, feed: Iterable[Batch]) -> list[Loss]:
+def measure_losses(context: ConditionContext, table: ScaleTable, loader: Iterable[Batch]) -> list[Loss]:
     """Run data through a model in which each operator that reads a point has a quantized twin.
 
     Args:
         context: the model and its plan.
         table: the scale of every point; points of one scale take the largest of theirs, as `insert` does.
-        feed: single samples.
+        loader: single samples.
 
     Raises:
         QdqError: a point without a scale; what `OrtActivations` refuses.
@@ -75,7 +75,7 @@ def measure_losses(context: ConditionContext, table: ScaleTable, feed: Iterable[
     spreads: dict[str, ExactSum] = {}
     keys = {name: twin.node.key for twin, four in zip(twins, names, strict=True) for name in vars(four).values()}
     runs = 0
-    for sample in feed:
+    for sample in loader:
         runs += 1
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():

@@ -81,7 +81,7 @@ class ConditionSettings:
 
 
 def condition_model(
-    proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings
+    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
 ) -> Conditioned:
     """Edit the weights of a plain model so that it quantizes better.
 
@@ -91,32 +91,32 @@ def condition_model(
     Args:
         proto: the model, edited in place; of opset 7 or later, which stays.
         folder: where its external data lie; a weight that is edited moves into the model.
-        feed: what is fed; walked three to six times.
+        loader: what is fed; walked three to six times.
         settings: steps, plan and method.
 
     Raises:
         QdqError: Q/DQ in the model, an older opset, and what planning, calibrating and running refuse. What `proto`
             holds then is of no use.
     """
-    return _Run(proto, folder, feed, settings).run()
+    return _Run(proto, folder, loader, settings).run()
 
 
 def advice(
-    proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, plan: PlanOptions
+    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions
 ) -> tuple[ErrorPrediction, ErrorPrediction] | None:
     """What equalizing and smoothing would win, predicted without an edit: without them, with them.
 
     Args:
         proto: a plain model; it is not changed, and must be of opset 13 or later.
         folder: where its external data lie.
-        feed: walked once.
+        loader: walked once.
         plan: where the pairs will stand.
 
     Returns:
         None where nothing would be divided.
     """
     context = look(proto, folder, plan)
-    _, verdicts = _decided(context, Singles(feed), STEPS, "float")
+    _, verdicts = _decided(context, Singles(loader), STEPS, "float")
     if not any(verdict.divided for verdict in verdicts):
         return None
     before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, None))
@@ -127,11 +127,11 @@ class _Run:
     """One model on its way: as it will be written, and as it is decided about (lifted, where its opset is old)."""
 
     def __init__(
-        self, proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings
+        self, proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
     ) -> None:
         _refuse(proto, folder)
         self.proto, self.folder, self.settings = proto, folder, settings
-        self.samples = Singles(feed)
+        self.samples = Singles(loader)
         self.exact = self.base = Outputs(proto, folder)  # `base`: what dividing must keep
         self.lifted = proto
         if (opset_of(proto) or 0) < 13:
@@ -266,7 +266,7 @@ class _Run:
             return
         table = self._scales(context, points)
         self.method = table.provenance.method or "given"
-        requantized = table.decisions.requantize_points  # `auto` gave some readers a scale of their own
+        requantized = table.decisions.requantize_points  # `auto` gave some consumers a scale of their own
         kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
         if requantized or kept or table.all_zero:
             decisions = Decisions(requantized, kept)

@@ -16,22 +16,22 @@ from qdqtool.runtime.activations import OrtActivations
 
 
 class Singles:
-    """The samples of a feed one by one, walked anew by each loop; batches as they are where the model fixes their size.
+    """The samples of the data one by one, walked anew by each loop; batches as they are where the model fixes the size.
 
     Attributes:
         seen: how many samples the last walk has given.
     """
 
-    def __init__(self, feed: DataLoader) -> None:
-        self._feed = feed
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
         self.seen = 0
 
     def __iter__(self) -> Iterator[Batch]:
         """Walk the samples."""
         self.seen = 0
-        free = all(one.batched for one in self._feed.inputs)
-        for batch in self._feed:
-            count = self._feed.count(batch)
+        free = all(one.batched for one in self._loader.inputs)
+        for batch in self._loader:
+            count = self._loader.count(batch)
             self.seen += count
             if not free or count == 1 or any(len(array) != count for array in batch.values()):
                 yield batch

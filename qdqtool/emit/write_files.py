@@ -122,7 +122,7 @@ def emitted_texts(
         scales=found.cache.entries,
         inputs=inputs,
         outputs=outputs,
-        batch=1 if options.feed is None else options.feed.batch,
+        batch=1 if options.data_options is None else options.data_options.batch,
         preprocess=_preprocess(options, found.table),
     )
     texts = emit(job, options.emit)
@@ -181,7 +181,7 @@ def _seen_from(folder: Path | None, path: Path | None, otherwise: str) -> str:
 
 def _preprocess(options: PeelOptions, table: ScaleTable) -> Preprocess | None:
     """What is done to images: what the user says, else what the calibrated table remembers."""
-    given = options.feed.preprocess if options.feed is not None else None
+    given = options.data_options.preprocess if options.data_options is not None else None
     if given is None:
         given = table.provenance.preprocess
     return parse_preprocess(given) if isinstance(given, str) else given

@@ -37,13 +37,13 @@ class EngineView(GraphView):
 
     def _find_pairs(self, order: Sequence[Node]) -> None:
         super()._find_pairs(order)
-        readers = self._plain_readers()
+        consumers = self._plain_readers()
         kept: dict[str, list[Pair]] = {}
         for tensor, pairs in self.pairs.items():
             for pair in pairs:
                 if tensor in self._constants:
                     self.weight_pairs[pair.dequantize.outputs[0]] = pair
-                elif not self._idle(pair, readers):
+                elif not self._idle(pair, consumers):
                     self.activation_pairs[pair.dequantize.outputs[0]] = pair
                     continue
                 kept.setdefault(tensor, []).append(pair)
@@ -54,21 +54,21 @@ class EngineView(GraphView):
         self.nodes = [node for node in self.every if id(node) not in self._hidden]
 
     def _plain_readers(self) -> dict[str, list[Node]]:
-        readers: dict[str, list[Node]] = {}
+        consumers: dict[str, list[Node]] = {}
         for node in self.every:
             for name in dict.fromkeys(node.inputs):
-                readers.setdefault(name, []).append(node)
-        return readers
+                consumers.setdefault(name, []).append(node)
+        return consumers
 
-    def _idle(self, pair: Pair, readers: Mapping[str, list[Node]]) -> bool:
+    def _idle(self, pair: Pair, consumers: Mapping[str, list[Node]]) -> bool:
         """Whether only operators that move values read a pair, and pairs of the same scale alone read what they make.
 
         Q(max(DQ(Q(x)))) is Q(max(x)): the pair before the pool does nothing that the one behind it does not do.
         """
         if pair.quantize is None or self.is_output(pair.dequantize.outputs[0]):
             return False
-        movers = readers.get(pair.dequantize.outputs[0], [])
-        behind = [reader for node in movers for reader in readers.get(node.outputs[0], [])]
+        movers = consumers.get(pair.dequantize.outputs[0], [])
+        behind = [consumer for node in movers for consumer in consumers.get(node.outputs[0], [])]
         scale = self.scale_of(pair.quantize)
         return (
             bool(movers and behind)
@@ -86,7 +86,7 @@ class EngineView(GraphView):
     def wanted_scale(self, name: str) -> bytes | None:
         """The one scale by which everything that reads a tensor quantizes it; None where something reads it in float.
 
-        Looks forward across operators that move values: their readers are its readers.
+        Looks forward across operators that move values: their consumers are its consumers.
         """
         if not self._wanted:
             for node in sorted(self.every, key=lambda node: node.level, reverse=True):

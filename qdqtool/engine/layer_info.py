@@ -99,7 +99,7 @@ class EngineLayer:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """What it gives out at any output; Myelin writes one tensor in two types where readers differ."""
+        """What it gives out at any output; Myelin writes one tensor in two types where consumers differ."""
         return frozenset(kind for one in self.outputs if (kind := _kind_of(one)) is not None)
 
     @property

@@ -37,9 +37,9 @@ def loose_end(context: LintContext) -> Iterator[CheckFault]:
     for pairs in view.pairs.values():
         for pair in pairs:
             if pair.quantize is not None and (uses := view.consumers(pair.quantize.outputs[0])):
-                reader = uses[0].node
-                severity = _moved_severity(context, reader)
-                message = f"{reader.op} {reader.name} reads the integers of its Q itself"
+                consumer = uses[0].node
+                severity = _moved_severity(context, consumer)
+                message = f"{consumer.op} {consumer.name} reads the integers of its Q itself"
                 yield CheckFault(pair.tensor, message, _AGAIN, severity=severity)
 
 

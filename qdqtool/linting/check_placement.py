@@ -232,22 +232,23 @@ def idle_pair(context: LintContext) -> Iterator[CheckFault]:
     """
     reported = {(id(use.node), use.index) for _, use, _ in (*split_reads(context), *decode_reads(context))}
     reported |= {(id(use.node), use.index) for _, use in shape_reads(context)}
-    for name, pair, readers in idle_pairs(context):
+    for name, pair, consumers in idle_pairs(context):
         output, direct = pair.dequantize.outputs[0], context.through(pair)
         given = context.view.is_output(output) or output in context.view.captured
         if given or not direct or any((id(use.node), use.index) not in reported for use in direct):
-            who = ", ".join(dict.fromkeys(f"{use.node.op} {use.node.name}" for use in readers[:3]))
+            who = ", ".join(dict.fromkeys(f"{use.node.op} {use.node.name}" for use in consumers[:3]))
             text = f"no INT8 operator reads its pair{f', only {who}' if who else ''}"
             yield CheckFault(name, text, _REMOVE, fixable=not given)
 
 
 def idle_pairs(context: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:
-    """Tensor, pair and final readers of the pairs on activations that no INT8 operator reads.
+    """Tensor, pair and final consumers of the pairs on activations that no INT8 operator reads.
 
     One that lacks only its weight's pair counts as INT8: Q013 tells of it.
     """
     floats = {id(node) for node, index in context.weighted if not context.has_int8_weight(node, index)}
-    takes = (context.readers - floats) | {id(node) for node, _ in context.weighted if node.key in context.planned}
+    planned = {id(node) for node, _ in context.weighted if node.key in context.planned}
+    takes = (context.int8_consumers - floats) | planned
     residual = {(id(g.residual.node), g.residual.index) for g in context.groups if g.residual is not None}
     for name, pairs in context.activation_pairs.items():
         for pair in pairs:
@@ -299,4 +300,4 @@ def _lacking(context: LintContext, use: Use) -> Node | None:
 
 
 def _ends_in_int8(context: LintContext, node: Node) -> bool:
-    return id(node) in context.readers and any(name in context.view.pairs for name in node.outputs)
+    return id(node) in context.int8_consumers and any(name in context.view.pairs for name in node.outputs)

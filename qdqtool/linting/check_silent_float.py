@@ -90,9 +90,9 @@ def vector_scale(context: LintContext) -> Iterator[CheckFault]:
             if scale is None or scale.shape != (1,):
                 continue
             ends = (use.node for use in context.flow.ends(context.through(pair)))
-            reader = next((node for node in ends if id(node) in convolutions), None)
-            if reader is not None:
-                text = f"its scale has the shape [1], not that of a scalar: {reader.op} {reader.name} is {_FLOAT}"
+            consumer = next((node for node in ends if id(node) in convolutions), None)
+            if consumer is not None:
+                text = f"its scale has the shape [1], not that of a scalar: {consumer.op} {consumer.name} is {_FLOAT}"
                 yield CheckFault(name, text, "store the scale as a scalar", severity=severity_of(context))
 
 

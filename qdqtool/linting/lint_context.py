@@ -179,7 +179,7 @@ class LintContext:
         return commuting(self.view, self.rules)
 
     @cached_property
-    def readers(self) -> frozenset[int]:
+    def int8_consumers(self) -> frozenset[int]:
         """`id` of every node that reads INT8 by the rules."""
         return frozenset(id(node) for node, _ in RuleIndex(self.rules.consumers, self.rules).nodes(self.view))
 

@@ -46,7 +46,7 @@ class Placer:
             groups: its fused groups.
             floats: first outputs of the weighted operators that stay in float.
             kept: those of them that are no detection heads -> the rule that keeps them in float, and the reason.
-            requantize_points: tensors at which a pair stands though what makes them commutes: their readers have
+            requantize_points: tensors at which a pair stands though what makes them commutes: their consumers have
                 their own scale.
         """
         self.view, self.rules, self.floats = view, rules, floats
@@ -196,7 +196,7 @@ class Placer:
         return quantizable or (group is not None and group.start.key not in self.floats)
 
     def _pools_behind_groups(self) -> None:
-        """A pair behind a pool is not needed where the pool's input got one for other readers."""
+        """A pair behind a pool is not needed where the pool's input got one for other consumers."""
         for tensor in sorted(self.sites, key=lambda name: (self.view.level_of(name), name)):
             producer = self.view.producer(tensor)
             rule = None if producer is None else self._rule("commute", producer)

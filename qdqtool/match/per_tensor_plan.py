@@ -2,7 +2,7 @@
 """The plan for a target that rounds every tensor: a point on each, one scale where the target wants one range.
 
 Some layers must compute in FP16: what decodes the values of a float head, and products of two ranges. A tensor
-that such layers alone read is not rounded; it has a point all the same, without a reader, as an output of the graph
+that such layers alone read is not rounded; it has a point all the same, without a consumer, as an output of the graph
 has: the graph carries every scale that the cache holds.
 """
 

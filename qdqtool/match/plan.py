@@ -37,7 +37,7 @@ class Point:
     Attributes:
         tensor: its name in the plain model.
         role: an activation, or a weight.
-        reads: the places that read it through the pair; every other reader has the tensor itself.
+        reads: the places that read it through the pair; every other consumer has the tensor itself.
         axis: of a weight with one scale per channel; None for one scale.
         rule: name of the rule that asked for it.
         reason: one sentence.

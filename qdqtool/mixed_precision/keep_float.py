@@ -59,13 +59,13 @@ class Keeping:
         if self.max_output_loss is not None and not 0.0 <= self.max_output_loss < 1.0:
             raise QdqError(self.option, f"{self.max_output_loss} is no loss from 0 to 1", "write it like 0.05")
 
-    def check_data(self, feed: DataLoader) -> None:
+    def check_data(self, loader: DataLoader) -> None:
         """Refuse data that can be walked only once, before they are.
 
         Raises:
             QdqError: the outputs are measured once the data were walked.
         """
-        if self and feed.once:
+        if self and loader.once:
             reason = "walks the data again to measure the outputs, and they can be walked only once"
             raise QdqError(self.option, reason, "give a list, a file or a folder")
 
@@ -151,15 +151,15 @@ def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None
 
 
 def samples_of(
-    plain: onnx.ModelProto, folder: Path | None, feed: DataLoader, how: CalibrationOptions
+    plain: onnx.ModelProto, folder: Path | None, loader: DataLoader, how: CalibrationOptions
 ) -> ChoiceSource | None:
     """The plain model with a few samples, the same ones for a search and for the loss of what is written.
 
-    Walks the feed once; None where it can be walked only once altogether.
+    Walks the data once; None where it can be walked only once altogether.
     """
     from qdqtool.selection.auto import source_of
 
-    return None if feed.once else source_of(plain, folder, feed, {}, how)
+    return None if loader.once else source_of(plain, folder, loader, {}, how)
 
 
 def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan: PlanOptions) -> SearchResult:

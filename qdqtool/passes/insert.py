@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries a plan out: Q/DQ pairs into a graph. What stands where, and with which scale, was decided before.
 
-Enters the main graph only. Pairs that are there already stay; a point that has one gets its missing readers.
+Enters the main graph only. Pairs that are there already stay; a point that has one gets its missing consumers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def is_estimated(pair: Pair) -> bool:
 
 
 def _present(view: GraphView, point: Point) -> list[Pair]:
-    """The pairs that stand on a point already; of a weight those that its readers use, or that have its axis."""
+    """The pairs that stand on a point already; of a weight those that its consumers use, or that have its axis."""
     pairs = view.pairs.get(point.tensor, [])
     if point.role == "weight" and not pairs:  # it may stand in front of a Transpose
         moved = pair_behind(view, point.tensor)
@@ -241,7 +241,7 @@ class _PairWriter:
         return self._zero[size]
 
     def write(self, point: Point, scale: Scale) -> None:
-        """A new pair behind the tensor, read by the point's readers."""
+        """A new pair behind the tensor, read by the point's consumers."""
         editor, name = self.editor, point.tensor
         size = int(scale.bits.size) if scale.bits.ndim else 0
         ending = ESTIMATED if scale.origin == "estimated" else "_scale"
@@ -260,7 +260,7 @@ class _PairWriter:
         self._reroute(point, back)
 
     def join(self, point: Point, pair: Pair) -> None:
-        """Let the point's readers that are not behind the pair yet read it."""
+        """Let the point's consumers that are not behind the pair yet read it."""
         self._reroute(point, pair.dequantize.outputs[0])
 
     def _reroute(self, point: Point, name: str) -> None:
@@ -270,7 +270,7 @@ class _PairWriter:
                 self.editor.reroute(Use(node, read.index), name)
 
     def _place(self, point: Point) -> tuple[Node | None, bool]:
-        """Next to the producer; for an initializer in front of its first reader; for an input at the front."""
+        """Next to the producer; for an initializer in front of its first consumer; for an input at the front."""
         producer = self.view.producers.get(point.tensor)
         if producer is not None:
             return producer, True

@@ -217,10 +217,10 @@ def _descendants(view: GraphView, lacking: dict[int, str]) -> dict[int, str]:
     while stack:
         node = stack.pop()
         for name in filter(None, node.outputs):
-            for reader in consumers.get(name, []):
-                if id(reader) not in behind:
-                    behind[id(reader)] = behind[id(node)]
-                    stack.append(reader)
+            for consumer in consumers.get(name, []):
+                if id(consumer) not in behind:
+                    behind[id(consumer)] = behind[id(node)]
+                    stack.append(consumer)
     return behind
 
 

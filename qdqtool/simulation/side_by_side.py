@@ -165,7 +165,7 @@ def without(shared: Shared, reasons: Mapping[str, str]) -> tuple[Shared, dict[st
 
 
 def read_tensors(first: GraphView, second: GraphView, names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """What the readers of a tensor see in two graphs, for tensors with Q/DQ in one of them.
+    """What the consumers of a tensor see in two graphs, for tensors with Q/DQ in one of them.
 
     Args:
         first: the reference.
@@ -219,18 +219,18 @@ def measure(
     return MeasuredTensors(found, {name: uncompared[name] for name in names if name in uncompared}, samples)
 
 
-def counted_batches(feed: DataLoader, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:
+def counted_batches(loader: DataLoader, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:
     """The batches with their number of samples, with a bar on stderr while they pass.
 
     Args:
-        feed: the data.
+        loader: the data.
         title: what stands before the bar.
         progress: whether there is one; None for where stderr is a terminal.
     """
-    batches: Iterable[Batch] = feed
+    batches: Iterable[Batch] = loader
     if is_shown(progress):
         from tqdm import tqdm
 
-        batches = tqdm(feed, desc=title, total=feed.batches, unit="batch", file=sys.stderr, leave=False)
+        batches = tqdm(loader, desc=title, total=loader.batches, unit="batch", file=sys.stderr, leave=False)
     for batch in batches:
-        yield feed.count(batch), batch
+        yield loader.count(batch), batch

@@ -167,7 +167,7 @@ def pairs_to_functions(
     shared: Mapping[str, str],
     learned: Collection[str],
 ) -> dict[str, str]:
-    """Put a call of a function in place of each pair; its readers keep reading the name of its DequantizeLinear.
+    """Put a call of a function in place of each pair; its consumers keep reading the name of its DequantizeLinear.
 
     Q and DQ that are in no pair stay: they decode constants that are not trained, or stand at an end of the graph.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which trained initializers stay one for several readers, and which become one for each. Not what is trained.
+"""Which trained initializers stay one for several consumers, and which become one for each. Not what is trained.
 
-Exporters write equal constants once: twelve fresh BatchNormalizations share one tensor of ones, and its readers have
+Exporters write equal constants once: twelve fresh BatchNormalizations share one tensor of ones, and its consumers have
 no tie. A weight that several operators read (a head over all levels of a pyramid) is tied by intent.
 """
 
@@ -21,10 +21,10 @@ from qdqtool.training.write_back import Origin, in_file, stands_in
 def unshare(
     draft: GraphBuilder, view: GraphView, file: GraphView, roles: Sequence[Role], coded: Collection[str]
 ) -> tuple[dict[str, Origin], list[str]]:
-    """Give readers without a tie an initializer of their own in the training copy.
+    """Give consumers without a tie an initializer of their own in the training copy.
 
-    Tied, and so one parameter whose gradient is the sum of all its readers': several values, read for the same purpose
-    by trained readers alone. Else every trained reader has its own.
+    Tied, and so one parameter whose gradient sums up over its consumers: several values, read for the same purpose
+    by trained consumers alone. Else every trained consumer has its own.
 
     Args:
         draft: the training copy.

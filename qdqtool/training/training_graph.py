@@ -106,7 +106,7 @@ class TrainingGraph:
     def write(self, values: Mapping[str, Float32]) -> onnx.ModelProto:
         """The Q/DQ model with other weights and scales; what they leave alone keeps its bytes.
 
-        A weight that an exporter wrote once for readers without a tie (see `trainable.by_accident`) gets an
+        A weight that an exporter wrote once for consumers without a tie (see `trainable.by_accident`) gets an
         initializer of its own as soon as it differs. Integer weights are coded anew with their scale.
 
         Args:

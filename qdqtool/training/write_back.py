@@ -27,7 +27,7 @@ class Origin:
 
     Attributes:
         places: initializers, or tensors of Constant nodes, that hold it; for the scale of tied tensors several.
-        read: the one reader that is given an initializer of its own where others read the place, too.
+        read: the one consumer that is given an initializer of its own where others read the place, too.
         code: how it is coded, where the file holds integers.
         scale: the form's name of the scale that these are coded with.
     """
@@ -97,7 +97,7 @@ def _set(editor: Editor, place: str, value: Float32) -> None:
 
 
 def _apart(editor: Editor, place: str, read: Read, value: Float32) -> None:
-    """An initializer of its own for one reader of a constant that others read, too."""
+    """An initializer of its own for one consumer of a constant that others read, too."""
     name = editor.unique_name(f"{place}_of_{read.node}")
     editor.add_initializer(name, np.asarray(value, np.float32))
     editor.reroute(Use(editor.view.producers[read.node], read.index), name)

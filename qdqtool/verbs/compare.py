@@ -147,7 +147,7 @@ def compare(
     other: ModelSource,
     data: Data | DataLoader,
     options: CompareOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> Comparison:
     """Run two models over the same data with the reference executor, and measure each tensor that both have.
 
@@ -157,15 +157,15 @@ def compare(
     Args:
         reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         other: what is judged.
-        data: what to feed; see `open_feed`.
+        data: what to feed; see `open_loader`.
         options: see `CompareOptions`.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, or the data does not fit.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.runtime.executor import Executor, out_of_reach
     from qdqtool.simulation import side_by_side
 
@@ -186,10 +186,8 @@ def compare(
         Executor(first.proto, first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
         Executor(second.proto, second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
-    feed = (
-        data if isinstance(data, DataLoader) else open_feed(data, side_by_side.stricter(inputs, others), feed_options)
-    )
-    found = side_by_side.measure(runs, wanted, side_by_side.counted_batches(feed, "compare", options.progress))
+    loader = open_loader(data, side_by_side.stricter(inputs, others), data_options)
+    found = side_by_side.measure(runs, wanted, side_by_side.counted_batches(loader, "compare", options.progress))
     measures = {name: one for name, one in found.measures.items() if name not in behind}
     read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name in behind}
     return Comparison(
@@ -199,7 +197,7 @@ def compare(
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
         (shared.first, shared.second),
         found.samples,
-        feed.notes,
+        loader.notes,
     )
 
 
@@ -212,7 +210,7 @@ def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto, views: tupl
 
 
 def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """What readers see of each tensor with Q/DQ, inputs included, under a name that no tensor has."""
+    """What consumers see of each tensor with Q/DQ, inputs included, under a name that no tensor has."""
     from qdqtool.simulation import side_by_side
 
     inputs = [name for name in view.inputs if name in other.inputs]

@@ -82,7 +82,7 @@ def draw_differences(
     data: Data,
     output: str | Path,
     options: DrawOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> DrawnDifferences:
     """Draw the boxes of two detectors side by side, lost and spurious ones marked, the worst images first.
 
@@ -94,7 +94,7 @@ def draw_differences(
         data: see `infer`.
         output: the folder, made or empty.
         options: see `DrawOptions`.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: classifiers, data that does not fit, a folder that cannot be used; nothing is written.
@@ -105,17 +105,17 @@ def draw_differences(
     from qdqtool.evaluation.samples import open_samples
     from qdqtool.runtime.executor import Executor
 
-    options, feed_options = options or DrawOptions(), feed_options or DataOptions()
+    options, data_options = options or DrawOptions(), data_options or DataOptions()
     opened = [open_model(model) for model in models]
     folder = Path(output)
     inputs = [*(one.path for one in opened if one.path), *files_of(data)]
     check_folder(folder, inputs, force=options.infer.force)
-    samples = open_samples(data, inputs_of(opened[0].proto.graph), feed_options)
+    samples = open_samples(data, inputs_of(opened[0].proto.graph), data_options)
     runs = [Executor(one.proto, one.folder, None, one.name, options.infer.provider) for one in opened]
     titles = options.titles or (Path(opened[0].name).stem, Path(opened[1].name).stem)
     with filling(folder, [*inputs, *(samples.images or ())]) as place:
         found = _compared(runs, samples, options.infer)
-        files = _draw(place, (samples, feed_options), found, options.pictures, titles)
+        files = _draw(place, (samples, data_options), found, options.pictures, titles)
         (place / FILE).write_text(_document(samples, found, titles), encoding="utf-8")
     lost, spurious = (sum(int(getattr(one, name).sum()) for one in found.each) for name in ("lost", "spurious"))
     boxes = sum(len(one.reference) for one in found.each)
@@ -160,10 +160,10 @@ def _draw(
     from qdqtool.evaluation.draw import draw_pair
     from qdqtool.evaluation.pictures import blue_first, file_of, pictures_of
 
-    samples, feed_options = data
+    samples, data_options = data
     ranks = {index: rank for rank, index in enumerate(found.order[:most], 1) if found.each[index].weight}
     names = {index: f"{rank:03}_{file_of(samples, index).stem}.png" for index, rank in ranks.items()}
-    for index, image in pictures_of(samples, names, bgr=blue_first(feed_options.preprocess)):
+    for index, image in pictures_of(samples, names, bgr=blue_first(data_options.preprocess)):
         draw_pair(image, found.each[index], found.names, titles).save(place / names[index], "PNG")
     return list(names.values())
 

@@ -66,7 +66,7 @@ def evaluate(
     data: Data,
     labels: str | Path | None = None,
     options: EvaluateOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> Evaluation:
     """Judge a model by its task: top-1 and top-5, average precision, or agreement with its FP32 original.
 
@@ -78,7 +78,7 @@ def evaluate(
         data: what it is judged on; see `open_samples`.
         labels: the truth; None where the data tells it, or for agreement.
         options: baseline, metric, decoder, names.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: labels that do not fit, no decoder, no task metric for this model and data; what `open_model` and
@@ -92,7 +92,7 @@ def evaluate(
         opened.append(open_model(options.baseline))
     inputs = inputs_of(opened[0].proto.graph)
     _check_alike(opened, inputs)
-    samples = open_samples(data, inputs, feed_options or DataOptions())
+    samples = open_samples(data, inputs, data_options or DataOptions())
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
     metric = options.metric or _metric_of(opened[0].name, labels, samples, options)
@@ -126,7 +126,7 @@ class _EvaluationJob:
     def walk(self) -> Iterator[tuple[Chunk, list[dict[str, Array]]]]:
         """Each run with the outputs of each model."""
         for chunk in _shown(self.samples, self.options.progress):
-            yield chunk, [run.run(chunk.feed) for run in self.runs]
+            yield chunk, [run.run(chunk.batch) for run in self.runs]
 
 
 def _check_alike(opened: Sequence[Opened], inputs: Sequence[Input]) -> None:

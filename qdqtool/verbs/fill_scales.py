@@ -85,13 +85,13 @@ def _without_scale(
 def _calibrated(clean: Opened, wanted: list[str], table: ScaleTable, options: PeelOptions, method: str) -> ScaleTable:
     """The table with scales of the wanted tensors from the clean model and the user's data."""
     from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
 
     if options.data is None:
         raise QdqError(clean.name, "--force-ptq calibrates every tensor, and there is no data", "give --data")
     data = options.data
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(clean.proto.graph), options.feed)
+    loader = open_loader(data, inputs_of(clean.proto.graph), options.data_options)
     how = options.calibration or CalibrationOptions(method="")
     how = replace(how, method=how.method or method, where=clean.name)
-    found = calibrate_scales(clean.proto, clean.folder, feed, how, wanted=wanted)
+    found = calibrate_scales(clean.proto, clean.folder, loader, how, wanted=wanted)
     return replace(found, scales={**table.scales, **found.scales}, unscaled={**table.unscaled, **found.unscaled})

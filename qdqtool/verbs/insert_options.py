@@ -32,7 +32,7 @@ class InsertOptions:
         plan: target, version, heads, rules.
         calibration: method and provider, or a method's name, where data is given. Without a method: `auto`; `mse` for
             weights that `condition` edited (`default_method`).
-        feed: how data is read.
+        data_options: how data is read.
         fold_bn: fold BatchNormalization into the weights first, where exact.
         requantize: take out the pairs that are there and begin anew.
         input_range: smallest and largest value of the network's input, for estimation without data.
@@ -52,7 +52,7 @@ class InsertOptions:
 
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
     fold_bn: bool = False
     requantize: bool = False
     input_range: tuple[float, float] | None = None

@@ -43,7 +43,7 @@ class PeelOptions(CacheTargetOptions):
         data: what `fill` and `force_ptq` calibrate on.
         calibration: method and provider for that, or a method's name; with the method "" it is that of the table,
             `entropy` to force.
-        feed: how data is read; `emit` takes batch and preprocessing from it.
+        data_options: how data is read; `emit` takes batch and preprocessing from it.
         emit: files that tell a builder which layers stay in float: "trtexec", "polygraphy-script", "deepstream",
             "triton", "json". Layers without a name get one in the clean model, unless `source` is given.
         emit_dir: the folder for these; None for the cache's.
@@ -60,7 +60,7 @@ class PeelOptions(CacheTargetOptions):
     force_ptq: bool = False
     data: Data | DataLoader | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
 

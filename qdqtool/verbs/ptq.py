@@ -42,7 +42,7 @@ class PtqOptions(CacheTargetOptions):
 
     Attributes:
         calibration: method (default `entropy`, TensorRT's) and provider, or a method's name.
-        feed: how data is read.
+        data_options: how data is read.
         shared_scales: whether tensors that the target gives one range take the largest of theirs.
         backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
         cuda: how batches get to the GPU for "tensorrt": "cudart" or "pycuda".
@@ -51,7 +51,7 @@ class PtqOptions(CacheTargetOptions):
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
     shared_scales: bool = True
     backend: str = "embedded"
     cuda: str = "cudart"
@@ -125,7 +125,7 @@ def ptq(
 
     Args:
         model: any opset; a path, ModelProto, gs.Graph or a callable returning one; never changed, never lifted.
-        data: what to feed, batch by batch in order; see `open_feed`.
+        data: what to feed, batch by batch in order; see `open_loader`.
         options: see `PtqOptions`.
         cache: file to write; for a path the default is `<name>.cache` beside it. One that exists is replaced when all
             is done, and never read.
@@ -197,17 +197,17 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
 def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
     """The data as batches for the model, its open shapes fixed where that was asked for."""
     from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 
     if isinstance(data, DataLoader):
         return data
     inputs = fix_inputs(inputs_of(job.opened.proto.graph), job.options.shapes or {})
-    return open_feed(data, inputs, job.options.feed)
+    return open_loader(data, inputs, job.options.data_options)
 
 
-def run_job(job: PtqJob, feed: DataLoader) -> Made:
+def run_job(job: PtqJob, loader: DataLoader) -> Made:
     """Calibrate; TensorRT shares scales by itself, for the embedded back end the rules of the target do."""
-    found = job.backend.calibrate(job.request, feed)
+    found = job.backend.calibrate(job.request, loader)
     if found.cache is not None:
         return Made(found.cache, found.table, {}, {}, found.written)
     table, options = found.table, job.options

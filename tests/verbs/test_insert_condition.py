@@ -72,13 +72,13 @@ def test_plain_insert_says_what_it_would_win(folder: Path, capsys: pytest.Captur
 
 
 def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> None:
-    from qdqtool.data.loader import inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
 
     plan = PlanOptions(float_heads="none")
     proto = spread(SILU)
-    feed = open_feed(folder / "d.npz", inputs_of(proto.graph))
+    feed = open_loader(folder / "d.npz", inputs_of(proto.graph))
     assert advice_for(proto, None, feed, plan)
-    once = open_feed(({"x": row[None]} for row in samples()), inputs_of(proto.graph))
+    once = open_loader(({"x": row[None]} for row in samples()), inputs_of(proto.graph))
     assert advice_for(proto, None, once, plan) == []
     done = condition(spread(SILU), str(folder / "d.npz"), ConditionOptions(plan=plan)).model
     assert advice_for(done, None, feed, plan) == []
