@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is public
     # isort: off
-    from qdqtool.artifacts import load_table as load_table
+    from qdqtool.scales import load_table as load_table
     from qdqtool.cache.retarget import retarget as retarget
     from qdqtool.cache.text import Cache as Cache, read_cache as read_cache, write_cache as write_cache
     from qdqtool.calibration.engine import CalibrationOptions as CalibrationOptions, calibrate as calibrate
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         ConditionResult as ConditionResult,
         condition as condition,
     )
-    from qdqtool.verbs.differences import (
+    from qdqtool.verbs.compare_pictures import (
         DrawnDifferences as DrawnDifferences,
         DrawOptions as DrawOptions,
         draw_differences as draw_differences,
@@ -89,8 +89,8 @@ _HOMES = {
     "Comparison": "verbs.compare",
     "Detections": "evaluation.detections",
     "Diagnosis": "diagnosis",
-    "DrawOptions": "verbs.differences",
-    "DrawnDifferences": "verbs.differences",
+    "DrawOptions": "verbs.compare_pictures",
+    "DrawnDifferences": "verbs.compare_pictures",
     "EngineDifference": "verbs.show_engine",
     "EvaluateOptions": "verbs.evaluate",
     "Evaluation": "verbs.evaluation_result",
@@ -136,7 +136,7 @@ _HOMES = {
     "compare_backends": "verbs.ptq_compare",
     "diagnose": "doctor",
     "diff_engines": "verbs.show_engine",
-    "draw_differences": "verbs.differences",
+    "draw_differences": "verbs.compare_pictures",
     "evaluate": "verbs.evaluate",
     "find_decoder": "evaluation.decode.auto_detect",
     "finetune": "verbs.finetune",
@@ -144,7 +144,7 @@ _HOMES = {
     "infer": "verbs.infer",
     "insert": "verbs.insert",
     "lint": "verbs.lint",
-    "load_table": "artifacts",
+    "load_table": "scales",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
     "predicted_layers": "verbs.show_engine",

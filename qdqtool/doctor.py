@@ -14,7 +14,7 @@ from pathlib import Path
 from qdqtool import __version__
 from qdqtool.diagnosis import Diagnosis, Item
 from qdqtool.errors import QdqError
-from qdqtool.loading import DRIVER, Loaded, load_apart
+from qdqtool.import_probe import DRIVER, Loaded, load_apart
 from qdqtool.requirements import Requirement, normal_name, own_requirements
 from qdqtool.tensorrt_rtx.installed import WHEELS
 

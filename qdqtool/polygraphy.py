@@ -73,7 +73,7 @@ def _model(given: Any) -> Any:
 
 
 def _data(given: Any) -> Any:
-    """What a feed takes; a callable that makes generators stays as it is, so that it can be walked again."""
+    """What a loader takes; a callable that makes generators stays as it is, so that it can be walked again."""
     value = _value(given)
     return given if isinstance(value, Iterator) else value
 
@@ -239,7 +239,7 @@ class CalibrateScales(BaseLoader):
         model: Model,
         data: AnyData,
         options: CalibrationOptions | None = None,
-        feed_options: DataOptions | None = None,
+        data_options: DataOptions | None = None,
     ) -> None:
         """Calibrate.
 
@@ -247,12 +247,12 @@ class CalibrateScales(BaseLoader):
             model: a plain model, or a callable that returns one.
             data: what to calibrate on: a path, feed_dicts, or a callable that returns either.
             options: method and provider.
-            feed_options: batch, limit, preprocessing.
+            data_options: batch, limit, preprocessing.
         """
         self._model = model
         self._data = data
         self._options = options
-        self._feed_options = feed_options
+        self._data_options = data_options
 
     @util.check_called_by("__call__")
     @_report_errors
@@ -260,7 +260,7 @@ class CalibrateScales(BaseLoader):
         """The scales, and which tensors have none and why."""
         from qdqtool.calibration.engine import calibrate
 
-        return calibrate(_model(self._model), _data(self._data), self._options, self._feed_options)
+        return calibrate(_model(self._model), _data(self._data), self._options, self._data_options)
 
 
 @mod.export(funcify=True)
@@ -326,7 +326,7 @@ class ScalesFromPath(BaseLoader):
     @_report_errors
     def call_impl(self) -> ScaleTable:
         """The scales."""
-        from qdqtool.artifacts import load_table
+        from qdqtool.scales import load_table
 
         return load_table(_value(self._path))
 

@@ -38,5 +38,5 @@ def refuse_trt_version(version: TrtVersion | None) -> None:
         QdqError: there is one.
     """
     if version is not None:
-        told = f"TensorRT for RTX has versions of its own, and {version.text} is one of TensorRT"
-        raise QdqError("--trt-version", told, "leave it out with --target rtx")
+        reason = f"TensorRT for RTX has versions of its own, and {version.text} is one of TensorRT"
+        raise QdqError("--trt-version", reason, "leave it out with --target rtx")

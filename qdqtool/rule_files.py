@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import RULES, read_toml
 
 SCHEMA = 1
-_TABLES = frozenset(["fusion", "reader", "commute", "weight", "bound", "tie", "composite", "float", "layer", "limit"])
+_TABLES = frozenset(
+    ["fusion", "consumer", "commute", "weight", "bound", "shared_scale", "composite", "float", "layer", "limit"]
+)
 _POLICY = {
     "points": ("groups", "every-tensor"),
     "float_heads": ("fp32", "fp16"),
     "no_int8": (),
-    "weight_halves": ("up", "away"),
+    "weight_rounding": ("half_up", "half_away"),
     "depthwise": ("int8", "float"),
 }
 

@@ -52,7 +52,7 @@ class Fusion(Rule):
 
 
 @dataclass(frozen=True)
-class Reader(Rule):
+class Int8Consumer(Rule):
     """An operator that reads INT8 at its `activation` input or at `all`, `always` or with a `quantized-output`."""
 
     steps: tuple[Step, ...]
@@ -89,7 +89,7 @@ class Bound(Rule):
 
 
 @dataclass(frozen=True)
-class Tie(Rule):
+class SharedScale(Rule):
     """An operator around which tensors have one range: `all`, the `inputs` among themselves, or `none` of them."""
 
     steps: tuple[Step, ...]
@@ -128,15 +128,15 @@ class TargetPolicy:
     Attributes:
         points: where scales stand: "groups" (where INT8 operators read), or "every-tensor".
         float_heads: "fp32" or "fp16", in which regression heads and their decode compute.
-        no_int8: operators that have no INT8 kernel there and must be told to stay in float.
-        weight_halves: how a weight in the middle between two steps is rounded: "up", or "away" from zero.
+        no_int8: operators that have no INT8 kernel there and must be kept in float.
+        weight_rounding: how a weight in the middle between two steps is rounded: up, or away from zero.
         depthwise: whether depthwise convolutions are quantized, or stay in "float", unless one is asked for.
     """
 
     points: Literal["groups", "every-tensor"]
     float_heads: Literal["fp32", "fp16"]
     no_int8: frozenset[str]
-    weight_halves: Literal["up", "away"]
+    weight_rounding: Literal["half_up", "half_away"]
     depthwise: Literal["int8", "float"]
 
     @property
@@ -152,11 +152,11 @@ class RuleBook:
     target: str
     sets: Mapping[str, tuple[str, ...]]
     fusions: tuple[Fusion, ...]
-    readers: tuple[Reader, ...]
+    consumers: tuple[Int8Consumer, ...]
     commutes: tuple[Commute, ...]
     weights: tuple[WeightAxis, ...]
     bounds: tuple[Bound, ...]
-    ties: tuple[Tie, ...]
+    shared_scales: tuple[SharedScale, ...]
     composites: tuple[Composite, ...]
     heads: HeadRules
     policy: TargetPolicy
@@ -166,8 +166,8 @@ class RuleBook:
     def rule(self, name: str) -> Rule:
         """The rule of that name; QdqError with the nearest one where there is none."""
         every: Iterable[Rule] = (
-            *(*self.fusions, *self.readers, *self.commutes, *self.weights),
-            *(*self.bounds, *self.ties, *self.composites, *self.floats),
+            *(*self.fusions, *self.consumers, *self.commutes, *self.weights),
+            *(*self.bounds, *self.shared_scales, *self.composites, *self.floats),
         )
         for rule in every:
             if rule.name == name:
@@ -229,15 +229,27 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         return tuple(rules.values())
 
     composites = gather("composite", _composite)
-    fusions, readers = gather("fusion", _fusion), gather("reader", _reader)
+    fusions, consumers = gather("fusion", _fusion), gather("consumer", _consumer)
     commutes, weights = gather("commute", _commute), gather("weight", _weight)
-    bounds, ties = gather("bound", _bound), gather("tie", _tie)
+    bounds, shared_scales = gather("bound", _bound), gather("shared_scale", _shared_scale)
     floats = gather("float", _fusion)
-    every = (*fusions, *readers, *commutes, *weights, *bounds, *ties, *composites, *floats)
+    every = (*fusions, *consumers, *commutes, *weights, *bounds, *shared_scales, *composites, *floats)
     names = tuple(rule.name for rule in every)
     target_policy = TargetPolicy(**{**policy, "no_int8": frozenset(policy["no_int8"])})
     return RuleBook(
-        target, sets, fusions, readers, commutes, weights, bounds, ties, composites, heads, target_policy, names, floats
+        target,
+        sets,
+        fusions,
+        consumers,
+        commutes,
+        weights,
+        bounds,
+        shared_scales,
+        composites,
+        heads,
+        target_policy,
+        names,
+        floats,
     )
 
 
@@ -269,11 +281,11 @@ def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
     return Fusion(**common, steps=tuple(_step(path, common["name"], word) for word in str(entry["match"]).split(">")))
 
 
-def _reader(path: Path, entry: Mapping[str, Any]) -> Reader:
+def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:
     common = common_words(path, entry, frozenset({"ops", "inputs", "when"}))
     inputs = choice(path, entry, "inputs", ("activation", "all"))
     when = choice(path, entry, "when", ("always", "quantized-output"))
-    return Reader(**common, steps=steps_of(path, entry), inputs=inputs, when=when)
+    return Int8Consumer(**common, steps=steps_of(path, entry), inputs=inputs, when=when)
 
 
 def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
@@ -297,9 +309,11 @@ def _bound(path: Path, entry: Mapping[str, Any]) -> Bound:
     return Bound(**common, steps=steps_of(path, entry), amax=float(amax))
 
 
-def _tie(path: Path, entry: Mapping[str, Any]) -> Tie:
+def _shared_scale(path: Path, entry: Mapping[str, Any]) -> SharedScale:
     common = common_words(path, entry, frozenset({"ops", "members"}))
-    return Tie(**common, steps=steps_of(path, entry), members=choice(path, entry, "members", ("all", "inputs", "none")))
+    return SharedScale(
+        **common, steps=steps_of(path, entry), members=choice(path, entry, "members", ("all", "inputs", "none"))
+    )
 
 
 def _composite(path: Path, entry: Mapping[str, Any]) -> Composite:

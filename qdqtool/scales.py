@@ -7,15 +7,16 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.bounded import SCALES, parse_json
 from qdqtool.decisions import Decisions, Provenance, decode_facts, encode_facts
 from qdqtool.display import Cells, Displayed, counted, named, short_table
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import SCALES, parse_json, read_text
 
 Origin = Literal["qdq", "ptq", "equal", "derived", "bound", "estimated"]
 Float32 = npt.NDArray[np.float32]
@@ -220,3 +221,12 @@ class ScaleTable(Displayed):
             raise QdqError(where, str(error), "repair the scale table, or calibrate again") from None
         scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
         return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, decisions, provenance)
+
+
+def load_table(path: str | Path) -> ScaleTable:
+    """The scale table of a file that `calibrate` wrote.
+
+    Raises:
+        QdqError: missing, unreadable, or not such a table.
+    """
+    return ScaleTable.from_json(read_text(path, SCALES), path)

@@ -18,7 +18,7 @@ from qdqtool import doctor
 from qdqtool.amax import kernel
 from qdqtool.doctor import OPTIONAL, Diagnosis, Item, diagnose, version_of, visible_gpus
 from qdqtool.errors import QdqError
-from qdqtool.loading import DRIVER, Loaded
+from qdqtool.import_probe import DRIVER, Loaded
 from qdqtool.requirements import own_requirements
 
 BASE = {"numpy": "2.4", "onnx": "1.23.2", "onnx-graphsurgeon": "0.6.1", "polygraphy": "0.53.6", "tqdm": "4.70"}

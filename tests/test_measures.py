@@ -63,8 +63,8 @@ def test_equal_zero_and_opposite() -> None:
     assert measured(zero, zero).sqnr == math.inf
     assert measured(one, -one).cosine == -1.0
     assert measured(one, -one).largest_error == measured(-one, one).largest_error == 2.0
-    told = measured(zero, one).to_json()
-    assert (told["sqnr_db"], told["cosine"], told["identical"]) == (None, None, False)
+    reported = measured(zero, one).to_json()
+    assert (reported["sqnr_db"], reported["cosine"], reported["identical"]) == (None, None, False)
     assert measured(one, one).to_json()["identical"] is True
 
 

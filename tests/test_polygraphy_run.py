@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.cli.main import main
 from qdqtool.data.json_inputs import JsonInputs, write_json_inputs
-from qdqtool.data.loader import DataLoader, Input, open_feed
+from qdqtool.data.loader import DataLoader, Input, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.polygraphy import insert_qdq
 from qdqtool.scales import ScaleTable
@@ -106,17 +106,17 @@ def test_polygraphy_run_on_a_model_of_ours(folder: Path) -> None:
     out = polygraphy("run", "q.onnx", "--onnxrt", "--load-inputs", "in.json", "--load-outputs", "float.json", *bounds)
     assert "PASSED" in out
     assert "3/3" in out, out
-    same(open_feed("in.json", INPUTS), list(open_feed(script, INPUTS)))
+    same(open_loader("in.json", INPUTS), list(open_loader(script, INPUTS)))
 
 
 def test_polygraphy_reads_inputs_of_ours(folder: Path) -> None:
-    items = list(open_feed("scripts/digits.py", INPUTS))
+    items = list(open_loader("scripts/digits.py", INPUTS))
     write_json_inputs("file.json", items)
     write_json_inputs("folder", items)
     polygraphy("run", "m.onnx", "--onnxrt", "--load-inputs", "file.json", "folder", "--save-inputs", "again")
     again = JsonInputs((Path("again"),))
     assert len(again.files()) == 6
-    same(open_feed(again, INPUTS), [*items, *items])
+    same(open_loader(again, INPUTS), [*items, *items])
 
 
 # ---------------------------------------------------------------------------------------------------- scripts
@@ -125,10 +125,10 @@ def test_polygraphy_reads_inputs_of_ours(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["scripts/digits.py", "scripts/digits.py:load_data", "scripts/digits.py:one"])
 def test_a_script_gives_what_it_gives_polygraphy(folder: Path, text: str) -> None:
     wanted = as_polygraphy_loads("--data-loader-script", text)
-    feed = open_feed(text, INPUTS)
+    feed = open_loader(text, INPUTS)
     same(feed, wanted)
     same(feed, wanted)  # and once more from its beginning
-    same(open_feed(str(folder / text), INPUTS), wanted)
+    same(open_loader(str(folder / text), INPUTS), wanted)
     assert len(wanted) == (1 if text.endswith("one") else 3)
 
 
@@ -136,7 +136,7 @@ def test_a_script_of_another_folder_and_the_same_name_is_another(folder: Path) -
     (folder / "other").mkdir()
     (folder / "other" / "digits.py").write_text(LOADER.replace("from beside import COUNT, SCALE", "COUNT = SCALE = 1"))
     before = list(sys.path), set(sys.modules)
-    feeds = [open_feed(f"{name}/digits.py", INPUTS) for name in ("scripts", "other", "scripts")]
+    feeds = [open_loader(f"{name}/digits.py", INPUTS) for name in ("scripts", "other", "scripts")]
     assert [len(list(feed)) for feed in feeds] == [3, 1, 3]
     assert sys.path == before[0]
     assert {name for name in set(sys.modules) - before[1] if not name.startswith("qdqtool_data_")} == {"beside"}
@@ -146,7 +146,7 @@ def test_a_script_that_fails_leaves_the_path_as_it_was(folder: Path) -> None:
     before = list(sys.path)
     (folder / "bad.py").write_text("import sys\nsys.path.pop(0)\nimport no_such_module\n")
     with pytest.raises(QdqError, match="no_such_module"):
-        open_feed("bad.py", INPUTS)
+        open_loader("bad.py", INPUTS)
     assert sys.path == before
 
 
@@ -158,7 +158,7 @@ def table(name: str) -> dict[str, Any]:
 
 
 def test_polygraphys_spellings_are_data(folder: Path) -> None:
-    items = list(open_feed("scripts/digits.py", INPUTS))
+    items = list(open_loader("scripts/digits.py", INPUTS))
     write_json_inputs("a.json", items[:1])
     write_json_inputs("rest", items[1:])
     spelled = {
@@ -178,7 +178,7 @@ def test_polygraphys_spellings_are_data(folder: Path) -> None:
 def test_every_verb_with_data_takes_them(folder: Path, verb: str) -> None:
     rest = ["--target", "gpu", "--trt-version", "8502"] if verb == "ptq" else []
     place = {"insert": "-o", "ptq": "--cache"}[verb]
-    write_json_inputs("in", open_feed("scripts/digits.py", INPUTS))
+    write_json_inputs("in", open_loader("scripts/digits.py", INPUTS))
     for index, words in enumerate((["--data-loader-script", "scripts/digits.py"], ["--load-inputs", "in"])):
         assert main([verb, "m.onnx", *words, *rest, "-q", place, f"out{index}"]) == 0
     if verb == "insert":

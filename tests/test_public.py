@@ -84,12 +84,12 @@ def test_public_functions_have_fewer_than_six_parameters_and_no_mutable_default(
 def test_what_gives_a_model_tells_its_kind_by_what_went_in(name: str) -> None:
     from typing import get_overloads
 
-    told = [inspect.signature(one) for one in get_overloads(getattr(qdqtool, name))]
-    kinds = [(str(one.parameters["model"].annotation), str(one.return_annotation).split("[", 1)[1]) for one in told]
+    reported = [inspect.signature(one) for one in get_overloads(getattr(qdqtool, name))]
+    kinds = [(str(one.parameters["model"].annotation), str(one.return_annotation).split("[", 1)[1]) for one in reported]
     assert kinds == [
         ("onnx.ModelProto", "onnx.ModelProto]"),
         ("str | os.PathLike[str]", "Path]"),
         ("ModelSource", "Any]"),
     ]
-    parameters = [[*one.parameters] for one in told]
+    parameters = [[*one.parameters] for one in reported]
     assert parameters == [[*inspect.signature(getattr(qdqtool, name)).parameters]] * 3

@@ -22,7 +22,7 @@ IMPLEMENTING = {
     "graph/channels/sizes.py",  # how long axes become
     "graph/folding.py",  # what becomes of a constant
     "training/losses/nodes.py",  # what a loss script may write
-    "training/losses/reach.py",  # whose further inputs carry no gradient
+    "training/losses/gradient_paths.py",  # whose further inputs carry no gradient
 }
 
 
@@ -62,10 +62,10 @@ def test_sets_that_name_sets_are_spelled_out(
 
 
 @pytest.mark.parametrize(
-    ("sets", "told"), [({"a": ("Add", "a")}, "a > a"), ({"a": ("b",), "b": ("c",), "c": ("a",)}, "a > b > c > a")]
+    ("sets", "reported"), [({"a": ("Add", "a")}, "a > a"), ({"a": ("b",), "b": ("c",), "c": ("a",)}, "a > b > c > a")]
 )
-def test_a_set_that_holds_itself_is_refused(sets: dict[str, tuple[str, ...]], told: str) -> None:
-    with pytest.raises(QdqError, match=f"holds itself \\({told}\\)"):
+def test_a_set_that_holds_itself_is_refused(sets: dict[str, tuple[str, ...]], reported: str) -> None:
+    with pytest.raises(QdqError, match=f"holds itself \\({reported}\\)"):
         spell_out(MINE, sets)
 
 

@@ -97,18 +97,18 @@ def test_a_file_without_extends_extends_the_target(tmp_path: Path) -> None:
 
 def test_every_kind_of_rule_is_read(tmp_path: Path) -> None:
     text = (
-        f'[[reader]]\nname = "r"\nops = ["Foo:weight|Bar"]\ninputs = "all"\nwhen = "always"\n{RULE}'
+        f'[[consumer]]\nname = "r"\nops = ["Foo:weight|Bar"]\ninputs = "all"\nwhen = "always"\n{RULE}'
         f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "after"\n{RULE}[[weight]]\nname = "w"\nops = ["Foo"]\naxis = 1\n{RULE}'
-        f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = 1.5\n{RULE}[[tie]]\nname = "t"\nops = ["Foo"]\nmembers = "inputs"\n{RULE}'
+        f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = 1.5\n{RULE}[[shared_scale]]\nname = "t"\nops = ["Foo"]\nmembers = "inputs"\n{RULE}'
     ).replace("Foo:weight|Bar", "Foo|Bar:weight")
     rules = load_rules("gpu", extra=own(tmp_path, text))
-    assert (rules.readers[0].steps, rules.readers[0].inputs, rules.readers[0].when) == (
+    assert (rules.consumers[0].steps, rules.consumers[0].inputs, rules.consumers[0].when) == (
         (Step(("Foo", "Bar"), "weight", False),),
         "all",
         "always",
     )
     assert rules.commutes[0].side == "after" and rules.weights[0].axis == 1
-    assert rules.bounds[0].amax == 1.5 and rules.ties[0].members == "inputs"
+    assert rules.bounds[0].amax == 1.5 and rules.shared_scales[0].members == "inputs"
 
 
 BROKEN = {
@@ -130,11 +130,11 @@ BROKEN = {
         "rule 'c': side is 'left'; write one of before, after",
     ),
     "inputs": (
-        f'[[reader]]\nname = "r"\nops = ["Foo"]\ninputs = "some"\nwhen = "always"\n{RULE}',
+        f'[[consumer]]\nname = "r"\nops = ["Foo"]\ninputs = "some"\nwhen = "always"\n{RULE}',
         "rule 'r': inputs is 'some'",
     ),
     "when": (
-        f'[[reader]]\nname = "r"\nops = ["Foo"]\ninputs = "all"\nwhen = "never"\n{RULE}',
+        f'[[consumer]]\nname = "r"\nops = ["Foo"]\ninputs = "all"\nwhen = "never"\n{RULE}',
         "rule 'r': when is 'never'",
     ),
     "axis": (f'[[weight]]\nname = "w"\nops = ["Foo"]\naxis = "first"\n{RULE}', "rule 'w': axis is 'first'"),
@@ -144,7 +144,10 @@ BROKEN = {
         "rule 'b': amax is -1; write a positive number",
     ),
     "bound of text": (f'[[bound]]\nname = "b"\nops = ["Foo"]\namax = "1"\n{RULE}', "rule 'b': amax is '1'"),
-    "members": (f'[[tie]]\nname = "t"\nops = ["Foo"]\nmembers = "some"\n{RULE}', "rule 't': members is 'some'"),
+    "members": (
+        f'[[shared_scale]]\nname = "t"\nops = ["Foo"]\nmembers = "some"\n{RULE}',
+        "rule 't': members is 'some'",
+    ),
     "heads": ("[heads]\nmarker = []\n", r"unknown key 'marker' in \[heads\]"),
     "a name that is no text": (
         f'[[fusion]]\nname = ["a"]\nmatch = "Conv"\n{RULE}',
@@ -206,9 +209,9 @@ def test_an_error_is_one_line_with_place_reason_and_what_to_do() -> None:
 @pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b", "\x00", "\u2028", "\u2029", "\x85", "\x9b"])
 def test_control_characters_cannot_break_the_line(sign: str) -> None:
     line = str(QdqError(f"a{sign}b", f"c{sign}d", f"e{sign}f"))
-    told = "".join(f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}" for one in sign)
-    told = told.replace("\\x0a", "\\n").replace("\\x0d", "\\r")
-    assert line == f"a{told}b: c{told}d; e{told}f"
+    reported = "".join(f"\\x{ord(one):02x}" if ord(one) < 256 else f"\\u{ord(one):04x}" for one in sign)
+    reported = reported.replace("\\x0a", "\\n").replace("\\x0d", "\\r")
+    assert line == f"a{reported}b: c{reported}d; e{reported}f"
     assert line.splitlines() == [line]
 
 
@@ -225,8 +228,13 @@ def test_rules_of_the_dla_s_layers_are_not_taken_from_other_files(tmp_path: Path
 
 def test_the_policy_of_a_target_is_read_from_its_rules() -> None:
     gpu, dla = load_rules("gpu").policy, load_rules("dla").policy
-    assert (gpu.points, gpu.float_heads, gpu.weight_halves, gpu.rounds_everything) == ("groups", "fp32", "up", False)
-    assert (dla.points, dla.float_heads, dla.weight_halves) == ("every-tensor", "fp16", "away")
+    assert (gpu.points, gpu.float_heads, gpu.weight_rounding, gpu.rounds_everything) == (
+        "groups",
+        "fp32",
+        "half_up",
+        False,
+    )
+    assert (dla.points, dla.float_heads, dla.weight_rounding) == ("every-tensor", "fp16", "half_away")
     assert dla.rounds_everything
     assert not gpu.no_int8
     assert "Softmax" in dla.no_int8

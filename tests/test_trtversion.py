@@ -204,8 +204,10 @@ def test_whose_dla_takes_a_model_with_pairs(text: str, takes: bool) -> None:
     if takes:
         require_dla_model(version)
         return
-    told = r"supports no DLA on Jetson and DRIVE boards; 11\.4\.1 \(JetPack 7\.2\.2\) takes Q/DQ models, .*8502.*100700"
-    with pytest.raises(QdqError, match=told):
+    reported = (
+        r"supports no DLA on Jetson and DRIVE boards; 11\.4\.1 \(JetPack 7\.2\.2\) takes Q/DQ models, .*8502.*100700"
+    )
+    with pytest.raises(QdqError, match=reported):
         require_dla_model(version)
 
 
@@ -214,10 +216,10 @@ def test_no_target_of_11_4_1_reads_a_cache_and_why_is_said(target: str) -> None:
     version = TrtVersion(11, 4, 1)
     assert version.has_typed_dla and not version.has_dla_int8
     if target == "dla":
-        told = r"strongly typed and take Q/DQ models; use qdqtool insert --target dla --trt-version 11\.4\.1"
+        reported = r"strongly typed and take Q/DQ models; use qdqtool insert --target dla --trt-version 11\.4\.1"
     else:
-        told = r"reads no calibration caches \(10\.16 was the last\), only Q/DQ models; use qdqtool insert"
-    with pytest.raises(QdqError, match=told):
+        reported = r"reads no calibration caches \(10\.16 was the last\), only Q/DQ models; use qdqtool insert"
+    with pytest.raises(QdqError, match=reported):
         require_cache_for(version, target)
     require_cache_for(TrtVersion(8, 5, 2), target)
 

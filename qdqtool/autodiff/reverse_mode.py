@@ -153,7 +153,7 @@ class _Differentiation:
         self._cotangents.setdefault(name, []).append(gradient)
 
     def _total(self, name: str) -> GraphValue | None:
-        """The gradient by a tensor: the sum over all its readers, each of which has been asked by now."""
+        """The gradient by a tensor: the sum over all its consumers, each of which has been asked by now."""
         terms = self._cotangents.get(name)
         return self._tape.add_up(terms) if name and terms else None
 

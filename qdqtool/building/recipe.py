@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a builder of TensorRT is told for a model and a version, decided before TensorRT is touched.
+"""What a builder of TensorRT is asked for:  a model and a version, decided before TensorRT is touched.
 
 Which version has which builder flag is one table, that of trtexec's flags (`emit/trtexec_flags.py`).
 """
@@ -48,7 +48,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class BuildRecipe:
-    """What the builder is told.
+    """What the builder is asked for.
 
     Attributes:
         flags: names of trt.BuilderFlag.
@@ -66,7 +66,7 @@ class BuildRecipe:
 def decide(
     version: TrtVersion, model: ModelFacts, precision: Precision | None, dla_core: int | None = None
 ) -> BuildRecipe:
-    """What a version's builder is told for a model.
+    """What a version's builder is asked for, for a model.
 
     Args:
         version: of the installed TensorRT, 8.5 or later.
@@ -90,8 +90,8 @@ def decide(
     if dla_core is not None and not flags & {"FP16", "INT8"}:
         raise QdqError("--dla-core", "the DLA computes in FP16 and INT8 alone", "give --precision fp16, int8 or best")
     old = sorted(_TRTEXEC[flag] for flag in flags & _TRTEXEC.keys() if is_deprecated(_TRTEXEC[flag], version))
-    told = f"TensorRT {version.text} says that {', '.join(old)} will go: TensorRT 11 takes every type from the model"
-    return BuildRecipe(flags, strongly_typed=False, dla_core=dla_core, notes=(told,) if old else ())
+    note = f"TensorRT {version.text} says that {', '.join(old)} will go: TensorRT 11 takes every type from the model"
+    return BuildRecipe(flags, strongly_typed=False, dla_core=dla_core, notes=(note,) if old else ())
 
 
 def _typed(version: TrtVersion, precision: Precision | None, dla_core: int | None) -> BuildRecipe:

@@ -28,7 +28,7 @@ _NO_GPU = "it needs a GPU and a driver of its CUDA; see nvidia-smi"
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A model and everything that TensorRT is told to build an engine of it.
+    """A model and everything that TensorRT needs to build an engine of it.
 
     Attributes:
         name: what messages call the model.
@@ -165,8 +165,8 @@ def _check_dla(request: EngineRequest, builder: Any) -> None:
 
 def _set_precisions(request: EngineRequest, network: Any, module: Any) -> list[str]:
     """Give layers their precision, as the script of `peel --emit polygraphy-script` does; which of them were found."""
-    told = request.precisions
-    if not told:
+    wanted = request.precisions
+    if not wanted:
         return []
     types = {"fp16": module.float16, "fp32": module.float32}
     found: set[str] = set()
@@ -174,20 +174,20 @@ def _set_precisions(request: EngineRequest, network: Any, module: Any) -> list[s
         layer = network.get_layer(index)
         outputs = [layer.get_output(place) for place in range(layer.num_outputs)]
         names = tuple(one.name for one in outputs)
-        precision = told.of(layer.name, names)
+        precision = wanted.of(layer.name, names)
         floats = [place for place, one in enumerate(outputs) if one.dtype in types.values()]
         if not precision or not floats:
             continue
         found.add(layer.name)
         layer.precision = types[precision]
-        if told.is_typed(layer.name, names):
+        if wanted.is_typed(layer.name, names):
             for place in floats:
                 layer.set_output_type(place, types[precision])
-    lost = [name for name in told.layers if name not in found]
+    lost = [name for name in wanted.layers if name not in found]
     if not lost:
         return []
-    told_lost = f"{counted(len(lost), 'layer')} that should stay in float {'is' if len(lost) == 1 else 'are'}"
-    return [f"{told_lost} not in the network: {named(lost)}"]
+    lost_text = f"{counted(len(lost), 'layer')} that should stay in float {'is' if len(lost) == 1 else 'are'}"
+    return [f"{lost_text} not in the network: {named(lost)}"]
 
 
 def _config(request: EngineRequest, module: Any, calibrator: _CachedCalibrator | None) -> Any:

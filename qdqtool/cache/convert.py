@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 from typing import Literal, get_args
 
-from qdqtool.bounded import read_at_most
 from qdqtool.cache.amax import amax_of, cache_of, check_float32
 from qdqtool.cache.flatbuffer import read_pairs, write_pairs
 from qdqtool.cache.formats_json import (
@@ -29,6 +28,7 @@ from qdqtool.cache.formats_text import COLUMNS, read_csv, read_ort_text, write_c
 from qdqtool.cache.retarget import retarget
 from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_cache
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import read_at_most
 from qdqtool.trtversion import TrtVersion, require_caches
 
 Target = Literal["trt", "ort-flatbuffers", "ort-json", "tao-json", "polygraphy-script", "csv", "json"]

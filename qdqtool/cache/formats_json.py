@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from qdqtool.bounded import FileKind, parse_json
 from qdqtool.cache.amax import amax_of, cache_of
 from qdqtool.cache.formats_text import cache_of_words
 from qdqtool.cache.text import MAX_BYTES, Cache
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import FileKind, parse_json
 
 Document = dict[str, Any]
 CACHE = FileKind("a cache", MAX_BYTES, "give a cache, or the JSON of one")

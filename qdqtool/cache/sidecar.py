@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from qdqtool import __version__
-from qdqtool.bounded import FileKind, parse_json, read_at_most
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
+from qdqtool.limited_reading import FileKind, parse_json, read_at_most
 from qdqtool.scales import Scale
 
 SCHEMA = 1
@@ -44,7 +44,7 @@ class Sidecar:
         data: facts of the calibration data.
         options: what the verb was asked for.
         tensors: name -> `{"origin": ..., "method": ..., "bits": ...}`; `bits` are the eight hexadecimal digits that the
-            scale had before a tie changed them.
+            scale had before it took a shared one.
         sources: `{"file": ..., "sha256": ..., "header": ...}` of each cache that this one was made from.
     """
 
@@ -176,7 +176,7 @@ def tensor_facts(
 
     Args:
         scales: tensor name -> the scale in the cache.
-        before: scales as they were before ties made them equal; those that a tie changed go in as `bits`.
+        before: scales as they were before shared ones replaced them; those that changed go in as `bits`.
     """
     tensors: dict[str, dict[str, Any]] = {}
     for name, scale in scales.items():

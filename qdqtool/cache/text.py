@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.bounded import read_at_most
 from qdqtool.display import Cells, Displayed, counted, short_table
 from qdqtool.errors import QdqError, printable
 from qdqtool.files import replacing
+from qdqtool.limited_reading import read_at_most
 from qdqtool.options import converted
 from qdqtool.trtversion import TrtVersion, parse
 

@@ -35,5 +35,5 @@ class EmbeddedBackend:
     def calibrate(self, request: Request, batches: Iterable[Mapping[str, Any]]) -> Calibrated:
         """Scales as `calibrate_scales` finds them, each of its own tensor as TensorRT does; it writes no cache."""
         options = replace(self.options, method=request.method, where=request.where, inner=False)
-        feed: Any = batches
-        return Calibrated(calibrate_scales(request.proto, request.folder, feed, options))
+        loader: Any = batches
+        return Calibrated(calibrate_scales(request.proto, request.folder, loader, options))

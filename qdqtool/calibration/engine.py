@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from qdqtool.amax.methods import Method, parse_method
-from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.match.plan import PlanOptions
@@ -27,34 +27,34 @@ def calibrate(
     model: ModelSource,
     data: Data | DataLoader,
     options: CalibrationOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> ScaleTable:
     """Run data through a model and give every float32 activation its scale.
 
     Args:
         model: a path, an onnx.ModelProto, a gs.Graph or a callable returning one; any opset, never changed.
-        data: what to feed; see `open_feed`.
+        data: what to feed; see `open_loader`.
         options: method (default: see `default_method`), provider, workers, checkpoint.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
-        QdqError: what `open_model`, `open_feed` and `calibrate_scales` refuse.
+        QdqError: what `open_model`, `open_loader` and `calibrate_scales` refuse.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
-    options = replace(with_method(options, default_method(opened.proto, once=feed.once)), where=opened.name)
-    table = calibrate_scales(opened.proto, opened.folder, feed, options)
+    loader = open_loader(data, inputs_of(opened.proto.graph), data_options)
+    options = replace(with_method(options, default_method(opened.proto, once=loader.once)), where=opened.name)
+    table = calibrate_scales(opened.proto, opened.folder, loader, options)
     return replace(table, provenance=replace(table.provenance, model_sha256=opened.sha256 or ""))
 
 
 def calibrate_scales(
     proto: onnx.ModelProto,
     folder: Path | None,
-    feed: Iterable[Batch],
+    loader: Iterable[Batch],
     options: CalibrationOptions | None = None,
     wanted: Iterable[str] | None = None,
     points: Collection[str] = (),
@@ -65,7 +65,7 @@ def calibrate_scales(
     Args:
         proto: the model, external data not loaded.
         folder: where its external data lie.
-        feed: the batches; a `DataLoader` also says what they are. Walked once, more often only with `max_memory`.
+        loader: the batches; a `DataLoader` also says what they are. Walked once, more often only with `max_memory`.
         options: method (default mse), provider, workers, checkpoint.
         wanted: tensors to observe; None for every float32 one of the main graph.
         points: tensors that must get a scale, unless they are made by the model and all zero; for others the table says
@@ -84,7 +84,7 @@ def calibrate_scales(
     """
     options = with_method(options)
     method = parse_method(options.method)
-    state = count_batches(proto, folder, feed, options, wanted, points=points)
+    state = count_batches(proto, folder, loader, options, wanted, points=points)
     if not state.observation.samples:
         raise QdqError("data", "gives no samples", "calibration needs data")
     chosen = method.name == "auto"
@@ -95,7 +95,7 @@ def calibrate_scales(
     from qdqtool.selection.auto import auto_table
 
     histograms = histograms_of(state.observation.of_all(state.plan), "mergeable")
-    return auto_table(proto, folder, feed, table, histograms, options, placing)
+    return auto_table(proto, folder, loader, table, histograms, options, placing)
 
 
 def _refuse_zero_inputs(proto: onnx.ModelProto, table: ScaleTable, points: Collection[str]) -> None:

@@ -7,7 +7,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:

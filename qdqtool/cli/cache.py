@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.show import write_lines
+from qdqtool.cli.output import write_lines
 from qdqtool.errors import printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.cache import say
-from qdqtool.cli.show import warn
+from qdqtool.cli.output import warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
 

@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_paths, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, data_paths, print_notes
+from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _check_places(args: argparse.Namespace, output: Path) -> None:
     """Refuse places that would do harm before anything is done."""
-    from qdqtool.artifacts import check_targets, check_weights
+    from qdqtool.output_paths import check_targets, check_weights
 
     inputs = [*filter(None, [args.model]), *data_paths(args), *(args.merge or [])]
     check_targets({"the result": output, "--checkpoint": args.checkpoint}, inputs)
@@ -110,10 +110,10 @@ def _table(args: argparse.Namespace) -> ScaleTable:
         from qdqtool.distributed.dask_calibration import DaskOptions, calibrate_on_dask
 
         dask = DaskOptions(args.dask, args.dask_shards, ship=args.dask_ship)
-        return calibrate_on_dask(args.model, args.data, dask, _options(args), feed_options_from(args))
+        return calibrate_on_dask(args.model, args.data, dask, _options(args), data_options_from(args))
     from qdqtool.calibration.engine import calibrate
 
-    return calibrate(args.model, args.data, _options(args), feed_options_from(args))
+    return calibrate(args.model, args.data, _options(args), data_options_from(args))
 
 
 def _run_shard(args: argparse.Namespace) -> int:
@@ -124,7 +124,7 @@ def _run_shard(args: argparse.Namespace) -> int:
         raise QdqError("--shard", "needs the name of the state", "give -o part.state")
     output, shard = Path(args.output), parse_shard(args.shard)
     _check_places(args, output)
-    state = calibrate_shard(args.model, args.data, shard, _options(args), feed_options_from(args))
+    state = calibrate_shard(args.model, args.data, shard, _options(args), data_options_from(args))
     write_state(state, output, compress=True)
     if args.checkpoint is not None:
         args.checkpoint.unlink(missing_ok=True)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.reading import add_reading_arguments, draw_asked, drawn_json, drawn_lines
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.decode_options import add_reading_arguments, draw_asked, drawn_json, drawn_lines
+from qdqtool.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from qdqtool.verbs.compare import Comparison
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     drawn = draw_asked(args, (args.reference, args.other))
     options = CompareOptions(args.tensors, provider=args.provider, progress=False if args.quiet else None)
-    result = compare(args.reference, args.other, args.data, options, feed_options_from(args))
+    result = compare(args.reference, args.other, args.data, options, data_options_from(args))
     for name in result.broken:
         warn(f"{name}: NaN or Inf in one of the models where the other has something else", args)
     if args.json:

@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from qdqtool.verbs import ConditionOptions, ConditionResult
@@ -76,8 +76,8 @@ def _options(args: argparse.Namespace) -> ConditionOptions:
         not_heads=tuple(args.not_heads),
         rules=Path(args.rules) if args.rules else None,
     )
-    feed = feed_options_from(args)
-    return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, feed)
+    loader = data_options_from(args)
+    return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, loader)
 
 
 def _document(result: ConditionResult) -> dict[str, Any]:

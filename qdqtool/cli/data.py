@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.show import warn
+from qdqtool.cli.output import warn
 from qdqtool.threads import MOST_THREADS, usable_cores, useful_threads
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def calibration_options_from(args: argparse.Namespace, **more: Any) -> Calibrati
     )
 
 
-def feed_options_from(args: argparse.Namespace) -> DataOptions:
-    """What `add_data_arguments` declared, as the options of `open_feed`."""
+def data_options_from(args: argparse.Namespace) -> DataOptions:
+    """What `add_data_arguments` declared, as the options of `open_loader`."""
     from qdqtool.data.loader import DataOptions
 
     return DataOptions(batch=args.batch, limit=args.limit, preprocess=args.preprocess, max_bytes=args.max_data)

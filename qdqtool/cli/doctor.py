@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.output import print_json, print_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.output import print_json, print_lines
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from qdqtool.engine.text import layers_json
+    from qdqtool.engine.predicted_text import layers_json
     from qdqtool.verbs.show_engine import is_model, predicted_layers, show_engine
 
     if args.predicted:

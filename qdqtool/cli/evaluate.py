@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.output import print_json, print_lines, warn
 
 _LABELS = (
     "the truth: COCO's .json, a folder of VOC's .xml or of YOLO's or KITTI's .txt, a .npz with boxes; for classifiers "
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser, required=True, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="classes in order: coco, coco90, a file, or car,face=masked|bare")
-    parser.add_argument("--baseline", metavar="FP32", help="the FP32 model, against which losses are told")
+    parser.add_argument("--baseline", metavar="FP32", help="the FP32 model, which losses are measured against")
     parser.add_argument(
         "--metric", choices=("top1", "coco", "voc", "agreement"), help="default: what the labels are for"
     )
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         progress=False if args.quiet else None,
     )
-    result = evaluate(args.model, args.data, args.labels, options, feed_options_from(args))
+    result = evaluate(args.model, args.data, args.labels, options, data_options_from(args))
     for note in result.notes:
         warn(f"{args.data}: {note}", args)
     if args.json:

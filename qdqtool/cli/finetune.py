@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs.finetune import finetune
 
     options = _options(args)
-    args.batch = 1  # the feed's; training makes its own
-    result = finetune(args.model, args.data, options, feed_options_from(args), output=args.output)
+    args.batch = 1  # the loader's; training makes its own
+    result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")
     if args.json:
@@ -199,7 +199,7 @@ def _task(args: argparse.Namespace) -> TaskMetric | None:
         args.eval_data,
         args.eval_labels,
         how,
-        feed_options_from(argparse.Namespace(**{**vars(args), "batch": 1, "limit": None})),
+        data_options_from(argparse.Namespace(**{**vars(args), "batch": 1, "limit": None})),
     )
 
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.target import cache_target
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.reading import add_reading_arguments, infer_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.decode_options import add_reading_arguments, infer_options_from
+from qdqtool.cli.output import print_json, print_lines, warn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from qdqtool.verbs.infer import infer
 
-    result = infer(args.model, args.data, args.output, infer_options_from(args), feed_options_from(args))
+    result = infer(args.model, args.data, args.output, infer_options_from(args), data_options_from(args))
     for note in result.notes:
         warn(f"{args.data}: {note}", args)
     if args.json:

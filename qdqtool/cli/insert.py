@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
 
@@ -178,8 +178,8 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     if not result.misses:
         warn(f"{result.model}: {result.format_loss()}; {todo}", args)
         return 0
-    told = f"is not met: {result.format_loss()}; {result.model} is written all the same"
-    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; {todo}\n")
+    miss = f"is not met: {result.format_loss()}; {result.model} is written all the same"
+    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {miss}; {todo}\n")
     return 1
 
 
@@ -235,7 +235,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
     return InsertOptions(
         plan=_plan_options(args),
         calibration=calibration_options_from(args),
-        feed=feed_options_from(args),
+        data_options=data_options_from(args),
         fold_bn=args.fold_bn,
         requantize=args.requantize,
         input_range=_range(args.input_range),
@@ -292,10 +292,10 @@ def _facts(plan: Plan) -> dict[str, object]:
             {
                 "tensor": p.tensor,
                 "role": p.role,
-                "readers": [f"{r.node}:{r.index}" for r in p.reads],
+                "consumers": [f"{r.node}:{r.index}" for r in p.reads],
                 "rule": p.rule,
                 "reason": p.reason,
-                "tie": p.tie,
+                "shared_scale": p.shared_scale,
             }
             for p in plan.points
         ],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
 

@@ -103,8 +103,8 @@ def _unexpected(error: Exception, *, verbose: bool) -> int:
     if verbose or not refused:
         traceback.print_exception(error)
     if isinstance(error, OSError) and refused:
-        told = QdqError(os.fsdecode(error.filename), str(error.strerror), "check the path and its permissions")
-        sys.stderr.write(f"qdqtool: error: {told.line()}\n")
+        fault = QdqError(os.fsdecode(error.filename), str(error.strerror), "check the path and its permissions")
+        sys.stderr.write(f"qdqtool: error: {fault.line()}\n")
         return EXIT_USAGE
     sys.stderr.write(
         "qdqtool: this is a bug in qdqtool: please report the lines above and what `qdqtool doctor` says\n"

@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.target import cache_target
 from qdqtool.errors import QdqError
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         force_ptq=args.force_ptq,
         data=args.data,
         calibration=_calibration(args),
-        feed=feed_options_from(args),
+        data_options=data_options_from(args),
         emit=tuple(kind.strip() for text in args.emit for kind in text.split(",")),
         emit_dir=args.emit_dir,
     )
@@ -129,7 +129,7 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
         "scales": scales,
         "float_outputs": list(result.float_outputs),
         "origins": result.origins,
-        "ties": result.ties,
+        "shared_scales": result.shared_scales,
         "unscaled": result.table.unscaled,
         "weights": result.weights.to_json(),
         "emitted": {kind: str(path) for kind, path in result.emitted.items()},

@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines, warn
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.target import cache_target
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _options(args: argparse.Namespace) -> PtqOptions:
         args.trt_version,
         args.target,
         calibration_options_from(args),
-        feed_options_from(args),
+        data_options_from(args),
         shared_scales=not args.no_shared_scales,
         backend=args.backend,
         cuda=args.cuda,
@@ -112,7 +112,7 @@ def _facts(result: PtqResult) -> dict[str, object]:
         "backend": result.backend,
         "scales": {name: scale.to_json() for name, scale in result.table.scales.items()},
         "unscaled": result.table.unscaled,
-        "ties": result.ties,
+        "shared_scales": result.shared_scales,
         "predicted": result.predicted(),
     }
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from, print_notes
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
+from qdqtool.cli.output import print_json, print_lines
 
 if TYPE_CHECKING:
     from qdqtool.verbs.sensitivity import SensitivityResult
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     options = SensitivityOptions(
         plan=PlanOptions(float_heads=args.float_heads),
         calibration=calibration_options_from(args, candidates=args.candidates),
-        feed=feed_options_from(args),
+        data_options=data_options_from(args),
         ends=not args.local,
     )
     result = sensitivity(args.model, args.data, options)

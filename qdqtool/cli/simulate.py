@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.data import add_data_arguments, feed_options_from
-from qdqtool.cli.show import print_json, print_lines
+from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.output import print_json, print_lines
 from qdqtool.cli.target import cache_target
 
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     options = SimulateOptions(
         args.target, args.trt_version or None, args.cache, provider=args.provider, progress=progress
     )
-    result = simulate(args.model, args.data, options, feed_options_from(args), output=args.output)
+    result = simulate(args.model, args.data, options, data_options_from(args), output=args.output)
     if args.json:
         print_json(result.to_json())
     else:

@@ -13,14 +13,14 @@ from qdqtool.passes.condition.rescale import constant_side, has_plain_bias
 from qdqtool.rule_files import operator_set
 
 
-def absorbing_producers(subject: ConditionContext, span: ChannelRange) -> tuple[str, ...]:
+def absorbing_producers(context: ConditionContext, span: ChannelRange) -> tuple[str, ...]:
     """First outputs of the nodes that divide a tensor in their constants; empty where that cannot be proven exact.
 
     The last of them is a weighted operator, a BatchNormalization or a Mul with a constant; before it in the tuple stand
-    Add nodes whose constants are divided too. Nobody but the point's own readers may see any tensor on the way.
+    Add nodes whose constants are divided too. Nobody but the point's own consumers may see any tensor on the way.
     """
-    view, name = subject.view, span.tensor
-    point = next(point for point in subject.plan.activations if point.tensor == name)
+    view, name = context.view, span.tensor
+    point = next(point for point in context.plan.activations if point.tensor == name)
     through_pair = {(read.node, read.index) for read in point.reads}
     if not _hidden(view, name) or any((use.node.key, use.index) not in through_pair for use in view.consumers(name)):
         return ()
@@ -38,7 +38,7 @@ def absorbing_producers(subject: ConditionContext, span: ChannelRange) -> tuple[
             name = node.inputs[0]
         else:
             return ()
-        if not _hidden(view, name) or len(view.consumers(name)) != 1 or name in subject.ways:
+        if not _hidden(view, name) or len(view.consumers(name)) != 1 or name in context.ways:
             return ()
 
 

@@ -30,7 +30,7 @@ _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is w
 
 
 def condition_first(
-    opened: Opened, feed: DataLoader, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
+    opened: Opened, loader: DataLoader, steps: str, plan: PlanOptions, how: CalibrationOptions, keeping: Keeping
 ) -> tuple[list[str], SearchResult | None]:
     """Edit the weights of an opened model before pairs are placed.
 
@@ -39,7 +39,7 @@ def condition_first(
 
     Args:
         opened: the model; its proto is edited.
-        feed: what is fed, walked several times.
+        loader: what is fed, walked several times.
         steps: as `condition --steps` takes them.
         plan: where the pairs will stand.
         how: the method that the pairs' scales will come from.
@@ -60,12 +60,12 @@ def condition_first(
     asked = parse_steps(steps)
 
     def keep(proto: onnx.ModelProto, table: ScaleTable) -> dict[str, str]:
-        source = source_of(proto, opened.folder, feed, {}, how)
+        source = source_of(proto, opened.folder, loader, {}, how)
         found.append(choose_kept(keeping, source, table, plan))
         return found[-1].reasons
 
     settings = ConditionSettings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
-    done = condition_model(opened.proto, opened.folder, feed, settings)
+    done = condition_model(opened.proto, opened.folder, loader, settings)
     return [*done.notes, _summary(done)], found[-1] if found else None
 
 
@@ -105,21 +105,21 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     return [f"{what}: let insert do both, by --condition on the model as it was"]
 
 
-def advice_for(proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, plan: PlanOptions) -> list[str]:
+def advice_for(proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions) -> list[str]:
     """One sentence where conditioning is predicted to win, from the first samples; none where it is not.
 
     Args:
         proto: the plain model, opset 13 or later; not changed.
         folder: where its external data lie.
-        feed: data that can be opened again; other data are left alone, for they may be walked only once.
+        loader: data that can be opened again; other data are left alone, for they may be walked only once.
         plan: where the pairs stand.
     """
     from qdqtool.conditioning.run import advice
-    from qdqtool.data.loader import open_feed
+    from qdqtool.data.loader import open_loader
 
-    if feed.origin is None or any(_is_quantized(node) for node in proto.graph.node):
+    if loader.origin is None or any(_is_quantized(node) for node in proto.graph.node):
         return []
-    few = open_feed(feed.origin, feed.inputs, _limited(feed.options))
+    few = open_loader(loader.origin, loader.inputs, _limited(loader.options))
     try:
         found = advice(proto, folder, few, plan)
     except QdqError:  # what stands in its way is for `condition` to tell

@@ -27,7 +27,7 @@ class Addition:
     decibel: float
 
 
-def find_additions(subject: ConditionContext, losses: Sequence[Loss]) -> tuple[list[Addition], dict[str, str]]:
+def find_additions(context: ConditionContext, losses: Sequence[Loss]) -> tuple[list[Addition], dict[str, str]]:
     """The corrections that win something, and why other operators that would gain are left alone.
 
     A mean m over few samples is part chance: with its variance v from sample to sample, m max(0, 1 - v / m^2) is
@@ -43,7 +43,7 @@ def find_additions(subject: ConditionContext, losses: Sequence[Loss]) -> tuple[l
         decibel = float(10 * np.log10(before / max(after, before * 1e-12))) if before > 0 else 0.0
         if decibel < LEAST_CORRECTION:
             continue
-        if bias_site(subject.view, subject.view.producers[loss.key]) is None:
+        if bias_site(context.view, context.view.producers[loss.key]) is None:
             left[loss.key] = "has no bias that could be corrected"
         else:
             found.append(Addition(loss.key, values, decibel))

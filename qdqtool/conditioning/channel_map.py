@@ -76,7 +76,7 @@ def find_routes(
     every: Mapping[str, PointConsumers],
     batch: Mapping[str, Array],
 ) -> Routes:
-    """Find the channels of every point's readers.
+    """Find the channels of every point's consumers.
 
     Args:
         view: of the model's graph.

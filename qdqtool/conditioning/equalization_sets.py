@@ -63,23 +63,23 @@ class EqualizationDecision:
 
 
 def find_families(
-    subject: ConditionContext,
+    context: ConditionContext,
     routes: Routes,
     spectra: Mapping[str, ChannelSpectrum],
     clips: Mapping[str, float] | None = None,
 ) -> list[EqualizationSet]:
-    """Every class of tied points that has at least one tensor whose channels are known, in the plan's order.
+    """Every class of points of one scale that has at least one tensor whose channels are known, in the plan's order.
 
     Args:
-        subject: the model and its plan.
+        context: the model and its plan.
         routes: who reads what.
         spectra: tensor -> counts of its channels.
         clips: tensor -> clipping value, where scales are given: classes without one for all their tensors are left out.
     """
-    axes = {read.node: point.axis for point in subject.plan.weights for read in point.reads}
+    axes = {read.node: point.axis for point in context.plan.weights for read in point.reads}
     consumers = _consumers_by_tensor(routes)
     families = []
-    for members in subject.plan.shared_scales().values():
+    for members in context.plan.shared_scales().values():
         spans = tuple(routes.spans[name] for name in members if name in routes.spans)
         if len(spans) != len(members):
             continue  # one of them cannot be distinguished by channel: the scale they share is not known then
@@ -91,12 +91,12 @@ def find_families(
             sum(span.channels for span in spans)
         )
         keys = sorted({key for span in spans for key in consumers.get(span.tensor, ())})
-        weights = tuple(_weight(subject, key, rows[routes.consumers[key].labels], axes) for key in keys)
+        weights = tuple(_weight(context, key, rows[routes.consumers[key].labels], axes) for key in keys)
         table = ErrorTable(
             np.concatenate([spectra[span.tensor].counts for span in spans]),
             np.concatenate([spectra[span.tensor].amax for span in spans]),
         )
-        producers = {span.tensor: absorbing_producers(subject, span) for span in spans}
+        producers = {span.tensor: absorbing_producers(context, span) for span in spans}
         families.append(EqualizationSet(spans, table, weights, producers, given.pop() if given else None))
     return families
 
@@ -115,11 +115,11 @@ def _consumers_by_tensor(routes: Routes) -> dict[str, list[str]]:
 
 
 def _weight(
-    subject: ConditionContext, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]
+    context: ConditionContext, key: str, channels: npt.NDArray[np.int64], axes: Mapping[str, int | None]
 ) -> Weight:
-    node = subject.view.producers[key]
-    index = weight_index(subject.view, node)
-    value = None if index is None else subject.view.array(node.inputs[index])
+    node = context.view.producers[key]
+    index = weight_index(context.view, node)
+    value = None if index is None else context.view.array(node.inputs[index])
     assert value is not None
     rounded = "no" if key not in axes else "tensor" if axes[key] is None else "channel"
     return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
@@ -138,11 +138,11 @@ def choose_division(
     return EqualizationDecision(family, best, divided)
 
 
-def divisions_of(subject: ConditionContext, verdict: EqualizationDecision, *, equalize: bool) -> list[Division]:
+def divisions_of(context: ConditionContext, verdict: EqualizationDecision, *, equalize: bool) -> list[Division]:
     """The tensors of a family that are divided, where something was decided."""
     if not verdict.divided:
         return []
-    reads = {point.tensor: point.reads for point in subject.plan.activations}
+    reads = {point.tensor: point.reads for point in context.plan.activations}
     made = []
     for span, rows in verdict.family.rows():
         factors = verdict.choice.factors[rows]

@@ -67,18 +67,18 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     try:
         peeled = peel_pairs(GraphView(plain.graph, folder))
         _make_initializers(plain)
-        subject = _subject(plain, folder, peeled)
+        context = _context_of(plain, folder, peeled)
     except QdqError as error:
         return Within(proto, why_not=error.reason)
-    odd = next((name for name in peeled.scales if name not in subject.ways), None)
+    odd = next((name for name in peeled.scales if name not in context.ways), None)
     if odd is not None:
         return Within(proto, why_not=f"{odd} has a pair where insert places none")
-    routes = find_routes(subject.view, plain, folder, subject.ways, next(iter(samples)))
+    routes = find_routes(context.view, plain, folder, context.ways, next(iter(samples)))
     clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
-    families = find_families(subject, routes, count_channels(subject, routes.spans, samples), clips)
+    families = find_families(context, routes, count_channels(context, routes.spans, samples), clips)
     verdicts = [choose_division(family, equalize=True, smooth=False) for family in families]
-    wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalize=True)]
-    held = _held_alone(subject, proto)
+    wanted = [one for verdict in verdicts for one in divisions_of(context, verdict, equalize=True)]
+    held = _held_alone(context, proto)
     divisions = [one for one in wanted if all(held(key) for key in (*one.producers, *inverse_of(routes, [one])))]
     if not divisions:
         return Within(proto, why_not="their weights are shared, or stored as integers" if wanted else "")
@@ -114,14 +114,14 @@ def _make_initializers(plain: onnx.ModelProto) -> None:
             plain.graph.node.add().CopyFrom(node)
 
 
-def _subject(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> ConditionContext:
+def _context_of(plain: onnx.ModelProto, folder: Path | None, peeled: Peeled) -> ConditionContext:
     """The plain model with the plan that its pairs followed: the same operators in INT8, their weights as they were."""
     view = GraphView(plain.graph, folder)
     int8 = frozenset(peeled.int8_nodes)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     kept = {key: "in float in this model" for key in weighted if key not in int8}
-    subject = look(plain, folder, PlanOptions(float_heads="none"), decisions=Decisions(float_layers=kept))
-    return replace(subject, plan=_with_axes(subject.plan, peeled))
+    context = look(plain, folder, PlanOptions(float_heads="none"), decisions=Decisions(float_layers=kept))
+    return replace(context, plan=_with_axes(context.plan, peeled))
 
 
 def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
@@ -135,9 +135,9 @@ def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
     return replace(plan, points=tuple(points))
 
 
-def _held_alone(subject: ConditionContext, proto: onnx.ModelProto) -> Callable[[str], bool]:
+def _held_alone(context: ConditionContext, proto: onnx.ModelProto) -> Callable[[str], bool]:
     """Whether a node's constants, by its first output, stand in the Q/DQ model and nobody else reads them."""
-    view = subject.view
+    view = context.view
     uses = Counter(name for node in view.every for name in node.inputs if name)
     named = {tensor.name for tensor in proto.graph.initializer}
     named.update(node.output[0] for node in proto.graph.node if node.op_type == "Constant")

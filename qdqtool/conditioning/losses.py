@@ -18,7 +18,7 @@ from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
-from qdqtool.match.restrict import share_scales
+from qdqtool.match.restrict_plan import share_scales
 from qdqtool.measures import ExactSum
 from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
 from qdqtool.runtime.activations import OrtActivations
@@ -53,29 +53,29 @@ class Loss:
         return float(noise) / max(float(self.signal.sum()), 1e-30)
 
 
-def measure_losses(subject: ConditionContext, table: ScaleTable, feed: Iterable[Batch]) -> list[Loss]:
+def measure_losses(context: ConditionContext, table: ScaleTable, loader: Iterable[Batch]) -> list[Loss]:
     """Run data through a model in which each operator that reads a point has a quantized twin.
 
     Args:
-        subject: the model and its plan.
-        table: the scale of every point; tied points take the largest of theirs, as `insert` does.
-        feed: single samples.
+        context: the model and its plan.
+        table: the scale of every point; points of one scale take the largest of theirs, as `insert` does.
+        loader: single samples.
 
     Raises:
         QdqError: a point without a scale; what `OrtActivations` refuses.
     """
-    twins = _twins(subject, table)
+    twins = _twins(context, table)
     if not twins:
         return []
-    copy = ShadowCopy(subject.proto)
+    copy = ShadowCopy(context.proto)
     names = [_add(copy, twin) for twin in twins]
     errors = {four.error for four in names}
-    activations = OrtActivations(copy.model, subject.folder, [name for four in names for name in vars(four).values()])
+    activations = OrtActivations(copy.model, context.folder, [name for four in names for name in vars(four).values()])
     sums: dict[str, ExactSum] = {}
     spreads: dict[str, ExactSum] = {}
     keys = {name: twin.node.key for twin, four in zip(twins, names, strict=True) for name in vars(four).values()}
     runs = 0
-    for sample in feed:
+    for sample in loader:
         runs += 1
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():
@@ -114,13 +114,13 @@ class _Twin:
     channels: int
 
 
-def _twins(subject: ConditionContext, table: ScaleTable) -> list[_Twin]:
-    axes = {read.node: point.axis for point in subject.plan.weights for read in point.reads}
+def _twins(context: ConditionContext, table: ScaleTable) -> list[_Twin]:
+    axes = {read.node: point.axis for point in context.plan.weights for read in point.reads}
     twins = []
-    for key, (node, scale) in read_scales(subject, table).items():
-        index = weight_index(subject.view, node)
-        weight = None if index is None else subject.view.array(node.inputs[index])
-        if index is None or weight is None or not readable(subject.view, node):
+    for key, (node, scale) in read_scales(context, table).items():
+        index = weight_index(context.view, node)
+        weight = None if index is None else context.view.array(node.inputs[index])
+        if index is None or weight is None or not readable(context.view, node):
             continue
         rounded = rounded_weight(node, weight, axes[key]) if key in axes else None
         rank = weight.ndim if node.op in ("Conv", "ConvTranspose") else 0
@@ -128,24 +128,24 @@ def _twins(subject: ConditionContext, table: ScaleTable) -> list[_Twin]:
     return sorted(twins, key=lambda twin: (twin.node.level, twin.node.key))
 
 
-def read_scales(subject: ConditionContext, table: ScaleTable) -> dict[str, tuple[Node, Float32]]:
+def read_scales(context: ConditionContext, table: ScaleTable) -> dict[str, tuple[Node, Float32]]:
     """First output of each weighted operator that reads INT8 -> the operator, and the scale of what it reads (float32).
 
     Raises:
         QdqError: a point without a scale.
     """
-    plan = subject.plan
+    plan = context.plan
     shared = share_scales(plan, table.scales, table.all_zero)
     missing = [point.tensor for point in plan.activations if point.tensor not in shared]
     if missing:
         raise QdqError(missing[0], "is quantized and the table has no scale for it", "calibrate this model")
     largest = {
-        tie: max((shared[name].bits for name in names), key=float) for tie, names in plan.shared_scales().items()
+        first: max((shared[name].bits for name in names), key=float) for first, names in plan.shared_scales().items()
     }
     return {
-        use.node.key: (use.node, largest[point.tie])
+        use.node.key: (use.node, largest[point.shared_scale])
         for point in plan.activations
-        for use in subject.ways[point.tensor].ends
+        for use in context.ways[point.tensor].ends
     }
 
 

@@ -18,7 +18,7 @@ LEAST_SKIP = 1.0  # decibels for which the skip of a residual block may be read 
 
 
 def kept_divisions(
-    subject: ConditionContext, divisions: Sequence[Division], gains: Mapping[str, float], options: PlanOptions
+    context: ConditionContext, divisions: Sequence[Division], gains: Mapping[str, float], options: PlanOptions
 ) -> tuple[list[Division], dict[str, str]]:
     """The divisions that leave the plan as it is, and why the others are left out.
 
@@ -27,7 +27,7 @@ def kept_divisions(
     skip is read in float from then on, since the Add no longer ends in INT8.
 
     Args:
-        subject: the model and its plan.
+        context: the model and its plan.
         divisions: what is wanted.
         gains: tensor -> predicted decibels.
         options: what the plan was made with.
@@ -36,7 +36,7 @@ def kept_divisions(
     muls = [one for one in divisions if not one.producers]
     left: dict[str, str] = {}
     while muls:
-        moved, skips = _moved(subject, muls, options)
+        moved, skips = _moved(context, muls, options)
         if not moved:
             moved = {name for name in skips if gains[name] < LEAST_SKIP}
         if not moved:
@@ -46,17 +46,17 @@ def kept_divisions(
     return [*free, *muls], left
 
 
-def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
+def _moved(context: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
     """The tensors whose Mul moves pairs (all, where that is unknown), and those whose Mul only loses INT8 skips."""
     copy = onnx.ModelProto()
-    copy.CopyFrom(subject.proto)
-    view = GraphView(copy.graph, subject.folder)
+    copy.CopyFrom(context.proto)
+    view = GraphView(copy.graph, context.folder)
     done = divide(view, [_unit(one) for one in muls], {})
     behind = {made: name for name, made in done.muls.items()}
-    after = make_plan(GraphView(copy.graph, subject.folder), options)
-    was = {(point.tensor, read) for point in subject.plan.activations for read in point.reads}
+    after = make_plan(GraphView(copy.graph, context.folder), options)
+    was = {(point.tensor, read) for point in context.plan.activations for read in point.reads}
     now = {(behind.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
-    outputs = {node.key: group.output for group in subject.plan.groups for node in group.nodes}
+    outputs = {node.key: group.output for group in context.plan.groups for node in group.nodes}
     producers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the Mul
     blamed = ({*producers, *(outputs[key] for key in producers if key in outputs)}) & set(done.muls)
     if {name for name, _ in was} == {name for name, _ in now} and now < was and blamed:

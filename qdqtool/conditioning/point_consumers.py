@@ -16,7 +16,7 @@ from qdqtool.rulebook import RuleBook
 
 @dataclass(frozen=True)
 class PointConsumers:
-    """All readers of one point.
+    """All consumers of one point.
 
     Attributes:
         moves: operators that commute with the pair, in the order in which they run.

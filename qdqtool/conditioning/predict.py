@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dividing the channels of tensors of one scale does to the error at their readers' outputs; the best division.
+"""What dividing the channels of tensors of one scale does to the error at their consumers' outputs; the best division.
 
 With factors f, clipping value t and weights w: a consumer's noise is
     sum_c W_c e_c(t f_c)  +  sum_o,c,k (Q(w f) / f - w)^2 X_c,      W_c = sum_o,k w^2

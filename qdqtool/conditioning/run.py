@@ -81,7 +81,7 @@ class ConditionSettings:
 
 
 def condition_model(
-    proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings
+    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
 ) -> Conditioned:
     """Edit the weights of a plain model so that it quantizes better.
 
@@ -91,32 +91,32 @@ def condition_model(
     Args:
         proto: the model, edited in place; of opset 7 or later, which stays.
         folder: where its external data lie; a weight that is edited moves into the model.
-        feed: what is fed; walked three to six times.
+        loader: what is fed; walked three to six times.
         settings: steps, plan and method.
 
     Raises:
         QdqError: Q/DQ in the model, an older opset, and what planning, calibrating and running refuse. What `proto`
             holds then is of no use.
     """
-    return _Run(proto, folder, feed, settings).run()
+    return _Run(proto, folder, loader, settings).run()
 
 
 def advice(
-    proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, plan: PlanOptions
+    proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, plan: PlanOptions
 ) -> tuple[ErrorPrediction, ErrorPrediction] | None:
     """What equalizing and smoothing would win, predicted without an edit: without them, with them.
 
     Args:
         proto: a plain model; it is not changed, and must be of opset 13 or later.
         folder: where its external data lie.
-        feed: walked once.
+        loader: walked once.
         plan: where the pairs will stand.
 
     Returns:
         None where nothing would be divided.
     """
-    subject = look(proto, folder, plan)
-    _, verdicts = _decided(subject, Singles(feed), STEPS, "float")
+    context = look(proto, folder, plan)
+    _, verdicts = _decided(context, Singles(loader), STEPS, "float")
     if not any(verdict.divided for verdict in verdicts):
         return None
     before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, None))
@@ -127,11 +127,11 @@ class _Run:
     """One model on its way: as it will be written, and as it is decided about (lifted, where its opset is old)."""
 
     def __init__(
-        self, proto: onnx.ModelProto, folder: Path | None, feed: DataLoader, settings: ConditionSettings
+        self, proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
     ) -> None:
         _refuse(proto, folder)
         self.proto, self.folder, self.settings = proto, folder, settings
-        self.samples = Singles(feed)
+        self.samples = Singles(loader)
         self.exact = self.base = Outputs(proto, folder)  # `base`: what dividing must keep
         self.lifted = proto
         if (opset_of(proto) or 0) < 13:
@@ -185,13 +185,13 @@ class _Run:
         first = ""
         attempts = _attempts(self.settings)
         for factors, steps in attempts:
-            subject, left = self._look(), dict(self.left)
-            verdicts, divisions = self._decide_divisions(subject, factors, steps)
+            context, left = self._look(), dict(self.left)
+            verdicts, divisions = self._decide_divisions(context, factors, steps)
             if not divisions and first and steps:  # another of the steps may do more
                 self.left = left
                 continue
             plain = [_copy_of(proto) for proto in self._protos()] if divisions else []
-            edits = self._divide(subject, divisions, verdicts) if divisions else []
+            edits = self._divide(context, divisions, verdicts) if divisions else []
             kept, why = self._kept() if divisions else ({}, "")
             if not why:
                 break
@@ -231,19 +231,19 @@ class _Run:
             self.base = Outputs(self.proto, self.folder)
 
     def _decide_divisions(
-        self, subject: ConditionContext, factors: Rounding, steps: Sequence[str]
+        self, context: ConditionContext, factors: Rounding, steps: Sequence[str]
     ) -> tuple[list[EqualizationDecision], list[Division]]:
-        routes, verdicts = _decided(subject, self.samples, steps, factors)
+        routes, verdicts = _decided(context, self.samples, steps, factors)
         self.routes = routes
         self.left.update(routes.left)
         equalize = "equalize" in steps
-        wanted = [one for verdict in verdicts for one in divisions_of(subject, verdict, equalize=equalize)]
-        divisions, left = kept_divisions(subject, wanted, _gains(verdicts), self.settings.plan)
+        wanted = [one for verdict in verdicts for one in divisions_of(context, verdict, equalize=equalize)]
+        divisions, left = kept_divisions(context, wanted, _gains(verdicts), self.settings.plan)
         self.left.update(left)
         return verdicts, divisions
 
     def _divide(
-        self, subject: ConditionContext, divisions: list[Division], verdicts: list[EqualizationDecision]
+        self, context: ConditionContext, divisions: list[Division], verdicts: list[EqualizationDecision]
     ) -> list[Edit]:
         inverse, gains = inverse_of(self.routes, divisions), _gains(verdicts)
         for proto in self._protos():
@@ -260,20 +260,20 @@ class _Run:
             self.edits.append(Edit("clip", key, decibel, "its largest weights cost the others more than they bring"))
 
     def _correct(self) -> None:
-        subject = self._look()
-        points = [point.tensor for point in subject.plan.activations]
+        context = self._look()
+        points = [point.tensor for point in context.plan.activations]
         if not points:
             return
-        table = self._scales(subject, points)
+        table = self._scales(context, points)
         self.method = table.provenance.method or "given"
-        requantized = table.decisions.requantize_points  # `auto` gave some readers a scale of their own
+        requantized = table.decisions.requantize_points  # `auto` gave some consumers a scale of their own
         kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
         if requantized or kept or table.all_zero:
             decisions = Decisions(requantized, kept)
-            subject = look(self.lifted, self.folder, self.settings.plan, decisions, table.all_zero)
-            table = self._with_moved_points(subject, table)
-        losses = measure_losses(subject, table, self.samples)
-        additions, left = find_additions(subject, losses)
+            context = look(self.lifted, self.folder, self.settings.plan, decisions, table.all_zero)
+            table = self._with_moved_points(context, table)
+        losses = measure_losses(context, table, self.samples)
+        additions, left = find_additions(context, losses)
         self.left.update(left)
         values = {one.key: one.values for one in additions}
         fresh: list[str] = []
@@ -284,19 +284,19 @@ class _Run:
             added = "bias" if one.key in fresh else ""
             self.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantization error", added))
 
-    def _with_moved_points(self, subject: ConditionContext, table: ScaleTable) -> ScaleTable:
+    def _with_moved_points(self, context: ConditionContext, table: ScaleTable) -> ScaleTable:
         """What stays in float moves points across pools and Pads to tensors that were not calibrated."""
         plan = self.settings.plan
-        wanted = [point.tensor for point in subject.plan.activations]
+        wanted = [point.tensor for point in context.plan.activations]
         rules = plan.rule_book()
-        found = borrowed_scales(subject.view, rules, table.scales, wanted)
+        found = borrowed_scales(context.view, rules, table.scales, wanted)
         return replace(table, scales={**table.scales, **found}) if found else table
 
-    def _scales(self, subject: ConditionContext, points: list[str]) -> ScaleTable:
+    def _scales(self, context: ConditionContext, points: list[str]) -> ScaleTable:
         """The scales that the correction reckons with."""
         how = self.settings
         if how.scales_for is not None:
-            return how.scales_for(subject, self.samples)
+            return how.scales_for(context, self.samples)
         options = CalibrationOptions(how.method, provider=how.provider, progress=False)
         wanted = None if how.method == "auto" else points  # it also looks at what it could cut off
         return calibrate_scales(self.lifted, self.folder, self.samples, options, wanted, points, how.plan)
@@ -331,12 +331,12 @@ def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:
 
 
 def _decided(
-    subject: ConditionContext, samples: Iterable[Batch], steps: Sequence[str], factors: Rounding
+    context: ConditionContext, samples: Iterable[Batch], steps: Sequence[str], factors: Rounding
 ) -> tuple[Routes, list[EqualizationDecision]]:
     first = next(iter(samples))
-    routes = find_routes(subject.view, subject.proto, subject.folder, subject.ways, first)
-    spectra = count_channels(subject, routes.spans, samples)
-    families = find_families(subject, routes, spectra)
+    routes = find_routes(context.view, context.proto, context.folder, context.ways, first)
+    spectra = count_channels(context, routes.spans, samples)
+    families = find_families(context, routes, spectra)
     equalize, smooth = "equalize" in steps, "smooth" in steps
     return routes, [choose_division(one, equalize=equalize, smooth=smooth, rounding=factors) for one in families]
 

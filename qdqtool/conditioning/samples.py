@@ -16,22 +16,22 @@ from qdqtool.runtime.activations import OrtActivations
 
 
 class Singles:
-    """The samples of a feed one by one, walked anew by each loop; batches as they are where the model fixes their size.
+    """The samples of the data one by one, walked anew by each loop; batches as they are where the model fixes the size.
 
     Attributes:
         seen: how many samples the last walk has given.
     """
 
-    def __init__(self, feed: DataLoader) -> None:
-        self._feed = feed
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
         self.seen = 0
 
     def __iter__(self) -> Iterator[Batch]:
         """Walk the samples."""
         self.seen = 0
-        free = all(one.batched for one in self._feed.inputs)
-        for batch in self._feed:
-            count = self._feed.count(batch)
+        free = all(one.batched for one in self._loader.inputs)
+        for batch in self._loader:
+            count = self._loader.count(batch)
             self.seen += count
             if not free or count == 1 or any(len(array) != count for array in batch.values()):
                 yield batch
@@ -41,7 +41,7 @@ class Singles:
 
 
 def count_channels(
-    subject: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]
+    context: ConditionContext, spans: Mapping[str, ChannelRange], samples: Iterable[Batch]
 ) -> dict[str, ChannelSpectrum]:
     """Run data through a model and count the values of every channel.
 
@@ -51,7 +51,7 @@ def count_channels(
     found = {name: ChannelSpectrum(span.channels, span.axis) for name, span in spans.items()}
     if not found:
         return found
-    activations = OrtActivations(subject.proto, subject.folder, list(found))
+    activations = OrtActivations(context.proto, context.folder, list(found))
     for sample in samples:
         for name, value in activations.run(sample):
             if not np.isfinite(value).all():

@@ -62,13 +62,13 @@ def _files_of(path: Path) -> list[Path]:
     return files
 
 
-def write_json_inputs(path: str | os.PathLike[str], feed: Iterable[Mapping[str, Any]]) -> int:
+def write_json_inputs(path: str | os.PathLike[str], batches: Iterable[Mapping[str, Any]]) -> int:
     """Write inputs as Polygraphy's `--save-inputs` does, byte for byte, to be read by its `--load-inputs` or by ours.
 
     Args:
         path: with an ending, one file; without, a folder of one file per item, which is new or empty. Written whole
             or not at all.
-        feed: mappings from input name to array, such as a `Feed`; walked once, never held in memory together.
+        batches: mappings from input name to array, such as a `DataLoader`; walked once, never held in memory together.
 
     Returns:
         How many items were written.
@@ -78,7 +78,7 @@ def write_json_inputs(path: str | os.PathLike[str], feed: Iterable[Mapping[str, 
             written to.
     """
     target = Path(path)
-    items = items_of("data", lambda: feed)
+    items = items_of("data", lambda: batches)
     return _write_file(target, items) if target.suffix else _write_folder(target, items)
 
 

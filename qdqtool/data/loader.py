@@ -20,7 +20,7 @@ from qdqtool.data.preprocess import Preprocess
 from qdqtool.data.sources import Part, SampleSource, open_source
 from qdqtool.errors import QdqError
 
-__all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_feed"]
+__all__ = ["Batch", "Data", "DataLoader", "DataOptions", "Input", "Task", "inputs_of", "open_loader"]
 
 Batch = dict[str, Array]
 Data = str | os.PathLike[str] | JsonInputs | Array | Mapping[str, Array] | Callable[[], Iterable[Any]] | Iterable[Any]
@@ -188,20 +188,22 @@ class DataLoader:
                     return
 
 
-def open_feed(data: Data, inputs: Sequence[Input], options: DataOptions | None = None) -> DataLoader:
-    """Open data for a model's inputs; values are read when the feed is walked.
+def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataOptions | None = None) -> DataLoader:
+    """Open data for a model's inputs, where that is not done yet; values are read when the loader is walked.
 
     Args:
         data: a folder of images, a .npz (one array per input, the first axis counts samples), a .npy, a ``loader.py``
             or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python, also an
             array for a single input or a dict of arrays (the first axis counts samples), a callable or an iterable of
-            such dictionaries of batches.
+            such dictionaries of batches. A `DataLoader` is given back as it is.
         inputs: what the model takes; see `inputs_of`.
         options: batch, limit, preprocessing.
 
     Raises:
         QdqError: the data is of no kind that is read, or its names, shapes or dtypes do not fit; no samples.
     """
+    if isinstance(data, DataLoader):
+        return data
     options = options or DataOptions()
     if not inputs:
         raise QdqError("model", "has no input to feed", "it computes constants only")

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.bounded import FileKind, parse_json, read_text
 from qdqtool.data.arrays import array_of_bytes
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import FileKind, parse_json, read_text
 
 Item = dict[str, npt.NDArray[Any]]
 _INPUTS = FileKind("Polygraphy's JSON inputs", 0, "write it with --save-inputs")  # its bound is --max-data

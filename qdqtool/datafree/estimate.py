@@ -116,8 +116,8 @@ def _count_consumers(view: GraphView) -> dict[str, int]:
 
 def _settled(known: KnownTensors, node: Node, name: str, found: Moments) -> tuple[Moments, str]:
     """A node's output, the statistics of a BatchNormalization that reads it in place of what was propagated."""
-    reader = _reading_norm(known, name)
-    statistics = batch_norm_statistics(known, reader) if reader else None
+    consumer = _reading_norm(known, name)
+    statistics = batch_norm_statistics(known, consumer) if consumer else None
     if statistics is not None:
         mean, deviation = statistics[2], np.sqrt(statistics[3])
         read = linear.normalized(deviation, mean, known.rank(name) or found.mean.ndim or None, 1)

@@ -70,7 +70,7 @@ def calibrate_on_dask(
     data: str | os.PathLike[str] | JsonInputs,
     dask_options: DaskOptions,
     options: CalibrationOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> ScaleTable:
     """The table that `calibrate` gives, to the bit, counted by the workers of a Dask cluster.
 
@@ -81,7 +81,7 @@ def calibrate_on_dask(
         data: a path, ``loader.py:function`` or Polygraphy's JSON inputs.
         dask_options: where, in how many pieces, whether to send the files.
         options: method (any but `entropy`), provider, `workers` threads and `max_memory` of each shard; no checkpoint.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: what `calibrate` refuses (of several shards' faults the lowest one's); no scheduler or no workers;
@@ -96,9 +96,9 @@ def calibrate_on_dask(
     if dask_options.shards is not None and dask_options.shards < 1:
         raise QdqError("--dask-shards", f"{dask_options.shards} is no number of shards", "give 1 or more")
     check_installed()
-    job = make_job(os.fspath(model), data if isinstance(data, JsonInputs) else os.fspath(data), options, feed_options)
+    job = make_job(os.fspath(model), data if isinstance(data, JsonInputs) else os.fspath(data), options, data_options)
     seen = _seen_here(job)
-    shipped, bundle = pack(job, job.feed.max_bytes) if dask_options.ship else (job, None)
+    shipped, bundle = pack(job, job.data_options.max_bytes) if dask_options.ship else (job, None)
     with connected(dask_options.where, dask_options.seconds) as client:
         check_versions(client)
         if bundle is None:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qdqtool.bounded import SCHEDULER, read_json
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.limited_reading import SCHEDULER, read_json
 from qdqtool.threads import usable_cores, useful_threads
 
 _ADDRESS = re.compile(r"(?:tcp|tls|ws|wss|ucx)://[^/]+:\d+|[\w.-]+:\d+")

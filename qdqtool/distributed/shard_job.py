@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shards import calibrate_shard
 from qdqtool.errors import MissingPackageError, QdqError
@@ -24,16 +24,16 @@ class ShardJob:
 
     Attributes:
         model: the file.
-        data: what `open_feed` opens: a path, ``loader.py:function``, or Polygraphy's JSON inputs.
+        data: what `open_loader` opens: a path, ``loader.py:function``, or Polygraphy's JSON inputs.
         options: method, provider, threads and memory of one shard.
-        feed: how the data is read.
+        data_options: how the data is read.
         called: (a path above, what messages call it), the model first.
     """
 
     model: str
     data: str | JsonInputs
     options: CalibrationOptions
-    feed: DataOptions
+    data_options: DataOptions
     called: tuple[tuple[str, str], ...] = ()
 
 
@@ -76,7 +76,7 @@ class ShardError:
 
 
 def make_job(
-    model: str, data: str | JsonInputs, options: CalibrationOptions, feed_options: DataOptions | None = None
+    model: str, data: str | JsonInputs, options: CalibrationOptions, data_options: DataOptions | None = None
 ) -> ShardJob:
     """A job whose paths hold in any working folder; bars and checkpoints are no business of a shard."""
     files = [model, *([str(path) for path in data.paths] if isinstance(data, JsonInputs) else [_file_of(data)])]
@@ -85,7 +85,7 @@ def make_job(
         model=str(Path(model).absolute()),
         data=absolute(data),
         options=replace(options, progress=False, checkpoint=None, resume=False, beside=""),
-        feed=feed_options or DataOptions(),
+        data_options=data_options or DataOptions(),
         called=called,
     )
 
@@ -109,12 +109,12 @@ def look_at(job: ShardJob) -> JobFingerprint:
     """What this machine sees under the job's paths; no batch is read.
 
     Raises:
-        QdqError: what `open_model` and `open_feed` refuse.
+        QdqError: what `open_model` and `open_loader` refuse.
     """
     opened = open_model(job.model)
     sizes = (f"{name} {path.stat().st_size}" for name, path in data_files(opened).items())
-    feed = _feed_of(job, opened)
-    return JobFingerprint((str(opened.sha256), *sizes), feed.fingerprint, feed.batches)
+    loader = _loader_of(job, opened)
+    return JobFingerprint((str(opened.sha256), *sizes), loader.fingerprint, loader.batches)
 
 
 def data_files(opened: Opened) -> dict[str, Path]:
@@ -149,11 +149,11 @@ def run_shard(job: ShardJob, number: int, total: int) -> bytes | ShardError:
         The state as `state_to_bytes` tells it, or why there is none.
     """
     try:
-        state = calibrate_shard(job.model, job.data, (number, total), job.options, job.feed)
+        state = calibrate_shard(job.model, job.data, (number, total), job.options, job.data_options)
     except QdqError as error:
         return ShardError.of(error, job)
     return state_to_bytes(state)
 
 
-def _feed_of(job: ShardJob, opened: Opened) -> DataLoader:
-    return open_feed(job.data, inputs_of(opened.proto.graph), job.feed)
+def _loader_of(job: ShardJob, opened: Opened) -> DataLoader:
+    return open_loader(job.data, inputs_of(opened.proto.graph), job.data_options)

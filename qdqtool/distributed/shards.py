@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qdqtool.amax.methods import Method, needs_entropy_histogram, parse_method
-from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.observers.collect import WHOLE, count_batches
@@ -36,7 +36,7 @@ def calibrate_shard(
     data: Data | DataLoader,
     shard: tuple[int, int],
     options: CalibrationOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> State:
     """Count every n-th batch of a calibration; `merge_shards` makes the table of all of them.
 
@@ -45,7 +45,7 @@ def calibrate_shard(
         data: all of it, the same for every shard; images of other shards are not read, other kinds are walked past.
         shard: (number from 0, of how many).
         options: of the method only its kind matters: `merge_shards` chooses among the mergeable ones.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: what `calibrate` refuses; the method `entropy`, which needs all batches in file order.
@@ -53,8 +53,8 @@ def calibrate_shard(
     options = with_method(options)
     mergeable_method(options.method)
     opened = open_model(model)
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
-    state = count_batches(opened.proto, opened.folder, feed, replace(options, where=opened.name), shard=shard)
+    loader = open_loader(data, inputs_of(opened.proto.graph), data_options)
+    state = count_batches(opened.proto, opened.folder, loader, replace(options, where=opened.name), shard=shard)
     return replace(state, provenance=replace(state.provenance, model_sha256=opened.sha256 or ""))
 
 

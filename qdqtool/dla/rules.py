@@ -33,7 +33,7 @@ class Limit(Rule):
     """What a node must keep to, or a graph: the name of a check, and where its numbers lie.
 
     Attributes:
-        check: a function of `linting/dla_limits.py`, or of the whole graph.
+        check: a function of `dla/limits.py`, or of the whole graph.
         steps: the operators it is for; none for all.
         platforms: those it holds on.
         least, most: where the numbers that the check gives must lie.

@@ -35,7 +35,7 @@ def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
     """The text of each kind of file, in the order of `ENDINGS`; nothing is written.
 
     Raises:
-        QdqError: the version has no caches, or the model cannot be told to that kind of builder.
+        QdqError: the version has no caches, or that kind of builder cannot express the model.
     """
     wanted = frozenset(kinds)
     return {kind: _WRITERS[kind](job) for kind in ENDINGS if kind in wanted}

@@ -30,7 +30,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class EmitJob:
-    """One peeled model and everything that is told to what builds an engine from it.
+    """One peeled model and everything that goes to what builds an engine from it.
 
     Attributes:
         model: the ONNX file, as the emitted files name it.
@@ -72,8 +72,8 @@ class EmitJob:
     def made_for(self) -> str:
         """`TensorRT 8.5.2 (JetPack 5.1, ...), DLA`, for the head of a file."""
         boards = self.version.platforms
-        told = f" ({boards[0]}{' and others' if boards[1:] else ''})" if boards else ""
-        return f"TensorRT {self.version.text}{told}, {self.target.upper()}"
+        board = f" ({boards[0]}{' and others' if boards[1:] else ''})" if boards else ""
+        return f"TensorRT {self.version.text}{board}, {self.target.upper()}"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qdqtool.bounded import FileKind, read_json
 from qdqtool.emit.precision_json import SCHEMA
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import FileKind, read_json
 
 KIND = FileKind("layer precisions", 64 << 20, "give the file of qdqtool peel --emit json")
 _PRECISIONS = frozenset({"fp16", "fp32"})

@@ -41,7 +41,7 @@ def write_triton(job: EmitJob) -> Emitted:
     they are, under `max_batch_size: 0`.
 
     Raises:
-        QdqError: TensorRT 11 or later; an input or output of a type or rank that Triton cannot be told.
+        QdqError: TensorRT 11 or later; an input or output of a type or rank that Triton cannot express.
     """
     require_caches(job.version)
     batched = _batched(job)

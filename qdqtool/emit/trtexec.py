@@ -10,7 +10,7 @@ from qdqtool.emit.job import EmitJob, Emitted, comments
 from qdqtool.emit.trtexec_flags import has_flag, is_deprecated, require_flag
 from qdqtool.trtversion import TrtVersion, require_caches
 
-_SCRATCH_MEGABYTES = 1024  # before 8.4 trtexec gives tactics 16 MB unless told otherwise
+_SCRATCH_MEGABYTES = 1024  # before 8.4 trtexec gives tactics 16 MB without this flag
 _DLA = ("--useDLACore=0", "--allowGPUFallback")
 _LONGEST_ARGUMENT = (1 << 17) - 1  # Linux, MAX_ARG_STRLEN, its final zero left out
 
@@ -62,7 +62,7 @@ def write_trtexec(job: EmitJob) -> Emitted:
 
 
 def _old(version: TrtVersion) -> list[str]:
-    """What old versions must be told and newer ones do by themselves."""
+    """Flags that old versions need; newer ones do by themselves."""
     words = ["--explicitBatch"] if not version.major >= 8 else []
     return words if has_flag("--memPoolSize", version) else [*words, f"--workspace={_SCRATCH_MEGABYTES}"]
 

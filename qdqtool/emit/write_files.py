@@ -101,7 +101,7 @@ def emitted_texts(
         cache: the cache's file, likewise.
 
     Raises:
-        QdqError: the model cannot be told to one of the builders.
+        QdqError: one of the builders cannot express the model.
     """
     if not options.emit:
         return {}, []
@@ -122,7 +122,7 @@ def emitted_texts(
         scales=found.cache.entries,
         inputs=inputs,
         outputs=outputs,
-        batch=1 if options.feed is None else options.feed.batch,
+        batch=1 if options.data_options is None else options.data_options.batch,
         preprocess=_preprocess(options, found.table),
     )
     texts = emit(job, options.emit)
@@ -169,7 +169,7 @@ def _unnamed_notes(lost: Sequence[FloatLayer]) -> list[str]:
         return []
     shown = ", ".join(f"{layer.op} {layer.node} ({layer.unnamed})" for layer in lost[:_SHOWN])
     more = f" and {len(lost) - _SHOWN} more" if lost[_SHOWN:] else ""
-    return [f"trtexec and DeepStream cannot be told of {len(lost)} layers that stay in float: {shown}{more}"]
+    return [f"trtexec and DeepStream have no name for {len(lost)} layers that stay in float: {shown}{more}"]
 
 
 def _seen_from(folder: Path | None, path: Path | None, otherwise: str) -> str:
@@ -181,7 +181,7 @@ def _seen_from(folder: Path | None, path: Path | None, otherwise: str) -> str:
 
 def _preprocess(options: PeelOptions, table: ScaleTable) -> Preprocess | None:
     """What is done to images: what the user says, else what the calibrated table remembers."""
-    given = options.feed.preprocess if options.feed is not None else None
+    given = options.data_options.preprocess if options.data_options is not None else None
     if given is None:
         given = table.provenance.preprocess
     return parse_preprocess(given) if isinstance(given, str) else given

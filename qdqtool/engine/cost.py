@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What predicted layers cost: how many there are, what only converts, the bytes that they move. No time is foretold."""
+"""What predicted layers cost: how many there are, what only converts, the bytes that they move. No time."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ def difference_lines(rows: Sequence[AlignedLayers], names: tuple[str, str], *, i
         if in_full or row.change != "same"
     ]
     counts = Counter(row.change for row in rows)
-    told = ", ".join(f"{counts[change]} {change}" for change in CHANGES if counts[change])
-    return [*lines, f"A is {names[0]}, B is {names[1]}; groups of layers with the same ONNX nodes: {told}"]
+    summary = ", ".join(f"{counts[change]} {change}" for change in CHANGES if counts[change])
+    return [*lines, f"A is {names[0]}, B is {names[1]}; groups of layers with the same ONNX nodes: {summary}"]
 
 
 def _layers(layers: Sequence[EngineLayer]) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of an engine that TensorRT really built, from `trtexec --exportLayerInfo` or a verbose build log.
 
-Reads every form seen from 8.0 to 10.16. What was foretold is `predict.py`, what differs `compare.py`.
+Reads every form seen from 8.0 to 10.16. What was predicted is `predict.py`, what differs `compare.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LayerTensor:
     Attributes:
         text: its type, and its format where the file tells both in one, as written.
         name: as the engine calls it, "" where the file does not say.
-        shape: its dimensions as the engine has them (with the padding that a kernel wants), None where not told.
+        shape: its dimensions as the engine has them (with the padding that a kernel wants), None where unknown.
         layout: its format as written, where the file tells it apart from the type.
     """
 
@@ -56,7 +56,7 @@ class LayerTensor:
 
     @property
     def bytes(self) -> int | None:
-        """What it takes in memory; None where shape or type are not told."""
+        """What it takes in memory; None where shape or type is unknown."""
         bits = bits_of(self.type)
         return None if self.shape is None or bits is None else -(-math.prod(self.shape) * bits // 8)
 
@@ -76,8 +76,8 @@ class EngineLayer:
         metadata: ONNX nodes from the export's Metadata (10.x); empty where it has none.
         inputs: what it reads.
         outputs: what it writes.
-        tactic: name of the kernel, "" where it is not told.
-        parts: ONNX nodes where a log's fusions told them; empty elsewhere.
+        tactic: name of the kernel, "" where it is unknown.
+        parts: ONNX nodes from a log's fusions; empty elsewhere.
         origin: "REFORMAT" or "QDQ" of a Reformat layer, "" elsewhere.
         constants: the weights that it holds, where the file tells them.
     """
@@ -99,7 +99,7 @@ class EngineLayer:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """What it gives out at any output; Myelin writes one tensor in two types where readers differ."""
+        """What it gives out at any output; Myelin writes one tensor in two types where consumers differ."""
         return frozenset(kind for one in self.outputs if (kind := _kind_of(one)) is not None)
 
     @property
@@ -151,7 +151,7 @@ class EngineLayer:
 
     @property
     def bytes_moved(self) -> int | None:
-        """Bytes read and written in one inference, weights included; None where a size is not told."""
+        """Bytes read and written in one inference, weights included; None where a size is unknown."""
         if self.is_scheduling:
             return 0
         sizes = [one.bytes for one in (*self.inputs, *self.constants, *self.outputs)]

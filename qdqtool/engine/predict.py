@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers that TensorRT would build for a model on a GPU: what runs together, in INT8 or float, under which name.
 
-Predicted from the graph and rules/gpu_layers.toml; nothing is built. Reformats between memory formats are not foretold.
+Predicted from the graph and rules/gpu_layers.toml; nothing is built. Not Reformats between memory formats.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from qdqtool.engine.names import layer_name, names_in
-from qdqtool.engine.types import Left, Storage
-from qdqtool.engine.units import Unit, find_units, merge_parallel
-from qdqtool.engine.view import EngineView
+from qdqtool.engine.engine_view import EngineView
+from qdqtool.engine.layer_names import layer_name, names_in
+from qdqtool.engine.layer_units import Unit, find_units, merge_parallel
+from qdqtool.engine.predicted_types import Left, Storage
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind
@@ -76,7 +76,7 @@ def predict_layers(
 ) -> tuple[PredictedLayer, ...]:
     """The layers that TensorRT would list for a plain or a Q/DQ model, in the order in which they can run.
 
-    The main graph only. A plain model's layers are in float, FP32 or FP16 as the builder is told.
+    The main graph only. A plain model's layers are in float, FP32 or FP16 as the builder is set.
 
     Args:
         view: the graph.

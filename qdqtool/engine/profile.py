@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.bounded import LAYERS, parse_json, read_text
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import LAYERS, parse_json, read_text
 
 _TODO = "give the JSON of trtexec --exportProfile"
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from qdqtool.bounded import LAYERS, parse_json, read_bytes
 from qdqtool.engine.layer_info import MAX_RANK, MAX_SIZE, OURS, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.profile import is_profile, read_profile, times_in
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import LAYERS, parse_json, read_bytes
 
 _TODO = LAYERS.todo
 _ENGINE = b"trt"  # of ptrt, ftrt and vtrt, the first four bytes of serialized engines
@@ -78,10 +78,10 @@ def info_in(path: Path, document: object) -> EngineInfo:
     if not isinstance(entries, list) or not entries:
         raise QdqError(path, "has no list of Layers", _TODO)
     ours = document.get(OURS) if isinstance(document, dict) else None
-    told = ours if isinstance(ours, dict) else {}
+    header = ours if isinstance(ours, dict) else {}
     layers = tuple(_layer(path, entry) for entry in entries)
     source: Literal["built", "json"] = "built" if ours else "json"
-    return EngineInfo(path, layers, source, _word(told, "version"), _word(told, "built"))
+    return EngineInfo(path, layers, source, _word(header, "version"), _word(header, "built"))
 
 
 def _layer(path: Path, entry: object) -> EngineLayer:
@@ -136,6 +136,6 @@ def _shape(sizes: object) -> tuple[int, ...] | None:
 def _weights(entry: Mapping[str, Any]) -> Iterator[LayerTensor]:
     """Weights and bias of a convolution, by type and count; those of a fused pooling layer have a prefix."""
     for key in ("Weights", "Bias", "ConvWeights", "ConvBias"):
-        told = entry.get(key)
-        if isinstance(told, dict) and type(told.get("Count")) is int and 0 < told["Count"] <= MAX_SIZE:
-            yield LayerTensor(_word(told, "Type"), key.lower(), (told["Count"],))
+        value = entry.get(key)
+        if isinstance(value, dict) and type(value.get("Count")) is int and 0 < value["Count"] <= MAX_SIZE:
+            yield LayerTensor(_word(value, "Type"), key.lower(), (value["Count"],))

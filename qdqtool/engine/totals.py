@@ -11,7 +11,7 @@ from typing import Any
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
 from qdqtool.engine.profile import LayerTime
 
-UNTOLD = "?"
+UNKNOWN = "?"
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def totals_of(info: EngineInfo) -> EngineTotals:
     sizes = [layer.bytes_moved for layer in working]
     return EngineTotals(
         len(working),
-        _counted(layer.kind or UNTOLD for layer in working),
+        _counted(layer.kind or UNKNOWN for layer in working),
         sum(layer.is_conversion for layer in working),
-        _counted(layer.product_type or UNTOLD for layer in working if layer.is_product),
+        _counted(layer.product_type or UNKNOWN for layer in working if layer.is_product),
         sum(size for size in sizes if size is not None),
         sizes.count(None),
         None if info.times is None else _milliseconds(info.layers, info.times),
@@ -80,8 +80,8 @@ def totals_lines(totals: EngineTotals) -> list[str]:
     lines = [f"layers: {totals.layers} ({kinds}); {totals.conversions} of them only convert or copy"]
     lines.append(f"products: {_list(totals.products) or 'none'}")
     if totals.unsized < totals.layers:
-        untold = f", without {totals.unsized} layers whose sizes are not told" if totals.unsized else ""
-        lines.append(f"bytes moved: {totals.bytes_moved:,} in one inference, weights included{untold}")
+        unsized = f", without {totals.unsized} layers of unknown size" if totals.unsized else ""
+        lines.append(f"bytes moved: {totals.bytes_moved:,} in one inference, weights included{unsized}")
     else:
         lines.append("bytes moved: not known, as no layer tells its sizes")
     if totals.milliseconds is not None:
@@ -90,4 +90,4 @@ def totals_lines(totals: EngineTotals) -> list[str]:
 
 
 def _list(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {'of a type not told' if kind == UNTOLD else kind}" for kind, count in counts.items())
+    return ", ".join(f"{count} {'of unknown type' if kind == UNKNOWN else kind}" for kind, count in counts.items())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of COCO's classes, and the names that a picture is labeled with. What labels mean is in names.py."""
+"""The names of COCO's classes, and the names that a picture is labeled with. What labels mean is in class_names.py."""
 
 from __future__ import annotations
 
-from qdqtool.evaluation.names import parse_names
+from qdqtool.evaluation.class_names import parse_names
 
 _LISTED = """
 person | bicycle | car | motorcycle | airplane | bus | train | truck | boat | traffic light | fire hydrant |

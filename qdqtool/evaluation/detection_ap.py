@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.evaluation.average_precision import ClassMatches, Curve, average_precisions
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, classes_in
-from qdqtool.evaluation.matches import ClassMatches, Curve, average_precisions
 from qdqtool.evaluation.metrics import Float64, Int64, MeasuredModel
 
 VOC_IOU = 0.5
@@ -27,7 +27,7 @@ _UNCOUNTED = -1.0  # an area outside "all": pycocotools then ignores the box, as
 def coco(found: Sequence[Detections], truths: Sequence[Truth]) -> MeasuredModel:
     """Average precision over IoU 0.5 to 0.95 (`map`) and at 0.5 (`ap50`), by pycocotools.
 
-    The figures are those of COCOeval.accumulate; resampled ones follow it from the same matches (see matches.py).
+    The figures are those of COCOeval.accumulate; resampled ones follow it from the same matches (average_precision.py).
 
     Args:
         found: one per image.

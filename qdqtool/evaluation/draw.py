@@ -20,7 +20,7 @@ from qdqtool.evaluation.detections import Detections, Float32
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from qdqtool.evaluation.differences import DetectionDifference
+    from qdqtool.evaluation.detection_differences import DetectionDifference
 
 Color = tuple[int, int, int]
 BOTH, LOST, SPURIOUS = (60, 200, 90), (240, 40, 40), (255, 150, 0)

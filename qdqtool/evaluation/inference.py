@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.classes import Classifier, Ranked, classifier_of
+from qdqtool.evaluation.classifier_output import Classifier, Ranked, classifier_of
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, Size
 from qdqtool.evaluation.detections import Array, Detections
@@ -94,7 +94,7 @@ def see(
     reader: Reader | None = None
     index = 0
     for chunk in _with_bar(samples, title, progress):
-        outputs = [model.run(chunk.feed) for model in models]
+        outputs = [model.run(chunk.batch) for model in models]
         reader = reader or reader_for(reading, outputs[0], chunk.geometries[0].input_size)
         read = [_read(reader, one, chunk) for one in outputs]
         for row, found in enumerate(zip(*read, strict=True)):

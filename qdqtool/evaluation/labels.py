@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qdqtool.data.arrays import open_npz
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.class_names import Names
 from qdqtool.evaluation.labels_boxes import BoxLabels, open_box_labels
 from qdqtool.evaluation.labels_classes import (
     FILENAME,
@@ -15,7 +16,6 @@ from qdqtool.evaluation.labels_classes import (
     from_folders,
     read_class_labels,
 )
-from qdqtool.evaluation.names import Names
 from qdqtool.evaluation.samples import LabeledSamples
 
 _GIVE = (

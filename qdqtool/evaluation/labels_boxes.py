@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from qdqtool.bounded import FileKind, read_bytes, read_text
 from qdqtool.data.arrays import open_npz
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.class_names import LEFT_OUT, Names
 from qdqtool.evaluation.ground_truth import ANY_CLASS, Truth, truth_of
 from qdqtool.evaluation.labels_coco import Key, read_coco
-from qdqtool.evaluation.names import LEFT_OUT, Names
+from qdqtool.limited_reading import FileKind, read_bytes, read_text
 
 Box = tuple[float, float, float, float]
 _FORMS = "COCO's .json, a folder of VOC's .xml, of YOLO's or KITTI's .txt, or a .npz with boxes, labels and image"

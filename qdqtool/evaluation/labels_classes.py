@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.bounded import FileKind, read_text
 from qdqtool.data.arrays import StoredArray, open_npy, open_npz
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.names import LEFT_OUT, Names
+from qdqtool.evaluation.class_names import LEFT_OUT, Names
+from qdqtool.limited_reading import FileKind, read_text
 
 Int64 = npt.NDArray[np.int64]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.bounded import FileKind, read_json
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import FileKind, read_json
 
 Key = int | float | str  # an id: COCO's are integers, tools write text too
 _SHOWN, _ENTRIES = 60, 8  # characters, and entries of a list or object, that a message shows

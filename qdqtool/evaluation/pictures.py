@@ -65,7 +65,7 @@ def picture_of(samples: LabeledSamples, index: int, chunk: Chunk, row: int, *, b
     """
     if samples.images is not None:
         return decode_image(samples.images[index], 3)
-    array = next(iter(chunk.feed.values()))
+    array = next(iter(chunk.batch.values()))
     if array.ndim != 4:
         raise QdqError(samples.where, f"holds arrays of {array.ndim} dimensions, no images", "there is nothing to draw")
     return _of_array(samples.where, array[row], chunk.geometries[row], bgr=bgr)

@@ -13,7 +13,7 @@ import numpy as np
 from qdqtool.data.arrays import StoredArray, open_npy, open_npz
 from qdqtool.data.geometry import Geometry, geometry_of, read_image
 from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader, load_pillow
-from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_feed
+from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
@@ -25,9 +25,9 @@ _SAY = "say --preprocess, such as yolov8 or scale=1/255"
 
 @dataclass(frozen=True)
 class Chunk:
-    """One run: what is fed, and how each sample of it was laid into the input."""
+    """One run: its arrays by input, and how each sample of it was laid into the input."""
 
-    feed: Batch
+    batch: Batch
     geometries: tuple[Geometry, ...]
 
 
@@ -61,12 +61,12 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
 
     Args:
         data: a folder of images, or of class folders of images; a .npz or .npy of arrays, which may be images in uint8
-            with a preprocessing, and may hold their classes as y or their boxes; or what else `open_feed` takes.
+            with a preprocessing, and may hold their classes as y or their boxes; or what else `open_loader` takes.
         inputs: what the model takes.
         options: batch, limit, preprocessing.
 
     Raises:
-        QdqError: what `open_feed` refuses; images without a preprocessing.
+        QdqError: what `open_loader` refuses; images without a preprocessing.
     """
     path = Path(data) if isinstance(data, (str, os.PathLike)) else None
     if path is not None and path.is_dir():
@@ -75,7 +75,7 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
             return _of_images(path, files, in_folders, _only(path, inputs), options)
     if path is not None and path.suffix.lower() in (".npz", ".npy") and path.is_file():
         return _of_arrays(path, inputs, options)
-    return _of_feed(open_feed(data, inputs, options))
+    return _of_loader(open_loader(data, inputs, options))
 
 
 def _only(path: Path, inputs: Sequence[Input]) -> Input:
@@ -85,7 +85,7 @@ def _only(path: Path, inputs: Sequence[Input]) -> Input:
 
 
 def _check(options: DataOptions, one: Input) -> None:
-    """Refuse a batch or a limit that cannot be, as `open_feed` does."""
+    """Refuse a batch or a limit that cannot be, as `open_loader` does."""
     if options.batch < 1 or (options.limit is not None and options.limit < 1):
         raise QdqError("--batch or --limit", "leaves no samples", "give 1 or more")
     if not one.batched and options.batch not in (1, one.first):
@@ -160,7 +160,7 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
     stored = {"": open_npy(path)} if npy else open_npz(path, options.max_bytes)
     key = _fed(stored, inputs)
     if key is None:
-        return _of_feed(open_feed(path, inputs, options))
+        return _of_loader(open_loader(path, inputs, options))
     array, one = stored[key], inputs[0]
     classes, boxes = _truth_in(path, stored, array.shape[0] if array.shape else 0, options.limit)
     if options.preprocess is not None:
@@ -168,16 +168,18 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
     if array.dtype.kind in "iu" and one.dtype.kind == "f":
         raise QdqError(path, f"holds images as {array.dtype}, and what the model wants done to them is not known", _SAY)
     if len(stored) == 1:
-        return _of_feed(open_feed(path, inputs, options))
+        return _of_loader(open_loader(path, inputs, options))
     size = one.first or 1
     rows = array.shape[0] // size * size if array.shape else 0
-    feed = open_feed(lambda: ({one.name: block} for block in array.blocks(size) if len(block) == size), inputs, options)
+    loader = open_loader(
+        lambda: ({one.name: block} for block in array.blocks(size) if len(block) == size), inputs, options
+    )
     count = min(rows, options.limit or rows) // size * size
-    return replace(_of_feed(feed), where=path, count=count, classes=classes, boxes=boxes)
+    return replace(_of_loader(loader), where=path, count=count, classes=classes, boxes=boxes)
 
 
 def _fed(stored: dict[str, StoredArray], inputs: Sequence[Input]) -> str | None:
-    """The array that the only input is fed with; None where `open_feed` knows better."""
+    """The array that the only input is fed with; None where `open_loader` knows better."""
     if len(inputs) != 1:
         return None
     return next(
@@ -219,12 +221,12 @@ def _pixels(row: Array) -> Array:
     return np.ascontiguousarray(row[..., 0] if row.ndim == 3 and row.shape[2] == 1 else row)
 
 
-def _of_feed(feed: DataLoader) -> LabeledSamples:
+def _of_loader(loader: DataLoader) -> LabeledSamples:
     def chunks() -> Iterator[Chunk]:
-        for batch in feed:
-            yield Chunk(batch, (_as_it_is(batch[feed.inputs[0].name]),) * feed.count(batch))
+        for batch in loader:
+            yield Chunk(batch, (_as_it_is(batch[loader.inputs[0].name]),) * loader.count(batch))
 
-    return LabeledSamples(feed.description.get("name", "data"), chunks, count=feed.samples, notes=feed.notes)
+    return LabeledSamples(loader.description.get("name", "data"), chunks, count=loader.samples, notes=loader.notes)
 
 
 def _as_it_is(array: Array) -> Geometry:

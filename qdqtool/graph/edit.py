@@ -200,7 +200,7 @@ def count_uses(view: GraphView) -> Counter[str]:
 
 
 def release(editor: Editor, uses: Counter[str], name: str) -> None:
-    """One reader of a constant is gone: count it, and take away an initializer or a Constant that nobody reads now."""
+    """One consumer of a constant is gone: count it, and remove an initializer or a Constant that nobody reads now."""
     uses[name] -= 1
     if uses[name]:
         return

@@ -195,7 +195,7 @@ def _sorted_out(graph: onnx.GraphProto, sites: list[ConversionSite]) -> list[lis
 
 
 def _island_of(name: str, owner: Mapping[str, int]) -> int | None:
-    """The site of a tensor: in its name, where the name is ours, else that of its reader."""
+    """The site of a tensor: in its name, where the name is ours, else that of its consumer."""
     return int(name[1 : name.index(".")]) if name.startswith("v") else owner.get(name)
 
 

@@ -16,7 +16,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from qdqtool.errors import QdqError
 from qdqtool.graph.operators import PLAIN, OperatorForms
 from qdqtool.graph.order import key_on_cycle
-from qdqtool.graph.stored import check_tensor
+from qdqtool.graph.stored_tensors import check_tensor
 from qdqtool.graph.tensors import BITS
 
 MAX_DEPTH = 64  # graphs within graphs; protobuf itself stops near 32
@@ -26,7 +26,7 @@ _AGAIN = "export the model again"
 _LAST_OPSET = (1 << 31) - 1  # what ONNX can be asked for
 
 
-# Of one region: the index of a node that holds graphs -> the names they read from around them, each with a reader.
+# Of one region: the index of a node that holds graphs -> the names they read from around them, each with a consumer.
 _Bodies = dict[int, dict[str, str]]
 
 
@@ -71,8 +71,8 @@ def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) 
         if region.outer >= 0:
             read_inside[region.outer].setdefault(region.holder, {}).update(free)
             continue
-        for name, reader in free.items():
-            raise QdqError(where, f"{reader} reads {name}, which nothing makes", _AGAIN)
+        for name, consumer in free.items():
+            raise QdqError(where, f"{consumer} reads {name}, which nothing makes", _AGAIN)
 
 
 def subgraphs_of(node: NodeProto) -> list[GraphProto]:
@@ -278,7 +278,7 @@ def _tensors_in(attribute: AttributeProto) -> list[TensorProto]:
 
 
 def _free_names(region: _NameScope, bodies: _Bodies, where: object) -> dict[str, str]:
-    """The names that a region reads and does not make, each with a reader; single assignment and cycles are checked."""
+    """The names that a region reads and does not make, each with a consumer; checks single assignment and cycles."""
     made: dict[str, int] = dict.fromkeys(region.inputs, -1)
     made.update(dict.fromkeys(region.weights, -1))
     early: dict[str, str | int] = {}  # read before anything made it: by this node, or by that one in a body
@@ -287,9 +287,9 @@ def _free_names(region: _NameScope, bodies: _Bodies, where: object) -> dict[str,
             if name not in made and name:
                 early.setdefault(name, position)
         if position in bodies:
-            for name, reader in bodies[position].items():
+            for name, consumer in bodies[position].items():
                 if name not in made:
-                    early.setdefault(name, reader)
+                    early.setdefault(name, consumer)
         named = False
         for name in node.output:
             if name:
@@ -305,7 +305,7 @@ def _free_names(region: _NameScope, bodies: _Bodies, where: object) -> dict[str,
     for name in region.outputs:
         if name not in made:
             early.setdefault(name, "the graph's list of outputs")
-    free = {name: reader for name, reader in early.items() if name not in made}
+    free = {name: consumer for name, consumer in early.items() if name not in made}
     return {name: label(region.nodes[r]) if isinstance(r, int) else r for name, r in free.items()}
 
 

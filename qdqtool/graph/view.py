@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An index over one graph of a ModelProto: who makes a tensor, who reads it, what is constant.
 
-Q/DQ pairs are seen through: a node that reads the DequantizeLinear of `x` is a reader of `x`, and the pair itself is
+Q/DQ pairs are seen through: a node that reads the DequantizeLinear of `x` is a consumer of `x`, and the pair itself is
 kept apart, with the Identity, Cast and Clip that some exporters write between its Q and its DQ.
 So a plain model and the same model with Q/DQ show the same nodes. Nothing is edited here (`edit.py` does, and keeps
 the index true).
@@ -241,13 +241,13 @@ class GraphView:
         self.nodes = [node for node in self.every if id(node) not in hidden] if hidden else self.every
 
     def _index_readers(self) -> None:
-        readers: dict[str, list[Use]] = {}
+        consumers: dict[str, list[Use]] = {}
         root = self._root
         for node in self.nodes:
             for index, name in enumerate(node.inputs):
                 if name:
-                    readers.setdefault(root.get(name, name) if root else name, []).append(Use(node, index))
-        self._consumers = readers
+                    consumers.setdefault(root.get(name, name) if root else name, []).append(Use(node, index))
+        self._consumers = consumers
 
     def _set_levels(self, order: Sequence[Node]) -> None:
         made: dict[str, int] = {}

@@ -16,14 +16,14 @@ _IN_FP16 = "compute it in FP16: qdqtool peel --target dla --emit trtexec tells T
 
 
 @check("Q030", "dla-fallback", "warning", targets=("dla",))
-def fallbacks(subject: LintContext) -> Iterable[CheckFault]:
+def fallbacks(context: LintContext) -> Iterable[CheckFault]:
     """A node that the DLA cannot run, so that it falls back to the GPU.
 
     The limits of each layer (kernels, strides, padding, groups, the convolution buffer, the axis of a Concat, shapes)
     are rules of rules/dla.toml, by platform and version; each names the document or log that it is from. Where GPU
     fallback is not allowed, or a standalone loadable is built, the build fails at such a node.
     """
-    report = subject.dla
+    report = context.dla
     for verdict in report.fallbacks if report is not None else ():
         reasons = "; ".join(f"{one.text} (rule {one.rule})" for one in verdict.reasons)
         instead = next((one.instead for one in verdict.reasons if one.instead), "")
@@ -31,13 +31,13 @@ def fallbacks(subject: LintContext) -> Iterable[CheckFault]:
 
 
 @check("Q031", "dla-cut", "note", targets=("dla",))
-def cuts(subject: LintContext) -> Iterable[CheckFault]:
+def cuts(context: LintContext) -> Iterable[CheckFault]:
     """Nodes on the GPU that cut the DLA's part of the graph in two.
 
     Each contiguous part is a loadable of its own, and at each cut tensors travel between the DLA and the GPU and change
     their format. The nodes named together are those that would have to run on the DLA, at once, to save a part.
     """
-    report = subject.dla
+    report = context.dla
     if report is None:
         return
     name = {one.node: one.name for one in report.verdicts}
@@ -51,13 +51,13 @@ def cuts(subject: LintContext) -> Iterable[CheckFault]:
 
 
 @check("Q032", "dla-loadables", "warning", targets=("dla",))
-def loadables(subject: LintContext) -> Iterable[CheckFault]:
+def loadables(context: LintContext) -> Iterable[CheckFault]:
     """More DLA subgraphs than a core can hold at a time.
 
     Each subgraph is a loadable. Beyond the number that the guide of the version tells the build stops, or leaves the
     rest to the GPU.
     """
-    report = subject.dla
+    report = context.dla
     if report is not None and report.too_many and report.most is not None:
         parts = len(report.subgraphs.members)
         text = f"{parts} DLA subgraphs, where a core holds {report.most.most} at a time (rule {report.most.name})"
@@ -65,25 +65,25 @@ def loadables(subject: LintContext) -> Iterable[CheckFault]:
 
 
 @check("Q034", "dla-two-ranges", "warning", targets=("dla",))
-def two_ranges(subject: LintContext) -> Iterable[CheckFault]:
+def two_ranges(context: LintContext) -> Iterable[CheckFault]:
     """A product or quotient of two computed tensors on the DLA, whose ranges differ or are not known yet.
 
     NvInfer.h wants one range for both inputs of an elementwise layer. Those of an Add are given one (Q020); a gate such
     as SiLU's Sigmoid would lose its levels by that, so products keep theirs and are better computed in FP16.
     """
-    report = subject.dla
+    report = context.dla
     on_dla = {one.node for one in report.on_dla} if report is not None else set()
     todo = _WITHOUT_PAIRS if report is not None and report.version.has_typed_dla else _IN_FP16
-    for node, rule in RuleIndex(subject.rules.ties, subject.rules).nodes(subject.view):
+    for node, rule in RuleIndex(context.rules.shared_scales, context.rules).nodes(context.view):
         if rule.members != "none" or node.key not in on_dla:
             continue
-        scales = [subject.range_of(name) for name in node.inputs]
-        told = [f"{float(scale):.6g}" for scale in scales if scale is not None]
-        known = len(told) == len(scales)
+        scales = [context.range_of(name) for name in node.inputs]
+        texts = [f"{float(scale):.6g}" for scale in scales if scale is not None]
+        known = len(texts) == len(scales)
         if known and len({scale.tobytes() for scale in scales if scale is not None}) == 1:
             continue
         text = f"{node.op} of two tensors, for which the DLA wants one range (rule {rule.name})"
-        text += f"; their scales are {' and '.join(told)}" if known else ""
+        text += f"; their scales are {' and '.join(texts)}" if known else ""
         yield CheckFault(node.name, text, todo, severity=None if known else "note")
 
 

@@ -18,38 +18,43 @@ _HARMLESS = {"Clip": (1, 2), "Min": (0, 1), "Max": (0, 1), "BatchNormalization":
 
 
 @check("Q040", "fp16-overflow", "warning", targets=("gpu",))
-def fp16_overflow(subject: LintContext) -> Iterator[CheckFault]:
+def fp16_overflow(context: LintContext) -> Iterator[CheckFault]:
     """A constant that FP16 does not hold: its largest number is 65504.
 
     An engine that runs the operator in FP16 (`--fp16`, or a model converted to FP16) reads infinity instead. The usual
     one is the number that masks attention, -1e9 or float32's lowest: two of them added, or a row that is masked whole,
     give NaN behind Softmax. Constants behind Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out.
     """
-    told: set[str] = set()
-    for node in subject.view.nodes:
+    reported: set[str] = set()
+    for node in context.view.nodes:
         for index, name in enumerate(node.inputs):
-            if not name or name in told or not subject.view.is_constant(name) or not _computes(subject, node, index):
+            if (
+                not name
+                or name in reported
+                or not context.view.is_constant(name)
+                or not _computes(context, node, index)
+            ):
                 continue
-            array = subject.constant(name)
+            array = context.constant(name)
             if array is None or array.dtype not in (np.float32, np.float64):
                 continue
             worst = _largest(array)
             if abs(worst) > _LARGEST:
-                told.add(name)
+                reported.add(name)
                 message = f"{node.op} {node.name} reads {worst:g} from it, FP16 ends at {_LARGEST:.0f}"
                 mask = "a mask works with -10000 too; else " if worst < 0 else ""
                 yield CheckFault(name, message, f"{mask}keep the operator in FP32")
 
 
-def _computes(subject: LintContext, node: Node, index: int) -> bool:
+def _computes(context: LintContext, node: Node, index: int) -> bool:
     """Whether an operator computes with this input."""
     if (
         node.op in (QUANTIZE, DEQUANTIZE)
-        or node.inputs[index] in subject.pair_of
+        or node.inputs[index] in context.pair_of
         or index in _HARMLESS.get(node.op, ())
     ):
         return False
-    return index not in subject.words.places.get(node.op, ())
+    return index not in context.words.places.get(node.op, ())
 
 
 def _largest(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float:

@@ -14,7 +14,7 @@ _WIDE, _VECTOR, _LEAST, _HALF = 32, 16, 4, 8
 
 
 @check("Q016", "odd-sizes", "note", targets=("gpu",))
-def odd_sizes(subject: LintContext) -> Iterator[CheckFault]:
+def odd_sizes(context: LintContext) -> Iterator[CheckFault]:
     """Channels of a convolution, or M, N, K of a matrix product, that leave tensor cores part idle.
 
     INT8 kernels on tensor cores work on 32 channels at a time (CHW32), smaller ones on 16 or 4; FP16 kernels on 8.
@@ -22,11 +22,11 @@ def odd_sizes(subject: LintContext) -> Iterator[CheckFault]:
     reformatted on its way (C32 to C4). For a matrix product M is the rows of all samples: with one row it is limited
     by memory. Depthwise convolutions do not use tensor cores and are left out; of grouped ones each group counts.
     """
-    for node, index in subject.weighted:
-        sizes = _sizes(subject, node, index)
+    for node, index in context.weighted:
+        sizes = _sizes(context, node, index)
         if not sizes:
             continue
-        int8 = node.key in subject.int8_nodes
+        int8 = node.key in context.int8_nodes
         odd = [
             f"{label} {size} {_verdict(size, int8=int8)}" for label, size in sizes if size % (_WIDE if int8 else _HALF)
         ]
@@ -48,10 +48,10 @@ def _verdict(size: int, *, int8: bool) -> str:
     return f"is no multiple of {wanted} ({100 * (padded - size) // padded} % padding to {padded})"
 
 
-def _sizes(subject: LintContext, node: Node, index: int) -> list[tuple[str, int]]:
+def _sizes(context: LintContext, node: Node, index: int) -> list[tuple[str, int]]:
     """Label and size of what is multiplied; empty for depthwise convolutions and weights of unknown shape."""
-    tensor = subject.view.constant_tensor(node.inputs[index])
-    dims = list(tensor.dims) if tensor is not None else list(_shape(subject, node.inputs[index]))
+    tensor = context.view.constant_tensor(node.inputs[index])
+    dims = list(tensor.dims) if tensor is not None else list(_shape(context, node.inputs[index]))
     if len(dims) < 2:
         return []
     if node.op in ("Conv", "ConvTranspose"):
@@ -63,18 +63,18 @@ def _sizes(subject: LintContext, node: Node, index: int) -> list[tuple[str, int]
         return [(f"input channels{each}", into), (f"output channels{each}", out)]
     turned = index == 0 or bool(number_of(node, "transB", 0))
     deep, wide = (dims[-1], dims[-2]) if turned else (dims[-2], dims[-1])
-    rows = _rows(subject, node.inputs[1 - index])
+    rows = _rows(context, node.inputs[1 - index])
     return [*([("M", rows)] if rows and rows > 1 else []), ("N", wide), ("K", deep)]
 
 
-def _shape(subject: LintContext, name: str) -> tuple[int, ...]:
-    value = subject.constant(name)
+def _shape(context: LintContext, name: str) -> tuple[int, ...]:
+    value = context.constant(name)
     return () if value is None else value.shape
 
 
-def _rows(subject: LintContext, name: str) -> int | None:
+def _rows(context: LintContext, name: str) -> int | None:
     """Rows of a product's activation over all samples, None where a size is open."""
-    kind = subject.types.get(subject.view.root(name))
+    kind = context.types.get(context.view.root(name))
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
     rows = 1

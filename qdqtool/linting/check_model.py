@@ -16,35 +16,35 @@ _OPSET_QDQ, _OPSET_AXIS = 10, 13
 
 
 @check("Q014", "opset", "error")
-def opset(subject: LintContext) -> Iterator[CheckFault]:
+def opset(context: LintContext) -> Iterator[CheckFault]:
     """The model's opset is higher than the parser of the TensorRT version reads.
 
     JetPack 4.4 to 4.5.1 (TensorRT 7.1.3) reads up to opset 11, 8.0 and 8.2 up to 13, 8.5 and 8.6 up to 17. Only the
     original file with a calibration cache goes to a version that cannot read Q/DQ.
     """
-    highest = subject.version.max_opset
-    if highest is not None and subject.opset > highest:
-        text = f"opset {subject.opset}, TensorRT {subject.version.text} reads up to {highest}"
+    highest = context.version.max_opset
+    if highest is not None and context.opset > highest:
+        text = f"opset {context.opset}, TensorRT {context.version.text} reads up to {highest}"
         yield CheckFault(
-            _name_of(subject), text, f"export with opset {highest}, or qdqtool peel --source the original file"
+            _name_of(context), text, f"export with opset {highest}, or qdqtool peel --source the original file"
         )
 
 
 @check("Q015", "explicit-too-early", "error", trt="<8.0")
-def explicit_too_early(subject: LintContext) -> Iterator[CheckFault]:
+def explicit_too_early(context: LintContext) -> Iterator[CheckFault]:
     """A Q/DQ model for TensorRT 7 or earlier, which has no explicit quantization.
 
     Such versions take a clean model and a calibration cache: `peel` makes both.
     """
-    number = sum(node.op in (QUANTIZE, DEQUANTIZE) for node in subject.view.every)
+    number = sum(node.op in (QUANTIZE, DEQUANTIZE) for node in context.view.every)
     if number:
-        text = f"{number} Q/DQ nodes, TensorRT {subject.version.text} has no explicit quantization"
-        command = f"qdqtool peel --target {subject.target} --trt-version {subject.version.header_number}"
-        yield CheckFault(_name_of(subject), text, command)
+        text = f"{number} Q/DQ nodes, TensorRT {context.version.text} has no explicit quantization"
+        command = f"qdqtool peel --target {context.target} --trt-version {context.version.header_number}"
+        yield CheckFault(_name_of(context), text, command)
 
 
 @check("Q017", "colon", "warning")
-def colon(subject: LintContext) -> Iterator[CheckFault]:
+def colon(context: LintContext) -> Iterator[CheckFault]:
     """A name of an activation that holds a ':'.
 
     TensorRT keeps such names whole, but onnxruntime's and MIGraphX's readers of calibration caches end a name at its
@@ -52,27 +52,27 @@ def colon(subject: LintContext) -> Iterator[CheckFault]:
     it is asked for by code; a cache must take the same names: `qdqtool cache convert --sanitize-names --model` renames
     both together.
     """
-    made = [name for node in subject.view.nodes for name in node.outputs if not subject.view.is_constant(name)]
-    names = [name for name in (*subject.view.inputs, *made) if ":" in name]
+    made = [name for node in context.view.nodes for name in node.outputs if not context.view.is_constant(name)]
+    names = [name for name in (*context.view.inputs, *made) if ":" in name]
     if names:
         text = f"{len(names)} names of activations have a ':', at which some readers of caches cut them off"
         todo = "qdqtool lint --fix Q017 renames them; with a cache: qdqtool cache convert --sanitize-names --model"
-        yield CheckFault(names[0], text, todo, fixable="scales" not in _metadata(subject))
+        yield CheckFault(names[0], text, todo, fixable="scales" not in _metadata(context))
 
 
 @check("Q018", "node-names", "note")
-def node_names(subject: LintContext) -> Iterator[CheckFault]:
+def node_names(context: LintContext) -> Iterator[CheckFault]:
     """Nodes without a name, or with one that others have too.
 
     Names of nodes are what `--layerPrecisions` and engine reports go by: an unnamed node cannot be kept in float by
     name, and equal names mean all of them. Caches are not concerned, they name tensors. `--fix` names the unnamed.
     """
-    nodes = subject.view.every
+    nodes = context.view.every
     unnamed = [node for node in nodes if not node.proto.name]
     if unnamed:
         text = f"{len(unnamed)} of {len(nodes)} nodes have no name, the first makes {unnamed[0].key}"
         yield CheckFault(
-            _name_of(subject), text, "qdqtool lint --fix names them after their first outputs", fixable=True
+            _name_of(context), text, "qdqtool lint --fix names them after their first outputs", fixable=True
         )
     for name, number in Counter(node.proto.name for node in nodes if node.proto.name).items():
         if number > 1:
@@ -81,13 +81,13 @@ def node_names(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q027", "qdq-form", "error")
-def qdq_form(subject: LintContext) -> Iterator[CheckFault]:
+def qdq_form(context: LintContext) -> Iterator[CheckFault]:
     """Q/DQ of another domain, or in a form that the model's opset does not have.
 
     TensorRT's parser goes by the operator's name alone: those of com.microsoft are read like ONNX's (a warning, since
     other programs do not). They exist from opset 10 on, with an axis from 13.
     """
-    for node in subject.view.every:
+    for node in context.view.every:
         domain, op = node.proto.domain, node.proto.op_type
         if op not in (QUANTIZE, DEQUANTIZE):
             continue
@@ -95,34 +95,34 @@ def qdq_form(subject: LintContext) -> Iterator[CheckFault]:
             text = f"{op} of the domain {domain}, which TensorRT reads by its name alone and others may not"
             todo = "quantize again without contrib operators (UseQDQContribOps)"
             yield CheckFault(node.name, text, todo, severity="warning")
-        elif subject.opset < _OPSET_QDQ:
+        elif context.opset < _OPSET_QDQ:
             yield CheckFault(
-                node.name, f"{op} in opset {subject.opset}, it exists from {_OPSET_QDQ} on", "export again"
+                node.name, f"{op} in opset {context.opset}, it exists from {_OPSET_QDQ} on", "export again"
             )
-        elif subject.opset < _OPSET_AXIS and any(item.name == "axis" for item in node.proto.attribute):
-            text = f"{op} has an axis in opset {subject.opset}, it may have one from {_OPSET_AXIS} on: not valid ONNX"
+        elif context.opset < _OPSET_AXIS and any(item.name == "axis" for item in node.proto.attribute):
+            text = f"{op} has an axis in opset {context.opset}, it may have one from {_OPSET_AXIS} on: not valid ONNX"
             yield CheckFault(
                 node.name, text, "convert the FP32 model to opset 13 before quantizing: qdqtool insert does"
             )
 
 
 @check("Q033", "foreign-operator", "error")
-def foreign_operator(subject: LintContext) -> Iterator[CheckFault]:
+def foreign_operator(context: LintContext) -> Iterator[CheckFault]:
     """An operator that TensorRT's ONNX parser does not import, such as onnxruntime's FusedConv or Brevitas' Quant.
 
     The parser goes by the operator's name alone and ignores the domain. What it does not import it takes for a plugin:
     those that NVIDIA ships are known here by version (EfficientNMS_TRT; BatchedNMSDynamic_TRT up to 10.16). Any other
     operator of a domain that is not known is a warning: it needs a plugin of your own. Operators on integers: Q025.
     """
-    for one in foreign_operators(subject.proto, subject.asked):
-        if one.op.rpartition("::")[2] not in subject.words.integer:
+    for one in foreign_operators(context.proto, context.asked):
+        if one.op.rpartition("::")[2] not in context.words.integer:
             severity: Severity = "error" if one.verdict == "refused" else "warning"
             yield CheckFault(one.nodes[0], f"{one.counted}: {one.reason}", one.todo, severity=severity)
 
 
-def _name_of(subject: LintContext) -> str:
-    return subject.proto.graph.name or "the model"
+def _name_of(context: LintContext) -> str:
+    return context.proto.graph.name or "the model"
 
 
-def _metadata(subject: LintContext) -> set[str]:
-    return {entry.key.rpartition(".")[2] for entry in subject.proto.metadata_props}
+def _metadata(context: LintContext) -> set[str]:
+    return {entry.key.rpartition(".")[2] for entry in context.proto.metadata_props}

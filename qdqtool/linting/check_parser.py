@@ -22,7 +22,7 @@ FIRST_WITH_THIS_PARSER = (10, 15)  # TensorRT's own parser from there on says th
 
 
 @check("Q050", "parser-refusal", "error")
-def parser_refusal(subject: LintContext) -> Iterator[CheckFault]:
+def parser_refusal(context: LintContext) -> Iterator[CheckFault]:
     """NVIDIA's ONNX parser refuses a node: TensorRT for RTX itself, asked in a child process (`--parser`).
 
     Its parser is that of TensorRT 10.15 to 11. For an older version, or for none, its refusals are notes; for TensorRT
@@ -30,47 +30,47 @@ def parser_refusal(subject: LintContext) -> Iterator[CheckFault]:
     does not know, and of the other faults the first alone. Beside it stand the codes of the checks that say the same
     of that node.
     """
-    if subject.verdict is None:
+    if context.verdict is None:
         return
-    places = _Places(subject)
-    for refusal in subject.verdict.refusals:
+    places = _Places(context)
+    for refusal in context.verdict.refusals:
         codes, reason = beside(places, refusal)
-        told = f" ({' and '.join(codes)} {'say' if len(codes) > 1 else 'says'} the same)" if codes else reason
-        text = f"{_name(subject)} refuses {places.label(refusal) or 'the model'}: {_plain(refusal)}{told}"
+        agreeing = f" ({' and '.join(codes)} {'say' if len(codes) > 1 else 'says'} the same)" if codes else reason
+        text = f"{_name(context)} refuses {places.label(refusal) or 'the model'}: {_plain(refusal)}{agreeing}"
         todo = f"see what {codes[0]} says to do" if codes else "export it in a form that the parser takes"
-        yield CheckFault(places.of(refusal), text, todo, severity=_severity(subject, refusal))
+        yield CheckFault(places.of(refusal), text, todo, severity=_severity(context, refusal))
 
 
 @check("Q051", "parser-warning", "note")
-def parser_warning(subject: LintContext) -> Iterator[CheckFault]:
+def parser_warning(context: LintContext) -> Iterator[CheckFault]:
     """NVIDIA's ONNX parser reads something otherwise than the model says, and goes on (`--parser`).
 
     Such as a uint8 zero point that it takes for int8, or two nodes of one name.
     """
-    if subject.verdict is None:
+    if context.verdict is None:
         return
-    places = _Places(subject)
-    for warning in subject.verdict.warnings:
+    places = _Places(context)
+    for warning in context.verdict.warnings:
         label = places.label(warning)
-        text = f"{_name(subject)} warns{f' at {label}' if label else ''}: {_plain(warning)}"
+        text = f"{_name(context)} warns{f' at {label}' if label else ''}: {_plain(warning)}"
         yield CheckFault(places.of(warning), text, "see whether the model means it so")
 
 
-def agreeing_codes(subject: LintContext) -> tuple[str, ...]:
+def agreeing_codes(context: LintContext) -> tuple[str, ...]:
     """The codes of the checks that say of the refused node what the parser says; empty where it refuses nothing."""
-    places = _Places(subject)
-    refusals = subject.verdict.refusals if subject.verdict is not None else ()
+    places = _Places(context)
+    refusals = context.verdict.refusals if context.verdict is not None else ()
     return tuple(dict.fromkeys(code for refusal in refusals for code in beside(places, refusal)[0]))
 
 
 class _Places:
     """Where a message of the parser belongs in a model, its nodes indexed once."""
 
-    def __init__(self, subject: LintContext) -> None:
-        self.subject = subject
-        self._nodes = OnnxNodes(subject.proto)
+    def __init__(self, context: LintContext) -> None:
+        self.context = context
+        self._nodes = OnnxNodes(context.proto)
         self._tensors: dict[str, str] = {}  # output of a node of a pair -> the pair's tensor
-        for tensor, pairs in subject.view.pairs.items():
+        for tensor, pairs in context.view.pairs.items():
             for node in (node for pair in pairs for node in pair.nodes):
                 self._tensors.update(dict.fromkeys(node.outputs, tensor))
 
@@ -89,14 +89,14 @@ class _Places:
         node = self.node(message)
         tensor = next((self._tensors[name] for name in node.output if name in self._tensors), "") if node else ""
         where = (node.name or next(iter(node.output), "")) if node else message.node or message.tensor
-        return tensor or where or self.subject.proto.graph.name or "the model"
+        return tensor or where or self.context.proto.graph.name or "the model"
 
     def names(self, message: ParserMessage) -> frozenset[str]:
         """Every name under which a check may tell of the node; none where the node is not known."""
         node = self.node(message)
         if node is None:
             return frozenset()
-        makers = [self.subject.view.producers.get(name) for name in node.input]
+        makers = [self.context.view.producers.get(name) for name in node.input]
         behind = [maker.inputs for maker in makers if maker is not None and maker.op in (QUANTIZE, DEQUANTIZE)]
         near = [node.name, *node.input, *node.output, *(name for names in behind for name in names)]
         return frozenset(name for one in near for name in (one, self._tensors.get(one, "")) if name)
@@ -108,23 +108,23 @@ def beside(places: _Places, refusal: ParserMessage) -> tuple[tuple[str, ...], st
     if rule is None:
         return (), ""
     names = places.names(refusal)
-    found = {code: check_named(code).findings(places.subject) for code in rule.codes}
+    found = {code: check_named(code).findings(places.context) for code in rule.codes}
     codes = tuple(code for code, faults in found.items() if any(not names or one.where in names for one in faults))
     return codes, f" ({rule.reason.rstrip('.')})" if rule.reason and not codes else ""
 
 
-def _severity(subject: LintContext, refusal: ParserMessage) -> Severity:
-    target: str = subject.target
+def _severity(context: LintContext, refusal: ParserMessage) -> Severity:
+    target: str = context.target
     if target == "rtx":
         return "error"
     rule = load_parser_messages().kind_of(refusal.message)
-    asked = subject.asked
+    asked = context.asked
     new = asked is not None and (asked.major, asked.minor) >= FIRST_WITH_THIS_PARSER
     return "error" if new and not (rule is not None and rule.plugin) else "note"
 
 
-def _name(subject: LintContext) -> str:
-    return f"the parser of TensorRT for RTX {subject.verdict.version}" if subject.verdict is not None else ""
+def _name(context: LintContext) -> str:
+    return f"the parser of TensorRT for RTX {context.verdict.version}" if context.verdict is not None else ""
 
 
 def _plain(message: ParserMessage) -> str:

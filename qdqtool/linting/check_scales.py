@@ -22,14 +22,14 @@ _CALIBRATE = "qdqtool insert --requantize --data calibrates it"
 
 
 @check("Q010", "scale-value", "error")
-def scale_value(subject: LintContext) -> Iterator[CheckFault]:
+def scale_value(context: LintContext) -> Iterator[CheckFault]:
     """A scale that is zero, negative, NaN, infinite, missing, or so small that it is denormal.
 
     TensorRT's importer asks for positive scales ("Scale coefficients must all be positive"). An infinite one is built,
     and all values become 0. A denormal one is taken for zero where the device flushes them.
     """
-    for pair in _pairs(subject):
-        scale = subject.scale_of(pair)
+    for pair in _pairs(context):
+        scale = context.scale_of(pair)
         if scale is None or scale.dtype.kind not in "fV":
             continue
         with np.errstate(over="ignore"):  # a float64 scale beyond float32
@@ -51,36 +51,36 @@ def scale_value(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q029", "pair-computes", "error")
-def pair_computes(subject: LintContext) -> Iterator[CheckFault]:
+def pair_computes(context: LintContext) -> Iterator[CheckFault]:
     """A Q and its DQ with different scales: the pair multiplies what goes through it.
 
     No cache can say that. TensorRT builds it in INT8, but its rewrites take a pair for a rounding only.
     """
-    for pair in _pairs(subject):
+    for pair in _pairs(context):
         if pair.quantize is None or pair.quantize.inputs[1] == pair.dequantize.inputs[1]:
             continue
-        into, back = (subject.constant(node.inputs[1]) for node in (pair.quantize, pair.dequantize))
+        into, back = (context.constant(node.inputs[1]) for node in (pair.quantize, pair.dequantize))
         if into is not None and back is not None and into.tobytes() != back.tobytes():
             text = f"its Q has the scale {_number(into)}, its DQ {_number(back)}: the pair computes"
             yield CheckFault(pair.tensor, text, "multiply outside of the pair")
 
 
 @check("Q011", "scale-computed", "error")
-def scale_computed(subject: LintContext) -> Iterator[CheckFault]:
+def scale_computed(context: LintContext) -> Iterator[CheckFault]:
     """A scale that is no constant of the graph.
 
     TensorRT needs it when it builds: an initializer, a Constant, or a Constant behind a Cast.
     """
-    for pair in _pairs(subject):
+    for pair in _pairs(context):
         node = pair.quantize or pair.dequantize
-        if not subject.view.is_constant(node.inputs[1]):
+        if not context.view.is_constant(node.inputs[1]):
             yield CheckFault(
                 pair.tensor, f"its scale {node.inputs[1]} is computed", "fold constants, or export the scale"
             )
 
 
 @check("Q012", "axis", "error")
-def axis(subject: LintContext) -> Iterator[CheckFault]:
+def axis(context: LintContext) -> Iterator[CheckFault]:
     """Scales per channel where TensorRT takes one, along another axis than it takes, or not one for each channel.
 
     Activations have one scale. Weights have one per output channel: axis 0 of a convolution and of a Gemm with
@@ -89,26 +89,26 @@ def axis(subject: LintContext) -> Iterator[CheckFault]:
     along another axis are not refused: TensorRT for RTX 1.7.1 builds them, and the product runs in float. Scales of
     more than one dimension without a block size, and zero points that are not one for each scale, are refused.
     """
-    for pair in _pairs(subject):
-        yield from _form(subject, pair)
-    for name, pairs in subject.activation_pairs.items():
+    for pair in _pairs(context):
+        yield from _form(context, pair)
+    for name, pairs in context.activation_pairs.items():
         for pair in pairs:
-            scale = subject.scale_of(pair)
+            scale = context.scale_of(pair)
             if scale is not None and scale.size > 1:
                 yield CheckFault(
                     name, f"{scale.size} scales on an activation, TensorRT takes one: it runs in float", _CALIBRATE
                 )
-    taken = {id(node): rule.axis for node, rule in RuleIndex(subject.rules.weights, subject.rules).nodes(subject.view)}
-    for node, index in subject.weighted:
-        behind = subject.pair_of.get(node.inputs[index])
-        scale = None if behind is None else subject.scale_of(behind)
+    taken = {id(node): rule.axis for node, rule in RuleIndex(context.rules.weights, context.rules).nodes(context.view)}
+    for node, index in context.weighted:
+        behind = context.pair_of.get(node.inputs[index])
+        scale = None if behind is None else context.scale_of(behind)
         if behind is not None and scale is not None and scale.size > 1 and id(node) in taken:
-            yield from _weight_axis(subject, node, behind, scale, taken[id(node)])
+            yield from _weight_axis(context, node, behind, scale, taken[id(node)])
 
 
-def _form(subject: LintContext, pair: Pair) -> Iterator[CheckFault]:
+def _form(context: LintContext, pair: Pair) -> Iterator[CheckFault]:
     """A scale of a form that the importer refuses wherever the pair stands."""
-    scale, zero = subject.scale_of(pair), subject.zero_point(pair)
+    scale, zero = context.scale_of(pair), context.zero_point(pair)
     blocks = any(number_of(node, "block_size", 0) for node in pair.nodes)
     if scale is None or blocks:
         return
@@ -122,7 +122,7 @@ def _form(subject: LintContext, pair: Pair) -> Iterator[CheckFault]:
 
 
 def _weight_axis(
-    subject: LintContext,
+    context: LintContext,
     node: Node,
     pair: Pair,
     scale: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
@@ -131,7 +131,7 @@ def _weight_axis(
     todo = "qdqtool insert on the FP32 model scales weights along the right axis"
     half = pair.quantize or pair.dequantize
     given = number_of(half, "axis", 1)
-    rank = weight_rank(subject.view, pair.tensor)
+    rank = weight_rank(context.view, pair.tensor)
     if rank is None or scale.ndim != 1:
         return
     if not -rank <= given < rank:
@@ -142,7 +142,7 @@ def _weight_axis(
         text = f"its QuantizeLinear has its scales along axis {given}, its DequantizeLinear along axis {other}"
         yield CheckFault(pair.tensor, text, todo)
         return
-    tensor = subject.view.constant_tensor(half.inputs[0])
+    tensor = context.view.constant_tensor(half.inputs[0])
     if tensor is not None and tensor.dims[given] != scale.size:
         yield CheckFault(pair.tensor, f"{scale.size} scales along an axis of {tensor.dims[given]}", todo)
     if takes is None:
@@ -157,61 +157,61 @@ def _weight_axis(
 
 
 @check("Q020", "unequal-scales", "warning")
-def unequal_scales(subject: LintContext) -> Iterator[CheckFault]:
+def unequal_scales(context: LintContext) -> Iterator[CheckFault]:
     """Scales that differ where values only move: around Concat, MaxPool, Reshape and kin, or twice on one tensor.
 
     With one scale for all, such an operator runs on the integers and costs nothing, and parallel convolutions of one
     tensor are merged. With others each input is requantized: a kernel and a rounding more. On the DLA the inputs of
     an Add and both sides of a pooling must have one range, too. `--fix` gives all of them the largest.
     """
-    for where, what, members in unequal_classes(subject):
-        values = sorted({_shown(subject, pair) for pair in members})
+    for where, what, members in unequal_classes(context):
+        values = sorted({_shown(context, pair) for pair in members})
         text = f"{what} with the scales {', '.join(values[:4])}" + (", ..." if len(values) > 4 else "")
         yield CheckFault(where, text, "qdqtool lint --fix gives all of them the largest scale", fixable=True)
 
 
-def unequal_classes(subject: LintContext) -> Iterator[tuple[str, str, list[Pair]]]:
+def unequal_classes(context: LintContext) -> Iterator[tuple[str, str, list[Pair]]]:
     """Place, what meets there, and the pairs that should have one scale and have not."""
-    for name, pairs in subject.activation_pairs.items():
-        if name not in subject.requantize_points and _differ(subject, pairs):
+    for name, pairs in context.activation_pairs.items():
+        if name not in context.requantize_points and _differ(context, pairs):
             yield name, f"{len(pairs)} pairs on one tensor", pairs
-    for node in subject.view.nodes:
-        if subject.flow.moves(node):
-            members = _around(subject, node, value_names(node))
-            if _differ(subject, members) and not _same_before(subject, node):
+    for node in context.view.nodes:
+        if context.flow.moves(node):
+            members = _around(context, node, value_names(node))
+            if _differ(context, members) and not _same_before(context, node):
                 yield node.name, node.op, members
-    if subject.rules.policy.rounds_everything:
-        for node, rule in RuleIndex(subject.rules.ties, subject.rules).nodes(subject.view):
-            if rule.members == "none" or subject.flow.moves(node):
+    if context.rules.policy.rounds_everything:
+        for node, rule in RuleIndex(context.rules.shared_scales, context.rules).nodes(context.view):
+            if rule.members == "none" or context.flow.moves(node):
                 continue
-            members = _around(subject, node, [n for n in node.inputs if n], outputs=rule.members == "all")
-            if _differ(subject, members):
+            members = _around(context, node, [n for n in node.inputs if n], outputs=rule.members == "all")
+            if _differ(context, members):
                 yield node.name, node.op, members
 
 
-def _around(subject: LintContext, node: Node, inputs: list[str], *, outputs: bool = True) -> list[Pair]:
+def _around(context: LintContext, node: Node, inputs: list[str], *, outputs: bool = True) -> list[Pair]:
     """The pairs that bring INT8 to the inputs of a node, and those on its outputs."""
-    found = [pair for name in inputs for pair in subject.carriers(name) or ()]
+    found = [pair for name in inputs for pair in context.carriers(name) or ()]
     for name in node.outputs if outputs else ():
-        if name not in subject.requantize_points:
-            found += subject.activation_pairs.get(name, [])
+        if name not in context.requantize_points:
+            found += context.activation_pairs.get(name, [])
     return found
 
 
-def _same_before(subject: LintContext, node: Node) -> bool:
+def _same_before(context: LintContext, node: Node) -> bool:
     """Whether the difference was there before the node: only one input, whose own pairs differ already."""
-    inside = [pair for name in value_names(node) for pair in subject.carriers(name) or ()]
-    outside = [pair for name in node.outputs for pair in subject.activation_pairs.get(name, [])]
-    return len(value_names(node)) == 1 and _differ(subject, inside) and not outside
+    inside = [pair for name in value_names(node) for pair in context.carriers(name) or ()]
+    outside = [pair for name in node.outputs for pair in context.activation_pairs.get(name, [])]
+    return len(value_names(node)) == 1 and _differ(context, inside) and not outside
 
 
-def _differ(subject: LintContext, pairs: list[Pair]) -> bool:
-    scales = (subject.scale_of(pair) for pair in pairs)
+def _differ(context: LintContext, pairs: list[Pair]) -> bool:
+    scales = (context.scale_of(pair) for pair in pairs)
     return len({scale.tobytes() for scale in scales if scale is not None and scale.size == 1}) > 1
 
 
-def _shown(subject: LintContext, pair: Pair) -> str:
-    scale = subject.scale_of(pair)
+def _shown(context: LintContext, pair: Pair) -> str:
+    scale = context.scale_of(pair)
     return "?" if scale is None else _number(scale)
 
 
@@ -220,26 +220,26 @@ def _number(scale: np.ndarray[Any, Any]) -> str:
 
 
 @check("Q021", "half-scale", "note")
-def half_scale(subject: LintContext) -> Iterator[CheckFault]:
+def half_scale(context: LintContext) -> Iterator[CheckFault]:
     """A scale in FP16 or BF16.
 
     TensorRT reads such scales from 9 on; before, they must be FP32. A calibration cache holds FP32 in any case.
     """
-    old = subject.asked is not None and subject.version.major < 9
-    for pair in _pairs(subject):
-        scale = subject.scale_of(pair)
+    old = context.asked is not None and context.version.major < 9
+    for pair in _pairs(context):
+        scale = context.scale_of(pair)
         if scale is not None and (scale.dtype == np.float16 or scale.dtype.name == "bfloat16"):
             text = f"its scale is {scale.dtype.name}, which TensorRT reads from 9 on"
             yield CheckFault(pair.tensor, text, "export scales in FP32", severity="error" if old else None)
 
 
 @check("Q023", "estimated-scale", "warning")
-def estimated_scale(subject: LintContext) -> Iterator[CheckFault]:
+def estimated_scale(context: LintContext) -> Iterator[CheckFault]:
     """A scale that `insert` estimated from the model itself: no data was seen for it.
 
     It is a beginning for fine-tuning, not for use: `peel` refuses it without `--allow-estimated`.
     """
-    for name, pairs in subject.activation_pairs.items():
+    for name, pairs in context.activation_pairs.items():
         for pair in pairs:
             node = pair.quantize or pair.dequantize
             trace = {entry.key: entry.value for entry in node.proto.metadata_props}
@@ -247,6 +247,6 @@ def estimated_scale(subject: LintContext) -> Iterator[CheckFault]:
                 yield CheckFault(name, "its scale was estimated without data", _CALIBRATE)
 
 
-def _pairs(subject: LintContext) -> Iterator[Pair]:
-    for pairs in subject.view.pairs.values():
+def _pairs(context: LintContext) -> Iterator[Pair]:
+    for pairs in context.view.pairs.values():
         yield from pairs

@@ -75,12 +75,12 @@ class Check:
         """The first sentence of it."""
         return " ".join(self.explanation.partition("\n\n")[0].split())
 
-    def findings(self, subject: LintContext) -> list[Finding]:
+    def findings(self, context: LintContext) -> list[Finding]:
         """What it finds, each place once; nothing where it does not hold for the target or version."""
-        if subject.target not in self.targets or (self.trt and not in_range(subject.version, self.trt)):
+        if context.target not in self.targets or (self.trt and not in_range(context.version, self.trt)):
             return []
         found: dict[tuple[str, str], Finding] = {}
-        for fault in self.look(subject):
+        for fault in self.look(context):
             severity = fault.severity or self.severity
             finding = Finding(
                 self.code, severity, fault.where, fault.message, fault.fix, fault.fixable, self.targets, self.trt
@@ -138,6 +138,6 @@ def check_named(code: str) -> Check:
     raise QdqError(code or "''", f"no check has this code{hint}", f"codes are {min(known)} to {max(known)}")
 
 
-def run_checks(subject: LintContext, checks: Iterable[Check]) -> list[Finding]:
+def run_checks(context: LintContext, checks: Iterable[Check]) -> list[Finding]:
     """What the checks find in a model, by code and then in the order of the graph."""
-    return [finding for one in checks for finding in one.findings(subject)]
+    return [finding for one in checks for finding in one.findings(context)]

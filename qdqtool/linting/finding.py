@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lint says: a finding, how grave it is, and the order in which findings are told. Not how one is found."""
+"""What lint says: a finding, how grave it is, and the order in which findings are listed. Not how one is found."""
 
 from __future__ import annotations
 

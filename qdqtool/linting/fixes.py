@@ -16,14 +16,14 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.order import read_names
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
-from qdqtool.linting.check_places import decode_reads, idle_pairs, residual_reads, shape_reads, split_reads
+from qdqtool.linting.check_placement import decode_reads, idle_pairs, residual_reads, shape_reads, split_reads
 from qdqtool.linting.check_scales import unequal_classes
 from qdqtool.linting.checks import Check, check_named
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
-from qdqtool.passes.rename import rename_tensors, tensor_names
+from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
-# A repair edits the graph of a subject and says what it did; what it is given can be repaired.
+# A repair edits the graph of a context and says what it did; what it is given can be repaired.
 Repair = Callable[[LintContext, Sequence[Finding]], str]
 # These change names that callers use, so `--fix` does them only where their code is given.
 BY_CODE_ONLY = frozenset({"Q017"})
@@ -38,11 +38,11 @@ class Repaired:
     renamed: Mapping[str, str]
 
 
-def repair(subject: LintContext, checks: Iterable[Check], codes: Sequence[str]) -> Repaired:
+def repair(context: LintContext, checks: Iterable[Check], codes: Sequence[str]) -> Repaired:
     """Repair a model in place.
 
     Args:
-        subject: the model, which no longer holds when this returns.
+        context: the model, which no longer holds when this returns.
         checks: those that were asked for.
         codes: what to repair; ("all",) for whatever can be.
 
@@ -53,17 +53,17 @@ def repair(subject: LintContext, checks: Iterable[Check], codes: Sequence[str]) 
         QdqError: a code that no check has or that no repair is known for.
     """
     wanted = _wanted(checks, codes)
-    proto = subject.proto
+    proto = context.proto
     before = tensor_names(proto)
     notes: list[str] = []
     for _ in range(_ROUNDS):
-        told = len(notes)
+        count = len(notes)
         for one in wanted:
-            note = _repair_one(subject, one)
+            note = _repair_one(context, one)
             if note:
                 notes.append(note)
-                subject = subject.again()
-        if len(notes) == told:
+                context = context.again()
+        if len(notes) == count:
             break
     now = set(tensor_names(proto))
     return Repaired(tuple(notes), {old: new for old, new in sanitized(before).items() if new in now})
@@ -79,28 +79,28 @@ def _wanted(checks: Iterable[Check], codes: Sequence[str]) -> list[Check]:
     return [check_named(code) for code in dict.fromkeys(codes)]
 
 
-def _repair_one(subject: LintContext, check: Check) -> str:
-    """What was done about the findings of one check; "" where nothing was, and the subject still holds."""
-    found = [finding for finding in check.findings(subject) if finding.fixable]
-    said = REPAIRS[check.code](subject, found) if found else ""
+def _repair_one(context: LintContext, check: Check) -> str:
+    """What was done about the findings of one check; "" where nothing was, and the context still holds."""
+    found = [finding for finding in check.findings(context) if finding.fixable]
+    said = REPAIRS[check.code](context, found) if found else ""
     return f"{check.code}: {said}" if said else ""
 
 
 # ---------------------------------------------------------------------- pairs that go
 
 
-def _unpair(subject: LintContext, uses: Iterable[Use]) -> str:
+def _unpair(context: LintContext, uses: Iterable[Use]) -> str:
     """Let reads have the float tensor; pairs that nobody reads any more go, and their constants with them."""
-    view, editor = subject.view, Editor(subject.view)
+    view, editor = context.view, Editor(context.view)
     number = 0
     for use in uses:
         name = use.node.inputs[use.index]
-        if name in subject.pair_of:
+        if name in context.pair_of:
             editor.reroute(use, view.root(name))
             number += 1
     gone = _drop_unread(view, editor)
     editor.commit()
-    _drop_constants(subject, {name for node in gone for name in node.inputs})
+    _drop_constants(context, {name for node in gone for name in node.inputs})
     return f"{number} reads have the float tensor again, {len(gone)} Q/DQ nodes removed" if number or gone else ""
 
 
@@ -124,11 +124,11 @@ def _drop_unread(view: GraphView, editor: Editor) -> list[Node]:
     return list(gone.values())
 
 
-def _drop_constants(subject: LintContext, names: Collection[str]) -> None:
+def _drop_constants(context: LintContext, names: Collection[str]) -> None:
     """Those of the given scales, zero points and stored integers that nobody reads any more."""
-    view = GraphView(subject.proto.graph, subject.folder)
+    view = GraphView(context.proto.graph, context.folder)
     read = {name for node in view.every for name in read_names(node)}
-    read |= set(view.outputs) | {value.name for value in subject.proto.graph.input}
+    read |= set(view.outputs) | {value.name for value in context.proto.graph.input}
     lost = set(names) - read - {""}
     editor = Editor(view)
     editor.drop_initializers(name for name in lost if name in view.initializers)
@@ -139,54 +139,54 @@ def _drop_constants(subject: LintContext, names: Collection[str]) -> None:
     editor.commit()
 
 
-def _join_fusion(subject: LintContext, found: Sequence[Finding]) -> str:
-    return _unpair(subject, [use for _, use, _ in split_reads(subject)])
+def _join_fusion(context: LintContext, found: Sequence[Finding]) -> str:
+    return _unpair(context, [use for _, use, _ in split_reads(context)])
 
 
-def _free_residual(subject: LintContext, found: Sequence[Finding]) -> str:
-    return _unpair(subject, [fused for _, fused, other in residual_reads(subject) if fused is not None and other])
+def _free_residual(context: LintContext, found: Sequence[Finding]) -> str:
+    return _unpair(context, [fused for _, fused, other in residual_reads(context) if fused is not None and other])
 
 
-def _free_sizes(subject: LintContext, found: Sequence[Finding]) -> str:
-    return _unpair(subject, [use for _, use in shape_reads(subject)])
+def _free_sizes(context: LintContext, found: Sequence[Finding]) -> str:
+    return _unpair(context, [use for _, use in shape_reads(context)])
 
 
-def _free_decode(subject: LintContext, found: Sequence[Finding]) -> str:
-    return _unpair(subject, [use for _, use, _ in decode_reads(subject)])
+def _free_decode(context: LintContext, found: Sequence[Finding]) -> str:
+    return _unpair(context, [use for _, use, _ in decode_reads(context)])
 
 
-def _free_heads(subject: LintContext, found: Sequence[Finding]) -> str:
+def _free_heads(context: LintContext, found: Sequence[Finding]) -> str:
     """The float weight for heads, and the float tensor where no INT8 operator reads the pair beside them."""
     names = {finding.where for finding in found}
-    keys = {head.key for head in subject.heads if head.name in names}
-    said = _unpair(subject, [Use(node, index) for node, index in subject.weighted if node.key in keys])
-    now = subject.again()
+    keys = {head.key for head in context.heads if head.name in names}
+    said = _unpair(context, [Use(node, index) for node, index in context.weighted if node.key in keys])
+    now = context.again()
     idle = [pair for _, pair, ends in idle_pairs(now) if any(use.node.key in keys for use in ends)]
     _unpair(now, [use for pair in idle for use in now.through(pair)])
     return said
 
 
-def _free_idle(subject: LintContext, found: Sequence[Finding]) -> str:
+def _free_idle(context: LintContext, found: Sequence[Finding]) -> str:
     names = {finding.where for finding in found}
-    pairs = [pair for name, pair, _ in idle_pairs(subject) if name in names]
-    return _unpair(subject, [use for pair in pairs for use in subject.through(pair)])
+    pairs = [pair for name, pair, _ in idle_pairs(context) if name in names]
+    return _unpair(context, [use for pair in pairs for use in context.through(pair)])
 
 
-def _drop_loose(subject: LintContext, found: Sequence[Finding]) -> str:
-    return _unpair(subject, [])
+def _drop_loose(context: LintContext, found: Sequence[Finding]) -> str:
+    return _unpair(context, [])
 
 
 # ---------------------------------------------------------------------- values
 
 
-def _float_bias(subject: LintContext, found: Sequence[Finding]) -> str:
+def _float_bias(context: LintContext, found: Sequence[Finding]) -> str:
     """Float initializers in place of biases behind a DQ; pairs on float ones taken away."""
-    view, names = subject.view, {finding.where for finding in found}
+    view, names = context.view, {finding.where for finding in found}
     pairs = [pair for name, pairs in view.pairs.items() if name in names for pair in pairs]
     stored = {pair.tensor: pair for pair in pairs if pair.quantize is None}
     editor, old = Editor(view), set[str]()
     for name, pair in stored.items():
-        value = subject.constant(name)
+        value = context.constant(name)
         if value is None:
             raise QdqError(name, "an integer bias whose value cannot be read", "fold constants first")
         for node in pair.nodes:
@@ -194,15 +194,15 @@ def _float_bias(subject: LintContext, found: Sequence[Finding]) -> str:
             old.update(node.inputs)
         editor.add_initializer(name, np.ascontiguousarray(value))
     editor.commit()
-    _drop_constants(subject, old)
+    _drop_constants(context, old)
     if not stored:
-        _unpair(subject, [use for pair in pairs for use in subject.through(pair)])
+        _unpair(context, [use for pair in pairs for use in context.through(pair)])
     return f"{len(stored or names)} biases are stored in float"
 
 
-def _as_int8(subject: LintContext, found: Sequence[Finding]) -> str:
+def _as_int8(context: LintContext, found: Sequence[Finding]) -> str:
     """uint8 with the zero point 128 as int8 with 0: q - 128 is the same number."""
-    view, names = subject.view, {finding.where for finding in found}
+    view, names = context.view, {finding.where for finding in found}
     editor, old, zeros = Editor(view), set[str](), dict[tuple[int, ...], str]()
     seen: set[int] = set()
     for pair in (pair for name, pairs in view.pairs.items() if name in names for pair in pairs):
@@ -210,7 +210,7 @@ def _as_int8(subject: LintContext, found: Sequence[Finding]) -> str:
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            zero = subject.constant(node.inputs[2])
+            zero = context.constant(node.inputs[2])
             shape = () if zero is None else zero.shape
             if shape not in zeros:
                 name = editor.unique_name("qdqtool_zero_point" + "".join(f"_{size}" for size in shape))
@@ -219,17 +219,17 @@ def _as_int8(subject: LintContext, found: Sequence[Finding]) -> str:
             editor.reroute(Use(node, 2), zeros[shape])
         if pair.quantize is None:
             old.add(pair.dequantize.inputs[0])
-            _shift_stored(subject, editor, pair.dequantize)
+            _shift_stored(context, editor, pair.dequantize)
     editor.drop_value_info(
         name for node in view.every if id(node) in seen for name in node.outputs if node.op == QUANTIZE
     )
     editor.commit()
-    _drop_constants(subject, old)
+    _drop_constants(context, old)
     return f"{len(names)} tensors are int8 in place of uint8, the same numbers"
 
 
-def _shift_stored(subject: LintContext, editor: Editor, node: Node) -> None:
-    stored = subject.constant(node.inputs[0])
+def _shift_stored(context: LintContext, editor: Editor, node: Node) -> None:
+    stored = context.constant(node.inputs[0])
     if stored is None:
         raise QdqError(node.inputs[0], "stored integers that cannot be read", "fold constants first")
     name = editor.unique_name(f"{node.inputs[0]}_int8")
@@ -237,19 +237,19 @@ def _shift_stored(subject: LintContext, editor: Editor, node: Node) -> None:
     editor.reroute(Use(node, 0), editor.add_initializer(name, np.ascontiguousarray(value)))
 
 
-def _equalize(subject: LintContext, found: Sequence[Finding]) -> str:
+def _equalize(context: LintContext, found: Sequence[Finding]) -> str:
     """The largest scale for all pairs that must have one; classes that overlap are taken together."""
-    classes = _merged(subject, [members for _, _, members in unequal_classes(subject)])
-    editor, old = Editor(subject.view), set[str]()
-    number = sum(_one_scale(subject, editor, members, old) for members in classes)
+    classes = _merged(context, [members for _, _, members in unequal_classes(context)])
+    editor, old = Editor(context.view), set[str]()
+    number = sum(_one_scale(context, editor, members, old) for members in classes)
     editor.commit()
-    _drop_constants(subject, old)
+    _drop_constants(context, old)
     return f"{number} Q/DQ nodes have the largest scale of those around them"
 
 
-def _merged(subject: LintContext, classes: Iterable[list[Pair]]) -> list[list[Pair]]:
+def _merged(context: LintContext, classes: Iterable[list[Pair]]) -> list[list[Pair]]:
     """Classes without overlap, each with all pairs of the Qs that it has."""
-    every = [pair for pairs in subject.activation_pairs.values() for pair in pairs]
+    every = [pair for pairs in context.activation_pairs.values() for pair in pairs]
     sets: list[dict[int, Pair]] = []
     for members in classes:
         own = {id(pair.quantize) for pair in members}
@@ -261,9 +261,9 @@ def _merged(subject: LintContext, classes: Iterable[list[Pair]]) -> list[list[Pa
     return [list(one.values()) for one in sets]
 
 
-def _one_scale(subject: LintContext, editor: Editor, members: list[Pair], old: set[str]) -> int:
+def _one_scale(context: LintContext, editor: Editor, members: list[Pair], old: set[str]) -> int:
     """Give a class its largest scale; how many nodes have another one now. Names of scales left go to `old`."""
-    scales = {id(pair): scale for pair in members if (scale := subject.scale_of(pair)) is not None and scale.size == 1}
+    scales = {id(pair): scale for pair in members if (scale := context.scale_of(pair)) is not None and scale.size == 1}
     top = max((pair for pair in members if id(pair) in scales), key=lambda pair: float(scales[id(pair)].reshape(-1)[0]))
     value = scales[id(top)].reshape(())
     others = [pair for pair in members if id(pair) in scales and scales[id(pair)].tobytes() != value.tobytes()]
@@ -282,19 +282,19 @@ def _one_scale(subject: LintContext, editor: Editor, members: list[Pair], old: s
 # ---------------------------------------------------------------------- names
 
 
-def _without_colons(subject: LintContext, found: Sequence[Finding]) -> str:
-    names = rename_tensors(subject.proto, sanitized(tensor_names(subject.proto)))
-    face = [value.name for value in (*subject.proto.graph.input, *subject.proto.graph.output)]
+def _without_colons(context: LintContext, found: Sequence[Finding]) -> str:
+    names = rename_tensors(context.proto, sanitized(tensor_names(context.proto)))
+    face = [value.name for value in (*context.proto.graph.input, *context.proto.graph.output)]
     changed = [f"{old} is now {new}" for old, new in names.items() if new in face]
-    told = f"; inputs and outputs: {', '.join(changed)}" if changed else ""
-    return f"{len(names)} tensors have '_' for ':' in their names, so a cache must be renamed too{told}"
+    ends = f"; inputs and outputs: {', '.join(changed)}" if changed else ""
+    return f"{len(names)} tensors have '_' for ':' in their names, so a cache must be renamed too{ends}"
 
 
-def _name_nodes(subject: LintContext, found: Sequence[Finding]) -> str:
-    editor = Editor(subject.view)
-    taken = {node.proto.name for node in subject.view.every}
+def _name_nodes(context: LintContext, found: Sequence[Finding]) -> str:
+    editor = Editor(context.view)
+    taken = {node.proto.name for node in context.view.every}
     number = 0
-    for node in subject.view.every:
+    for node in context.view.every:
         if not node.proto.name and node.key:
             name = node.key if node.key not in taken else editor.unique_name(node.key)
             taken.add(name)

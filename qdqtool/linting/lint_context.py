@@ -179,9 +179,9 @@ class LintContext:
         return commuting(self.view, self.rules)
 
     @cached_property
-    def readers(self) -> frozenset[int]:
+    def int8_consumers(self) -> frozenset[int]:
         """`id` of every node that reads INT8 by the rules."""
-        return frozenset(id(node) for node, _ in RuleIndex(self.rules.readers, self.rules).nodes(self.view))
+        return frozenset(id(node) for node, _ in RuleIndex(self.rules.consumers, self.rules).nodes(self.view))
 
     def scale_of(self, pair: Pair) -> np.ndarray[Any, Any] | None:
         """The scale of a pair as it is stored, None where it is computed or cannot be read."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rule_files import rules_folder
 
 

@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import Group
 from qdqtool.match.propagate_scales import spread_scales
 from qdqtool.match.rule_index import RuleIndex
-from qdqtool.match.shared_scales import tie_scales
+from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 
@@ -29,15 +29,15 @@ class Complete:
 
     Attributes:
         scales: in topological order.
-        own: the scale that a tied tensor had by itself.
-        ties: tied tensor -> the one whose scale it took.
+        own: the scale that a tensor had by itself before it took a shared one.
+        shared_scales: tensor -> the one whose scale it took.
         left: float tensors without a scale, in topological order.
         exempt: those among them that have none by nature, with the reason (all zero, Inf).
     """
 
     scales: dict[str, Scale]
     own: dict[str, Scale]
-    ties: dict[str, str]
+    shared_scales: dict[str, str]
     left: tuple[str, ...]
     exempt: dict[str, str]
 
@@ -50,7 +50,7 @@ def complete_scales(
     table: ScaleTable,
     groups: Iterable[Group] = (),
     *,
-    ties: bool = True,
+    shared_scales: bool = True,
 ) -> Complete:
     """Find a scale for every tensor.
 
@@ -61,7 +61,7 @@ def complete_scales(
         tensors: every float tensor of the graph.
         table: calibrated scales, and what has none by nature.
         groups: fused groups across which a scale is carried to what lies inside; none for exact sources alone.
-        ties: whether tensors of one range take the largest scale among them.
+        shared_scales: whether tensors of one range take the largest scale among them.
     """
     wanted = list(tensors)
     scales = dict(spread_scales(view, rules, points).scales)
@@ -72,11 +72,11 @@ def complete_scales(
     scales.update({name: table[name] for name in wanted if name in table and name not in scales})
     _fill_groups(view, rules, groups, scales)
     known = {name: scales[name] for name in sorted(wanted, key=lambda n: (view.level_of(n), n)) if name in scales}
-    tied, taken = tie_scales(view, rules, known) if ties else (known, {})
-    left = tuple(name for name in wanted if name not in tied)
+    shared, taken = take_shared_scales(view, rules, known) if shared_scales else (known, {})
+    left = tuple(name for name in wanted if name not in shared)
     behind = set(table.provenance.behind)
     exempt = {name: table.unscaled[name] for name in left if name in table.unscaled and name not in behind}
-    return Complete(tied, {name: known[name] for name in taken}, taken, left, exempt)
+    return Complete(shared, {name: known[name] for name in taken}, taken, left, exempt)
 
 
 def _original(points: Mapping[str, Scale], bounded: Mapping[str, Scale], name: str, scale: Scale) -> Scale:

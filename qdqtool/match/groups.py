@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node, Use
-from qdqtool.match.trie import Chain, Trie, trie_of
+from qdqtool.match.fusion_chains import Chain, Trie, trie_of
 from qdqtool.rulebook import RuleBook
 
 

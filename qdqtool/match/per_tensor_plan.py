@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan for a target that rounds every tensor: a point on each, tied where the target wants one range.
+"""The plan for a target that rounds every tensor: a point on each, one scale where the target wants one range.
 
-Some layers are told to compute in FP16: what decodes the values of a float head, and products of two ranges. A tensor
-that such layers alone read is not rounded; it has a point all the same, without a reader, as an output of the graph
+Some layers must compute in FP16: what decodes the values of a float head, and products of two ranges. A tensor
+that such layers alone read is not rounded; it has a point all the same, without a consumer, as an output of the graph
 has: the graph carries every scale that the cache holds.
 """
 
@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, Point, Read, Refusal
 from qdqtool.match.rule_index import RuleIndex
-from qdqtool.match.shared_scales import tied_classes
+from qdqtool.match.shared_scales import shared_scale_classes
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
@@ -42,12 +42,12 @@ def every_tensor(
     halves = _decoding(view, plan, frozenset(wanted)) | _products(view, rules)
     names = sorted((n for n in wanted if n not in unscaled), key=lambda name: (view.level_of(name), name))
     ends = {group.output: group.start.name for group in plan.groups}
-    ties = _ties(view, rules, names)
+    shared = _shared_scales(view, rules, names)
     points = []
     for name in names:
         reads = tuple(sorted(_reads(view, name, halves)))
         reason = _reason(view, name, bool(reads))
-        points.append(Point(name, "activation", reads, None, RULE, reason, ties.get(name, name), ends.get(name, "")))
+        points.append(Point(name, "activation", reads, None, RULE, reason, shared.get(name, name), ends.get(name, "")))
     refusals = [one for one in plan.refusals if one.rule in _ABOUT_WEIGHTS]
     refusals += [Refusal(name, "no-scale", unscaled[name]) for name in wanted if name in unscaled]
     return replace(plan, points=(*points, *plan.weights), refusals=tuple(refusals))
@@ -81,14 +81,14 @@ def _decoding(view: GraphView, plan: Plan, floats: Collection[str]) -> set[int]:
 
 def _products(view: GraphView, rules: RuleBook) -> set[int]:
     """`id` of every node whose inputs a rule leaves with two ranges: `peel --emit` tells them to compute in FP16."""
-    return {id(node) for node, rule in RuleIndex(rules.ties, rules).nodes(view) if rule.members == "none"}
+    return {id(node) for node, rule in RuleIndex(rules.shared_scales, rules).nodes(view) if rule.members == "none"}
 
 
-def _ties(view: GraphView, rules: RuleBook, names: list[str]) -> dict[str, str]:
+def _shared_scales(view: GraphView, rules: RuleBook, names: list[str]) -> dict[str, str]:
     """Tensor -> the first of those that share its scale, in the order of the names."""
     place = {name: index for index, name in enumerate(names)}
     first: dict[str, str] = {}
-    for members in tied_classes(view, rules, place):
+    for members in shared_scale_classes(view, rules, place):
         top = min(members, key=lambda name: place[name])
         first.update(dict.fromkeys(members, top))
     return first

@@ -37,11 +37,11 @@ class Point:
     Attributes:
         tensor: its name in the plain model.
         role: an activation, or a weight.
-        reads: the places that read it through the pair; every other reader has the tensor itself.
+        reads: the places that read it through the pair; every other consumer has the tensor itself.
         axis: of a weight with one scale per channel; None for one scale.
         rule: name of the rule that asked for it.
         reason: one sentence.
-        tie: first tensor of those that share one scale with it; its own name where it stands alone.
+        shared_scale: first tensor of those that share one scale with it; its own name where it stands alone.
         group: what makes the tensor: the name of the fused group's first node, or "" for inputs and loose operators.
         repeats: of a second pair, the points whose values it holds once more: it takes the largest of their scales.
     """
@@ -52,13 +52,13 @@ class Point:
     axis: int | None
     rule: str
     reason: str
-    tie: str
+    shared_scale: str
     group: str
     repeats: tuple[str, ...] = ()
 
     def format_reason(self) -> str:
         """The reason, and whose scale it is where that is another's."""
-        return self.reason + (f"; scale of {self.tie}" if self.tie != self.tensor else "")
+        return self.reason + (f"; scale of {self.shared_scale}" if self.shared_scale != self.tensor else "")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Plan(Displayed):
         """First tensor -> all tensors of one scale, those that stand alone among them."""
         classes: dict[str, list[str]] = {}
         for point in self.activations:
-            classes.setdefault(point.tie, []).append(point.tensor)
+            classes.setdefault(point.shared_scale, []).append(point.tensor)
         return classes
 
     def headline(self) -> str:
@@ -120,8 +120,8 @@ class Plan(Displayed):
 
     def counts(self) -> list[str]:
         """How many groups, pairs and shared scales there are, and what left how many places in float."""
-        ties = sum(len(names) > 1 for names in self.shared_scales().values())
-        activations = f"{counted(len(self.activations), 'activation')} ({counted(ties, 'shared scale')})"
+        shared = sum(len(names) > 1 for names in self.shared_scales().values())
+        activations = f"{counted(len(self.activations), 'activation')} ({counted(shared, 'shared scale')})"
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
         lines = [f"{groups}; pairs on {activations} and {weights}"]
         if self.refusals:
@@ -201,7 +201,7 @@ def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[s
     """
     lines = [
         f"{p.tensor}: {p.role} quantized by rule {p.rule}: {p.reason}"
-        + (f" (scale shared with {p.tie})" if p.tie != p.tensor else "")
+        + (f" (scale shared with {p.shared_scale})" if p.shared_scale != p.tensor else "")
         for p in plan.points
         if name == p.tensor or any(name == read.node for read in p.reads)
     ]

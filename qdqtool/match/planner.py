@@ -41,8 +41,8 @@ def make_plan(
     Raises:
         QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
     """
-    from qdqtool.match.place import Placer
-    from qdqtool.match.restrict import leave_all_zero
+    from qdqtool.match.pair_placement import Placer
+    from qdqtool.match.restrict_plan import leave_all_zero
 
     options, decisions = options or PlanOptions(), decisions or Decisions()
     rules = options.rule_book()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where one shared scale may be split in two: tensors at which INT8 values may be requantized. Not whether it pays.
 
-A Concat ties the tensors that it joins, and where one of them was itself taken out of an earlier Concat (a channel
+Tensors that a Concat joins share a scale, and where one of them was itself taken out of an earlier Concat (a channel
 shuffle passes half of its channels on, block after block), whole stages end up with one scale. A pair on the tensor
 that is passed on gives either side its own: DequantizeLinear with one scale, QuantizeLinear with the other, which is
 what TensorRT does at a Concat whose inputs differ (`rules/gpu.toml`, concat).

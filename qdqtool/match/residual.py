@@ -44,12 +44,12 @@ def able_branches(site: MatchSite) -> list[str]:
 
 def _ends_chain(site: MatchSite, name: str) -> bool:
     """Whether `name` is made by a weighted operator, with nothing but what fuses between, and read by the Add alone."""
-    view, reader, behind_activation = site.view, site.node, site.behind_activation
+    view, consumer, behind_activation = site.view, site.node, site.behind_activation
     while True:
         if view.is_output(name) or name in view.captured:
             return False
-        shared = any(use.node is not reader for use in view.consumers(name))
-        if shared and not (behind_activation and _gate_of(view, name, reader)):
+        shared = any(use.node is not consumer for use in view.consumers(name))
+        if shared and not (behind_activation and _gate_of(view, name, consumer)):
             return False
         node = view.producer(name)
         if node is None:
@@ -62,7 +62,7 @@ def _ends_chain(site: MatchSite, name: str) -> bool:
             inputs = _gated(view, inputs)
         if not fuses or len(inputs) != 1:
             return False
-        reader, name = node, inputs[0]
+        consumer, name = node, inputs[0]
 
 
 def _gated(view: GraphView, names: list[str]) -> list[str]:
@@ -83,7 +83,7 @@ def _read_once(view: GraphView, name: str) -> bool:
 
 
 def _gate_of(view: GraphView, name: str, mul: Node) -> bool:
-    """Whether every reader of `name` but the Mul is the gate of that same Mul."""
+    """Whether every consumer of `name` but the Mul is the gate of that same Mul."""
     operands = [view.root(n) for n in mul.inputs if n and not view.is_constant(n)]
     return (
         mul.op == "Mul" and len(operands) == 2 and _gated(view, operands) == [name] and len(view.consumers(name)) == 2

@@ -128,9 +128,9 @@ class _Walk:
         made = []
         for tensor, (maker, sources, uses) in self.second.items():
             rule = self.moving[id(maker)]
-            ties = {self.by_name[name].tie for name in sources}
-            tie = min(ties) if len(ties) == 1 else tensor
+            shared = {self.by_name[name].shared_scale for name in sources}
+            scale_of = min(shared) if len(shared) == 1 else tensor
             reads = tuple(sorted(Read(use.node.key, use.index) for use in uses))
             reason = f"INT8 does not pass {maker.op} {maker.name}: the same scale once more"
-            made.append(Point(tensor, "activation", reads, None, rule.name, reason, tie, "", tuple(sources)))
+            made.append(Point(tensor, "activation", reads, None, rule.name, reason, scale_of, "", tuple(sources)))
         return made

@@ -15,10 +15,10 @@ from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale
 
 
-def tie_scales(
+def take_shared_scales(
     view: GraphView, rules: RuleBook, scales: Mapping[str, Scale]
 ) -> tuple[dict[str, Scale], dict[str, str]]:
-    """Give tied tensors the largest scale among them.
+    """Give tensors that share a scale the largest scale among them.
 
     Tensors that hold the same values and had the same scale before go along with what they are views of.
 
@@ -35,18 +35,18 @@ def tie_scales(
         for other in neighbors:
             if name in scales and other in scales and scales[name].same_bits(scales[other]):
                 classes.join([name, other])
-    tied = dict(scales)
+    shared = dict(scales)
     taken: dict[str, str] = {}
     for members in classes.members():
         top = max(sorted(members), key=lambda name: float(scales[name].bits))
         for name in members:
             if not scales[name].same_bits(scales[top]):
-                tied[name] = replace(scales[top], origin="equal", method=f"tied with {top}")
+                shared[name] = replace(scales[top], origin="equal", method=f"tied with {top}")
                 taken[name] = top
-    return tied, taken
+    return shared, taken
 
 
-def tied_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> list[list[str]]:
+def shared_scale_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> list[list[str]]:
     """Which of the named tensors must have one range, by a rule or since they hold the same values.
 
     Args:
@@ -63,9 +63,9 @@ def tied_classes(view: GraphView, rules: RuleBook, names: Collection[str]) -> li
 
 
 def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _ScaleClasses:
-    """Tensors joined by the rules of ties alone."""
+    """Tensors joined by the rules of shared scales alone."""
     classes = _ScaleClasses()
-    for node, rule in RuleIndex(rules.ties, rules).nodes(view):
+    for node, rule in RuleIndex(rules.shared_scales, rules).nodes(view):
         if rule.members == "none":
             continue
         inputs = [view.root(name) for name in node.inputs if name and not view.is_constant(name)]
@@ -77,10 +77,10 @@ def _ruled(view: GraphView, rules: RuleBook, names: Collection[str]) -> _ScaleCl
 def unequal_inputs(view: GraphView, rules: RuleBook, scales: Mapping[str, np.float32]) -> list[str]:
     """First outputs of the operators that a rule leaves untied and whose inputs have ranges that differ, in file order.
 
-    The target wants one range there, which would cost an input its levels: they are better told to stay in float.
+    The target wants one range there, which would cost an input its levels: they had better stay in float.
     """
     found = []
-    for node, rule in RuleIndex(rules.ties, rules).nodes(view):
+    for node, rule in RuleIndex(rules.shared_scales, rules).nodes(view):
         names = [view.root(name) for name in node.inputs if name]
         bits = {scales[name].tobytes() for name in names if name in scales}
         if rule.members == "none" and len(bits) > 1:

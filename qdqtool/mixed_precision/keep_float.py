@@ -29,8 +29,8 @@ class Keeping:
 
     Attributes:
         count: how many operators, or "auto": few, where the loss is concentrated.
-        max_output_loss: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it
-            there.
+        max_output_loss: the largest loss at the outputs (`mixed_precision/output_loss.py`); the cheapest operators
+            that bring it there.
     """
 
     count: int | Literal["auto"] = 0
@@ -59,13 +59,13 @@ class Keeping:
         if self.max_output_loss is not None and not 0.0 <= self.max_output_loss < 1.0:
             raise QdqError(self.option, f"{self.max_output_loss} is no loss from 0 to 1", "write it like 0.05")
 
-    def check_data(self, feed: DataLoader) -> None:
+    def check_data(self, loader: DataLoader) -> None:
         """Refuse data that can be walked only once, before they are.
 
         Raises:
             QdqError: the outputs are measured once the data were walked.
         """
-        if self and feed.once:
+        if self and loader.once:
             reason = "walks the data again to measure the outputs, and they can be walked only once"
             raise QdqError(self.option, reason, "give a list, a file or a folder")
 
@@ -75,7 +75,7 @@ class OutputLoss:
     """The loss at the outputs of a written model.
 
     Attributes:
-        value: from 0 to 1 (`calibration/loss.py`); None where it could not be measured.
+        value: from 0 to 1 (`mixed_precision/output_loss.py`); None where it could not be measured.
         samples: how many it was measured on.
         reason: why it could not be measured, or "".
     """
@@ -86,7 +86,7 @@ class OutputLoss:
 
     @property
     def large(self) -> bool:
-        """Whether the model loses much (`calibration/loss.py` says from where on, and why)."""
+        """Whether the model loses much (`mixed_precision/output_loss.py` says from where on, and why)."""
         from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 
         return self.value is not None and self.value >= LARGE_LOSS
@@ -151,15 +151,15 @@ def is_measurable(proto: onnx.ModelProto, folder: Path | None, plan: Plan | None
 
 
 def samples_of(
-    plain: onnx.ModelProto, folder: Path | None, feed: DataLoader, how: CalibrationOptions
+    plain: onnx.ModelProto, folder: Path | None, loader: DataLoader, how: CalibrationOptions
 ) -> ChoiceSource | None:
     """The plain model with a few samples, the same ones for a search and for the loss of what is written.
 
-    Walks the feed once; None where it can be walked only once altogether.
+    Walks the data once; None where it can be walked only once altogether.
     """
     from qdqtool.selection.auto import source_of
 
-    return None if feed.once else source_of(plain, folder, feed, {}, how)
+    return None if loader.once else source_of(plain, folder, loader, {}, how)
 
 
 def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan: PlanOptions) -> SearchResult:

@@ -18,13 +18,13 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import borrowed_scales
-from qdqtool.match.restrict import activation_sites, share_scales
+from qdqtool.match.restrict_plan import activation_sites, share_scales
 from qdqtool.mixed_precision.output_loss import OutputReference
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.scales import Scale
+from qdqtool.selection.candidate_losses import Trial, shadow_pass
 from qdqtool.selection.choose import ChoiceSource
-from qdqtool.selection.shadow import Trial, shadow_pass
 
 # Samples of an end to end run: enough to rank by, since each one holds thousands of outputs.
 OUTPUT_SAMPLES = 4

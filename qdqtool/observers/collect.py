@@ -34,7 +34,7 @@ WHOLE = (0, 1)
 def count_batches(
     proto: onnx.ModelProto,
     folder: Path | None,
-    feed: Iterable[Batch],
+    loader: Iterable[Batch],
     options: CalibrationOptions,
     wanted: Iterable[str] | None = None,
     shard: tuple[int, int] = WHOLE,
@@ -45,7 +45,7 @@ def count_batches(
     Args:
         proto: the model, external data not loaded.
         folder: where its external data lie.
-        feed: the batches.
+        loader: the batches.
         options: see `CalibrationOptions`.
         wanted: tensors to observe; None for every float32 one.
         shard: (number from 0, of how many).
@@ -67,19 +67,21 @@ def count_batches(
     plan = ObservationPlan.of(
         model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut
     )
-    plan, passes = _settled(model, plan, feed, options)
+    plan, passes = _settled(model, plan, loader, options)
     state = State(
-        identity=_identity(proto, model, feed, options, passes, kept=options.checkpoint is not None or shard != WHOLE),
+        identity=_identity(
+            proto, model, loader, options, passes, kept=options.checkpoint is not None or shard != WHOLE
+        ),
         plan=plan,
         observation=ObserverState(plan),
         shard=shard,
         complete=False,
-        provenance=Provenance(data=feed.description if isinstance(feed, DataLoader) else None),
+        provenance=Provenance(data=loader.description if isinstance(loader, DataLoader) else None),
     )
     if options.checkpoint is not None:
         state = replace(state, observation=open_checkpoint(options.checkpoint, state, resume=options.resume))
-    with _bar(feed, state, options) as on_batch:
-        observation = _walked(_PassContext(feed, options, on_batch), passes, state)
+    with _bar(loader, state, options) as on_batch:
+        observation = _walked(_PassContext(loader, options, on_batch), passes, state)
     done = replace(state, complete=True, observation=observation)
     if options.checkpoint is not None:
         _checkpoint(options.checkpoint, done).keep(done.observation)
@@ -93,14 +95,14 @@ def _kinds(options: CalibrationOptions) -> list[str]:
 
 
 def _settled(
-    model: ObservableModel, plan: ObservationPlan, feed: Iterable[Batch], options: CalibrationOptions
+    model: ObservableModel, plan: ObservationPlan, loader: Iterable[Batch], options: CalibrationOptions
 ) -> tuple[ObservationPlan, list[_Pass]]:
     """The plan without what proves to hold no float32, and the walks over the data that fetch it."""
     if options.max_memory is None:
         activations = OrtActivations.of(model, plan.fetched)
         settled = plan.without(set(plan.fetched) - set(activations.names))
         return settled, [_Pass(activations.names, lambda: activations)]
-    sizes = bytes_of(model, plan.fetched, next(tasks_of(feed)).load())
+    sizes = bytes_of(model, plan.fetched, next(tasks_of(loader)).load())
     settled = plan.without(set(plan.fetched) - set(sizes))
     lengths = split_passes(sizes, options.workers, options.max_memory)
     if len(lengths) > 1 and options.progress is not False:
@@ -123,7 +125,7 @@ class _Pass:
 def _identity(
     proto: onnx.ModelProto,
     model: ObservableModel,
-    feed: Iterable[Batch],
+    loader: Iterable[Batch],
     options: CalibrationOptions,
     passes: Sequence[_Pass],
     *,
@@ -131,7 +133,7 @@ def _identity(
 ) -> StateIdentity:
     """What a state file is held against; digests are made only where one is written."""
     digest = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest() if kept else ""
-    data = feed.fingerprint if kept and isinstance(feed, DataLoader) else ""
+    data = loader.fingerprint if kept and isinstance(loader, DataLoader) else ""
     provider = f"{options.provider}, onnxruntime {model.runtime.__version__}"
     return StateIdentity(digest, data, provider, tuple(len(one.names) for one in passes))
 
@@ -140,7 +142,7 @@ def _identity(
 class _PassContext:
     """What every pass over the data needs."""
 
-    feed: Iterable[Batch]
+    loader: Iterable[Batch]
     options: CalibrationOptions
     on_batch: Callable[[], object]
 
@@ -154,7 +156,7 @@ def _walked(walk: _PassContext, passes: Sequence[_Pass], state: State) -> Observ
             continue
         if number > observation.passed:
             observation.passed, observation.done = number, BatchSet()
-        tasks = pending(walk.feed, state.shard, BatchSet(observation.done.to_bytes()))
+        tasks = pending(walk.loader, state.shard, BatchSet(observation.done.to_bytes()))
         observe(Run(one.open(), tasks, state.plan, options.workers, checkpointer, walk.on_batch), observation)
     return observation
 
@@ -163,19 +165,19 @@ def _checkpoint(path: Path, state: State) -> Checkpoint:
     return Checkpoint(path, lambda observation: replace(state, observation=observation))
 
 
-def pending(feed: Iterable[Batch], shard: tuple[int, int], done: BatchSet) -> Iterator[Task]:
+def pending(loader: Iterable[Batch], shard: tuple[int, int], done: BatchSet) -> Iterator[Task]:
     """The batches of a shard that are still to be counted, in file order."""
     number, total = shard
-    return (task for task in tasks_of(feed) if task.index % total == number and task.index not in done)
+    return (task for task in tasks_of(loader) if task.index % total == number and task.index not in done)
 
 
-def tasks_of(feed: Iterable[Batch]) -> Iterator[Task]:
-    """The batches of a feed, or of any iterable of dictionaries, as tasks."""
-    if isinstance(feed, DataLoader):
-        yield from feed.tasks()
+def tasks_of(loader: Iterable[Batch]) -> Iterator[Task]:
+    """The batches of a loader, or of any iterable of dictionaries, as tasks."""
+    if isinstance(loader, DataLoader):
+        yield from loader.tasks()
         return
     first = 0
-    for index, batch in enumerate(feed):
+    for index, batch in enumerate(loader):
         array = next(iter(batch.values()))
         count = array.shape[0] if array.ndim else 1
         yield Task(index, first, count, partial(dict, batch))
@@ -183,7 +185,7 @@ def tasks_of(feed: Iterable[Batch]) -> Iterator[Task]:
 
 
 @contextmanager
-def _bar(feed: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
+def _bar(loader: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
     """Progress of each batch: a bar on stderr moves on."""
     if not is_shown(options.progress):
         yield lambda: None
@@ -191,7 +193,7 @@ def _bar(feed: Iterable[Batch], state: State, options: CalibrationOptions) -> It
     from tqdm import tqdm
 
     passes = len(state.identity.passes)
-    batches = feed.batches if isinstance(feed, DataLoader) else None
+    batches = loader.batches if isinstance(loader, DataLoader) else None
     total = None if batches is None else passes * (-(-(batches - state.shard[0]) // state.shard[1]))
     before = len(state.observation.done) + (0 if total is None else state.observation.passed * total // passes)
     with tqdm(desc="calibrate", total=total, initial=before, unit="batch", file=sys.stderr, leave=False) as bar:

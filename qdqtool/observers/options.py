@@ -30,7 +30,7 @@ class CalibrationOptions(ExecutionOptions):
         inner: whether tensors inside what is fused (before a BatchNormalization, before a Relu) get scales that follow
             from what comes out, and are not fetched; not with `entropy`, which does as TensorRT does, nor without
             `derive`.
-        candidates: whether the table tells what `auto` tried for each point and what its readers lose with it.
+        candidates: whether the table lists what `auto` tried for each point and what its consumers lose with it.
     """
 
     method: str = ""

@@ -213,7 +213,7 @@ def _write(editor: Editor, node: Node, index: int, value: npt.NDArray[np.float32
 
 
 def _release(editor: Editor, name: str, uses: Counter[str]) -> None:
-    """One reader of a constant is gone; a Constant node that nobody reads goes with the last."""
+    """One consumer of a constant is gone; a Constant node that nobody reads goes with the last."""
     uses[name] -= 1
     producer = editor.view.producers.get(name)
     if producer is not None and producer.op == "Constant" and not uses[name]:

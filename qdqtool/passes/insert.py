@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries a plan out: Q/DQ pairs into a graph. What stands where, and with which scale, was decided before.
 
-Enters the main graph only. Pairs that are there already stay; a point that has one gets its missing readers.
+Enters the main graph only. Pairs that are there already stay; a point that has one gets its missing consumers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def is_estimated(pair: Pair) -> bool:
 
 
 def _present(view: GraphView, point: Point) -> list[Pair]:
-    """The pairs that stand on a point already; of a weight those that its readers use, or that have its axis."""
+    """The pairs that stand on a point already; of a weight those that its consumers use, or that have its axis."""
     pairs = view.pairs.get(point.tensor, [])
     if point.role == "weight" and not pairs:  # it may stand in front of a Transpose
         moved = pair_behind(view, point.tensor)
@@ -107,7 +107,7 @@ def _same_axis(view: GraphView, pair: Pair, point: Point) -> bool:
 
 
 def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> dict[str, Scale]:
-    """One scale for each class of tied tensors: what stands in the graph, else the largest of its members'."""
+    """One scale for tensors that share it: what stands in the graph, else the largest of its members'."""
     missing = [p.tensor for p in plan.activations if p.tensor not in scales and not p.repeats and not _present(view, p)]
     if missing:
         raise QdqError(
@@ -120,13 +120,13 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
             _check_fits(view, point, scales[point.tensor])
     chosen: dict[str, Scale] = {}
     by_name = {point.tensor: point for point in plan.activations}
-    for tied in plan.shared_scales().values():
-        members = [name for name in tied if not by_name[name].repeats]
+    for class_ in plan.shared_scales().values():
+        members = [name for name in class_ if not by_name[name].repeats]
         standing = {name: pair_scale(view, pairs[0]) for name in members if (pairs := _present(view, by_name[name]))}
         own = {name: scales[name] for name in members if name in scales}
         largest = _largest(own) if own and (given or not standing) else _largest(standing)
         for name in members:
-            scale = largest if name not in own or own[name].same_bits(largest) else _tied(largest)
+            scale = largest if name not in own or own[name].same_bits(largest) else _shared(largest)
             if name in standing:
                 if given and own and not standing[name].same_bits(scale):
                     raise _conflict(name, standing[name], scale)
@@ -140,7 +140,7 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
 
 def _repeated(view: GraphView, point: Point, chosen: Mapping[str, Scale], *, given: bool) -> Scale:
     """The scale of a second pair: the largest of those whose values it holds; one that stands there stays."""
-    scale = _tied(_largest({name: chosen[name] for name in point.repeats}))
+    scale = _shared(_largest({name: chosen[name] for name in point.repeats}))
     pairs = _present(view, point)
     if not pairs:
         return scale
@@ -169,7 +169,7 @@ def _largest(scales: Mapping[str, Scale]) -> Scale:
     return scales[name]
 
 
-def _tied(scale: Scale) -> Scale:
+def _shared(scale: Scale) -> Scale:
     return Scale(
         scale.bits,
         None,
@@ -241,7 +241,7 @@ class _PairWriter:
         return self._zero[size]
 
     def write(self, point: Point, scale: Scale) -> None:
-        """A new pair behind the tensor, read by the point's readers."""
+        """A new pair behind the tensor, read by the point's consumers."""
         editor, name = self.editor, point.tensor
         size = int(scale.bits.size) if scale.bits.ndim else 0
         ending = ESTIMATED if scale.origin == "estimated" else "_scale"
@@ -260,7 +260,7 @@ class _PairWriter:
         self._reroute(point, back)
 
     def join(self, point: Point, pair: Pair) -> None:
-        """Let the point's readers that are not behind the pair yet read it."""
+        """Let the point's consumers that are not behind the pair yet read it."""
         self._reroute(point, pair.dequantize.outputs[0])
 
     def _reroute(self, point: Point, name: str) -> None:
@@ -270,7 +270,7 @@ class _PairWriter:
                 self.editor.reroute(Use(node, read.index), name)
 
     def _place(self, point: Point) -> tuple[Node | None, bool]:
-        """Next to the producer; for an initializer in front of its first reader; for an input at the front."""
+        """Next to the producer; for an initializer in front of its first consumer; for an input at the front."""
         producer = self.view.producers.get(point.tensor)
         if producer is not None:
             return producer, True

@@ -21,9 +21,9 @@ from qdqtool.graph.order import read_names
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
-from qdqtool.passes.bake import WeightCode
+from qdqtool.passes.bake_weights import WeightCode
 from qdqtool.passes.insert import is_estimated
-from qdqtool.passes.integers import complete_pairs, has_loose_integers
+from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
@@ -167,9 +167,9 @@ def _refuse_loose_ends(view: GraphView, known: Collection[str]) -> None:
     for pairs in view.pairs.values():
         for pair in pairs:
             for name in (part.outputs[0] for part in pair.nodes[:-1]):
-                reader = next(iter(view.consumers(name)), None)
-                if reader is not None or name in view.captured:
-                    who = f"{reader.node.op} {reader.node.name}" if reader else "the body of control flow"
+                consumer = next(iter(view.consumers(name)), None)
+                if consumer is not None or name in view.captured:
+                    who = f"{consumer.node.op} {consumer.node.name}" if consumer else "the body of control flow"
                     raise QdqError(pair.tensor, f"{who} reads the integers of its Q", "use Q/DQ, not integer operators")
     for body in view.bodies():
         if any(node.op in (QUANTIZE, DEQUANTIZE) for node in body.every):
@@ -183,11 +183,11 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
     if node.op == QUANTIZE:
         name, other = node.outputs[0], "DQ"
         use = next(iter(view.consumers(name)), None)
-        reader = f"{use.node.op} {use.node.name} reads these integers" if use else ""
-        if reader and name not in known:
-            reason = f"{reader}, and no DQ makes floats of them, which TensorRT refuses"
+        consumer = f"{use.node.op} {use.node.name} reads these integers" if use else ""
+        if consumer and name not in known:
+            reason = f"{consumer}, and no DQ makes floats of them, which TensorRT refuses"
             return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
-        where = ": the model gives out these integers" if view.is_output(name) else f": {reader}" if reader else ""
+        where = ": the model gives out these integers" if view.is_output(name) else f": {consumer}" if consumer else ""
     else:
         name, other = node.inputs[0], "Q"
         producer = view.producers.get(name)
@@ -269,7 +269,7 @@ def _float_value(view: GraphView, pair: Pair) -> npt.NDArray[np.generic]:
 
 
 def _take_out(view: GraphView, editor: Editor, pair: Pair, names: dict[str, str]) -> None:
-    """Remove one pair and let its readers read what it was put on."""
+    """Remove one pair and let its consumers read what it was put on."""
     output = pair.dequantize.outputs[0]
     if pair.quantize is not None:
         for use in view.consumers(pair.tensor):

@@ -17,7 +17,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, provider_names
-from qdqtool.runtime.runnable import runnable_part
+from qdqtool.runtime.runnable_part import runnable_part
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
 
 Array = npt.NDArray[Any]

@@ -30,18 +30,18 @@ SHADOW_SAMPLES = 8
 def auto_table(
     proto: onnx.ModelProto,
     folder: Path | None,
-    feed: Iterable[Batch],
+    loader: Iterable[Batch],
     table: ScaleTable,
     histograms: Mapping[str, Histogram],
     options: CalibrationOptions,
     placing: PlanOptions | None = None,
 ) -> ScaleTable:
-    """The table with the scales that the readers of each point choose, in place of each tensor's own.
+    """The table with the scales that the consumers of each point choose, in place of each tensor's own.
 
     Args:
         proto: the plain model.
         folder: where its external data lie.
-        feed: walked once more; only its `SHADOW_SAMPLES` samples of the smallest digests are run.
+        loader: walked once more; only its `SHADOW_SAMPLES` samples of the smallest digests are run.
         table: by `mse`, of the same data.
         histograms: that it was read from.
         options: provider, and what messages call the model.
@@ -53,10 +53,10 @@ def auto_table(
         run and, where asked for, what was tried.
 
     Raises:
-        QdqError: the feed gives nothing when it is walked again; what `choose` refuses.
+        QdqError: the data gives nothing when it is walked again; what `choose` refuses.
     """
     placing = placing or PlanOptions(float_heads="none")
-    source = source_of(proto, folder, feed, histograms, options)
+    source = source_of(proto, folder, loader, histograms, options)
     choice = choose(source, placing)
     scales = _spread(GraphView(proto.graph, folder), placing, table.scales, _points(choice, table))
     before = table.provenance
@@ -73,7 +73,7 @@ def auto_table(
 def source_of(
     proto: onnx.ModelProto,
     folder: Path | None,
-    feed: Iterable[Batch],
+    loader: Iterable[Batch],
     histograms: Mapping[str, Histogram],
     options: CalibrationOptions,
     count: int = SHADOW_SAMPLES,
@@ -81,10 +81,10 @@ def source_of(
     """What `choose` needs, its samples picked by what they hold.
 
     Raises:
-        QdqError: the feed gives nothing.
+        QdqError: the data gives nothing.
     """
-    inputs = feed.inputs if isinstance(feed, DataLoader) else inputs_of(proto.graph)
-    samples = pick_samples(feed, inputs, count)
+    inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(proto.graph)
+    samples = pick_samples(loader, inputs, count)
     if not samples:
         raise QdqError("data", "gives nothing when it is walked again", "--method auto walks it twice: give a list")
     return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--method auto`: of the candidates of each tensor the one whose readers lose least, tied tensors together.
+"""`--method auto`: of the candidates of each tensor the one whose consumers lose least, tensors of one scale together.
 
-What each reader loses comes from the shadow pass and, where a reader has no weight, from the histogram. Everything that
+What each consumer loses is from the shadow pass and, where a consumer has no weight, from the histogram. All that
 decides is a sum in an order of its own, so neither the order of the data nor the batch changes a scale.
 """
 
@@ -27,12 +27,12 @@ from qdqtool.match.flow import commuting
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_requantize_points
-from qdqtool.match.restrict import activation_sites, sites_behind
-from qdqtool.selection.shadow import LayerError, Trial, shadow_pass
+from qdqtool.match.restrict_plan import activation_sites, sites_behind
+from qdqtool.selection.candidate_losses import LayerError, Trial, shadow_pass
 
 Float64 = npt.NDArray[np.float64]
 
-# A scale is split where that takes away more than this share of what its readers lose, requantization counted in.
+# A scale is split where that takes away more than this share of what its consumers lose, requantization counted in.
 CUT_GAIN = 0.25
 # An operator that loses all of its signal has lost it: more error on top is no worse.
 _LOST = 1.0
@@ -65,7 +65,7 @@ class ScaleChoice:
 
     Attributes:
         taken: tensor -> what proposes its clipping value.
-        tried: tensor -> every candidate with the loss of all readers of its scale: what `taken` is the least of.
+        tried: tensor -> every candidate with the loss of all consumers of its scale: what `taken` is the least of.
         losses: first output of a weighted operator -> the part of its signal that is lost with what was chosen.
         requantize_points: tensors that got a pair of their own, so that a shared scale could be split.
     """
@@ -100,14 +100,14 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
 
 @dataclass(frozen=True)
 class _Costs:
-    """Per class what its readers lose with each candidate of the class, and the same per weighted operator."""
+    """Per class what its consumers lose with each candidate of the class, and the same per weighted operator."""
 
     total: dict[str, Float64]
     operators: dict[str, tuple[str, Float64]]
 
 
 class _PointClasses:
-    """Points that share a scale, with every possible cut made; and which of them the uncut plan ties.
+    """Points that share a scale, with every possible cut made; and which of them share one in the uncut plan.
 
     Attributes:
         plan: with every cut.
@@ -179,12 +179,12 @@ class _PointClasses:
     def _gain(self, name: str, before: Float64, after: Float64, consumers: Sequence[str]) -> float:
         """Share of the loss with one scale that two scales take away, the second rounding of the tensor counted in.
 
-        That adds to what the readers behind the cut lose in proportion to the squared error it makes of their input.
+        That adds to what the consumers behind the cut lose in proportion to the squared error it makes of their input.
         """
         grid = self.grid[consumers[0]]
         together = float((before + after).min())
         first, second = grid[int(before.argmin())].amax, grid[int(after.argmin())].amax
-        parts = [self._known[one] for reader in consumers for one in self.members[reader]]
+        parts = [self._known[one] for consumer in consumers for one in self.members[consumer]]
         noise = sum(part.count * predicted_mse(part, second) for part in parts)
         more = self._known[name].count * predicted_mse(self._known[name], first)
         apart = float(before.min()) + float(after.min()) * (1.0 + (more / noise if noise > 0 else 0.0))
@@ -192,7 +192,7 @@ class _PointClasses:
 
 
 def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers: frozenset[str]) -> _Costs:
-    """Ask every reader of every class."""
+    """Ask every consumer of every class."""
     trials, asked = _trials(view, classes)
     errors = shadow_pass(source.proto, source.folder, source.samples, trials, source.provider, source.where)
     total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}

@@ -19,7 +19,7 @@ from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions, Point, Read
 from qdqtool.match.planner import make_plan
-from qdqtool.match.restrict import restrict
+from qdqtool.match.restrict_plan import restrict
 from qdqtool.rulebook import load_rules
 from qdqtool.simulation.rounding import Rounding, RoundingNodes, weight_through_int8
 from qdqtool.trtversion import TrtVersion
@@ -145,7 +145,7 @@ def _at_points(
     entries: Mapping[str, np.float32],
     by_key: Mapping[str, Node],
 ) -> list[str]:
-    """Round at the points of the plan: their readers see INT8, all others the float tensor."""
+    """Round at the points of the plan: their consumers see INT8, all others the float tensor."""
     for point in plan.activations:
         name = editor.unique_name(f"{point.tensor}_int8")
         nodes.write(point.tensor, name, entries[point.tensor], beside=view.producers.get(point.tensor))
@@ -171,7 +171,7 @@ def _everywhere(view: GraphView, editor: Editor, nodes: RoundingNodes, entries: 
 
 
 def _round_input(view: GraphView, editor: Editor, nodes: RoundingNodes, name: str, scale: np.float32) -> None:
-    """An input keeps its name, so its readers are given another tensor."""
+    """An input keeps its name, so its consumers are given another tensor."""
     target = editor.unique_name(f"{name}_int8")
     nodes.write(name, target, scale, beside=None)
     for use in view.consumers(name):

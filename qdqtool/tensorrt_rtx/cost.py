@@ -26,14 +26,14 @@ class EngineCost:
         conversions: those that only turn one type or format into another.
         bytes_moved: read and written in one inference, weights included.
         products: type -> layers that multiply in it, such as {"INT8": 106, "FP32": 7}.
-        told: what was built where, and that it was not run.
+        source: what was built where, and that it was not run.
     """
 
     layers: int
     conversions: int
     bytes_moved: int
     products: Mapping[str, int]
-    told: str
+    source: str
 
     def text(self) -> str:
         """`224 layers (3 only convert), 126.1 MB moved, 106 of 113 products in INT8`."""
@@ -55,6 +55,6 @@ class EngineCost:
 
 def cost_of(built: BuiltEngine) -> EngineCost:
     """The sums over the layers that the compiler's log names."""
-    told = built_line(NAME, built.version, built.sm)
-    totals = totals_of(info_of(built.layers, Path(), built.version, told))
-    return EngineCost(totals.layers, totals.conversions, totals.bytes_moved, totals.products, told)
+    source = built_line(NAME, built.version, built.sm)
+    totals = totals_of(info_of(built.layers, Path(), built.version, source))
+    return EngineCost(totals.layers, totals.conversions, totals.bytes_moved, totals.products, source)

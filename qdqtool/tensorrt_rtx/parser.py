@@ -31,7 +31,7 @@ class ParserMessage:
         node: name of the node as the parser knows it; "" where it names none. The node itself may have no name or
             share it: `engine/onnx_nodes.py` finds it.
         operator: type of the node.
-        tensor: first output of the node; "" where it is not told.
+        tensor: first output of the node; "" where it is unknown.
     """
 
     kind: Literal["refusal", "warning"]

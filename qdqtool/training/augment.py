@@ -52,13 +52,13 @@ class ImageAugment:
         return image
 
 
-def open_augment(steps: Steps, feed: DataLoader) -> ImageAugment | None:
+def open_augment(steps: Steps, loader: DataLoader) -> ImageAugment | None:
     """The changes that `--augment` asks for, fitted to the data; None for none.
 
     Args:
         steps: some of flip, crop, color; None for all of them where the data are pictures: a folder of images, or
             arrays with three channels and sides of 16 at least.
-        feed: the data.
+        loader: the data.
 
     Raises:
         QdqError: a step that is none, or steps for data that are no pictures.
@@ -66,24 +66,24 @@ def open_augment(steps: Steps, feed: DataLoader) -> ImageAugment | None:
     for step in steps or ():
         if step not in _STEPS:
             raise QdqError("--augment", f"{step!r} is not one", f"choose some of {','.join(_STEPS)}")
-    axis = _channel_axis(feed)
+    axis = _channel_axis(loader)
     if steps and axis is None:
         raise QdqError("--augment", "changes pictures, and the data are none", "leave it out")
     if axis is None or (steps is not None and not steps):
         return None
-    text = feed.description.get("preprocess") if feed.description["kind"] == "images" else None
+    text = loader.description.get("preprocess") if loader.description["kind"] == "images" else None
     spec = None if text is None else parse_preprocess(str(text))
     chosen = tuple(step for step in _STEPS if steps is None or step in steps)
-    return ImageAugment(feed.inputs[0].name, chosen, axis == 3, spec)
+    return ImageAugment(loader.inputs[0].name, chosen, axis == 3, spec)
 
 
-def _channel_axis(feed: DataLoader) -> int | None:
+def _channel_axis(loader: DataLoader) -> int | None:
     """Where a picture's channels lie in the only input, 1 or 3; None where the data are no pictures."""
-    if len(feed.inputs) != 1 or feed.inputs[0].dtype != np.float32:
+    if len(loader.inputs) != 1 or loader.inputs[0].dtype != np.float32:
         return None
-    if feed.description["kind"] == "images":
-        return 3 if parse_preprocess(str(feed.description["preprocess"])).layout == "nhwc" else 1
-    shape = feed.inputs[0].shape or ()
+    if loader.description["kind"] == "images":
+        return 3 if parse_preprocess(str(loader.description["preprocess"])).layout == "nhwc" else 1
+    shape = loader.inputs[0].shape or ()
     places = ((1, shape[2:]), (3, shape[1:3])) if len(shape) == 4 else ()
     large = (axis for axis, sides in places if shape[axis] == 3 and all(map(_is_large, sides)))
     return next(large, None)

@@ -45,7 +45,7 @@ class MovingMaxima:
         self,
         scales: Mapping[str, Float32],
         levels: Mapping[str, int],
-        ties: Mapping[str, str] | None = None,
+        shared_scales: Mapping[str, str] | None = None,
         decay: float = 0.999,
     ) -> None:
         """Begin with the scales there are.
@@ -53,7 +53,7 @@ class MovingMaxima:
         Args:
             scales: scale initializer -> float32 of shape () or (1,).
             levels: the same -> the largest integer of its pair, 127 for int8.
-            ties: scale -> the first of those that it is equal to.
+            shared_scales: scale -> the first of those that it is equal to.
             decay: part of the old value that stays.
         """
         self.scales = tuple(scales)
@@ -62,7 +62,7 @@ class MovingMaxima:
         start = np.array([value.reshape(()) for value in scales.values()], np.float32)
         self.amax = start * self._levels
         places = {name: place for place, name in enumerate(self.scales)}
-        self._first = np.array([places[(ties or {}).get(name, name)] for name in self.scales], np.intp)
+        self._first = np.array([places[(shared_scales or {}).get(name, name)] for name in self.scales], np.intp)
         self._decay = np.float32(decay)
 
     def add(self, largest: Sequence[float] | Float32) -> None:

@@ -60,20 +60,20 @@ class Batches:
         notes: what is to be said of them, a sentence each.
     """
 
-    def __init__(self, feed: DataLoader, options: BatchOptions) -> None:
+    def __init__(self, loader: DataLoader, options: BatchOptions) -> None:
         """Walk the data once.
 
         Args:
-            feed: opened with a batch of 1.
+            loader: opened with a batch of 1.
             options: see `BatchOptions`.
 
         Raises:
-            QdqError: what walking the feed refuses, NaN and Inf among it; samples of several shapes.
+            QdqError: what walking the data refuses, NaN and Inf among it; samples of several shapes.
         """
-        self._feed = feed
+        self._loader = loader
         self._options = options
-        self._apart = feed.description["kind"] == "images"
-        self._store, total = _read(feed, options.memory, lazily=self._apart)
+        self._apart = loader.description["kind"] == "images"
+        self._store, total = _read(loader, options.memory, lazily=self._apart)
         chosen = held_out(total)
         self._train = [k for k in range(total) if k not in chosen] or [0]
         self.count = len(self._train)
@@ -83,7 +83,7 @@ class Batches:
         self.notes = tuple(self._format_notes(total))
 
     def _format_notes(self, total: int) -> Iterator[str]:
-        yield from self._feed.notes
+        yield from self._loader.notes
         if total == 1:
             yield "there is one sample: what is measured is what is trained on"
         if self._store is None and not self._apart:
@@ -99,8 +99,8 @@ class Batches:
 
     def _picked(self, wanted: frozenset[int]) -> list[Batch]:
         if self._apart:
-            return [task.load() for task in self._feed.tasks() if task.index in wanted]
-        return [sample for number, sample in enumerate(_samples(self._feed)) if number in wanted]
+            return [task.load() for task in self._loader.tasks() if task.index in wanted]
+        return [sample for number, sample in enumerate(_samples(self._loader)) if number in wanted]
 
     def from_sample(self, first: int) -> Iterator[Batch]:
         """Batches from one place of the endless sequence on.
@@ -123,13 +123,13 @@ class Batches:
 
     @property
     def batch(self) -> int:
-        """Items of the feed in one batch."""
+        """Items of the data in one batch."""
         return self._options.batch
 
     @property
     def samples_per_batch(self) -> int:
-        """Samples in one batch, whatever an item of the feed holds."""
-        return self._feed.count(self.held[0])
+        """Samples in one batch, whatever an item of the data holds."""
+        return self._loader.count(self.held[0])
 
     @property
     def changes(self) -> bool:
@@ -157,16 +157,16 @@ class Batches:
         if self._apart:
             return self._by_file(draw.permutation(self.count)[skip:].tolist())
         wanted = frozenset(self._train)
-        stream = (sample for number, sample in enumerate(_samples(self._feed)) if number in wanted)
+        stream = (sample for number, sample in enumerate(_samples(self._loader)) if number in wanted)
         return itertools.islice(shuffled(stream, draw, self._options.memory), skip, None)
 
     def _by_file(self, order: Sequence[int]) -> Iterator[Batch]:
-        tasks: list[Task] = list(self._feed.tasks())
+        tasks: list[Task] = list(self._loader.tasks())
         return (tasks[self._train[k]].load() for k in order)
 
     def every(self) -> Iterator[Batch]:
         """All samples once, in file order, held-out ones too."""
-        return iter(self._store) if self._store is not None else _samples(self._feed)
+        return iter(self._store) if self._store is not None else _samples(self._loader)
 
 
 def held_out(total: int) -> tuple[int, ...]:
@@ -197,25 +197,25 @@ def shuffled(samples: Iterator[Batch], draw: Draw, memory: int) -> Iterator[Batc
         yield buffer[place]
 
 
-def _read(feed: DataLoader, memory: int, *, lazily: bool) -> tuple[list[Batch] | None, int]:
+def _read(loader: DataLoader, memory: int, *, lazily: bool) -> tuple[list[Batch] | None, int]:
     """All samples where they fit, and how many there are."""
     held: list[Batch] = []
     size = total = 0
-    for sample in _samples(feed):
+    for sample in _samples(loader):
         total += 1
         size += _bytes(sample)
         if size <= memory:
             held.append(sample)
-        elif lazily and feed.samples is not None:
-            return None, len(list(feed.tasks()))
+        elif lazily and loader.samples is not None:
+            return None, len(list(loader.tasks()))
     return (held if size <= memory else None), total
 
 
-def _samples(feed: DataLoader) -> Iterator[Batch]:
+def _samples(loader: DataLoader) -> Iterator[Batch]:
     """One sample after the other; what comes as several rows of a free first axis is taken apart."""
-    split = all(one.batched for one in feed.inputs)
-    for batch in feed:
-        rows = feed.count(batch)
+    split = all(one.batched for one in loader.inputs)
+    for batch in loader:
+        rows = loader.count(batch)
         if not split or rows == 1:
             yield batch
             continue

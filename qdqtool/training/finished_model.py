@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.artifacts import store_table, stored_table
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import Batch, inputs_of
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, set_metadata
 from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
+from qdqtool.metadata import store_table, stored_table
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.runtime.executor import Executor, out_of_reach
 from qdqtool.scales import Scale, ScaleTable
-from qdqtool.simulation import pairing
+from qdqtool.simulation import side_by_side
 from qdqtool.training.batches import Batches
 from qdqtool.training.losses.teacher import float_twin
 from qdqtool.training.training_graph import TrainingGraph
@@ -60,7 +60,7 @@ def output_gains(
     for proto in (opened.proto, tuned):
         runs = (float_run, Executor(proto, opened.folder, names, opened.name))
         counted = ((len(next(iter(batch.values()))), batch) for batch in batches.held)
-        found.append(pairing.measure(runs, {name: (name, name) for name in names}, counted).measures)
+        found.append(side_by_side.measure(runs, {name: (name, name) for name in names}, counted).measures)
     return tuple(OutputGain(n, found[0][n].sqnr, found[1][n].sqnr) for n in names if n in found[0] and n in found[1])
 
 

@@ -20,13 +20,13 @@ _Facts = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
 def label_inputs(data: Data, inputs: Sequence[Input], options: DataOptions) -> tuple[Input, ...]:
-    """What the data hold beside the model's inputs, as further inputs of the feed, in their order.
+    """What the data hold beside the model's inputs, as further inputs of the data, in their order.
 
     Looked at are the names in an archive, or the first sample of what is walked; folders of images and single arrays
     hold no labels.
 
     Args:
-        data: as `open_feed` takes it.
+        data: as `open_loader` takes it.
         inputs: the model's.
         options: the most that an archive may unpack to.
 

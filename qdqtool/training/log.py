@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from qdqtool.bounded import LOG, read_bytes
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
+from qdqtool.limited_reading import LOG, read_bytes
 from qdqtool.progress import is_shown
 
 

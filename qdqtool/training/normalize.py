@@ -20,7 +20,7 @@ from qdqtool.graph.tensors import array_of, constant_value, is_external
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.validate import label, subgraphs_of, tensors_of
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.integers import complete_pairs
+from qdqtool.passes.integer_operators import complete_pairs
 
 HIGHEST_OPSET = 21
 IR_VERSION = 10

@@ -16,9 +16,9 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
 from qdqtool.training.batches import Batches
-from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.distill_targets import TargetKind, find_kinds
 from qdqtool.training.losses.labels import label_feeds
+from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.points import choose_points, rescaled
 from qdqtool.training.losses.teacher import Teacher, float_twin
 from qdqtool.training.options import TrainingOptions

@@ -228,7 +228,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Length:
-    """How far a training goes, the defaults of `RunOptions` worked out; see length.py.
+    """How far a training goes, the defaults of `RunOptions` worked out; see run_length.py.
 
     Attributes:
         steps: updates in all.

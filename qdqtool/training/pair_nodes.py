@@ -164,10 +164,10 @@ def pairs_to_functions(
     draft: GraphBuilder,
     view: GraphView,
     sites: Sequence[TrainedPair],
-    tied: Mapping[str, str],
+    shared: Mapping[str, str],
     learned: Collection[str],
 ) -> dict[str, str]:
-    """Put a call of a function in place of each pair; its readers keep reading the name of its DequantizeLinear.
+    """Put a call of a function in place of each pair; its consumers keep reading the name of its DequantizeLinear.
 
     Q and DQ that are in no pair stay: they decode constants that are not trained, or stand at an end of the graph.
 
@@ -175,17 +175,17 @@ def pairs_to_functions(
         draft: the training copy.
         view: of the copy, as it is.
         sites: what `find_sites` found in it.
-        tied: scale -> the one of its class that stands for it, where that is another one.
+        shared: scale -> the one of its class that stands for it, where that is another one.
         learned: scales that get gradients.
 
     Returns:
         Scale of a site -> the initializer that holds it now, of shape () or [channels].
     """
     outputs = frozenset(view.outputs)
-    held = _hold_scales(draft, view, sites, tied)
+    held = _hold_scales(draft, view, sites, shared)
     writer = _CallWriter(draft)
     for site in sites:
-        kind = Function(site.axis, tied.get(site.scale, site.scale) in learned)
+        kind = Function(site.axis, shared.get(site.scale, site.scale) in learned)
         writer.write(site, held[site.scale], kind, given_out=site.pair.dequantize.outputs[0] in outputs)
     writer.commit(outputs)
     return held
@@ -257,14 +257,14 @@ class _CallWriter:
 
 
 def _hold_scales(
-    draft: GraphBuilder, view: GraphView, sites: Sequence[TrainedPair], tied: Mapping[str, str]
+    draft: GraphBuilder, view: GraphView, sites: Sequence[TrainedPair], shared: Mapping[str, str]
 ) -> dict[str, str]:
     """Bring each scale into the shape that its function wants; its name stays unless others read it."""
     own = own_scales(view, sites)
     form: dict[str, str] = {}
     held: dict[str, str] = {}
     for site in sites:
-        name = tied.get(site.scale, site.scale)
+        name = shared.get(site.scale, site.scale)
         if name not in form:
             if name in own:
                 view.initializers[name].CopyFrom(numpy_helper.from_array(site.value, name))

@@ -34,7 +34,7 @@ class Parameters:
     """Named float32 arrays in one vector, in a fixed order.
 
     Attributes:
-        slots: name -> place; tied names share one.
+        slots: name -> place; names of a shared scale have one.
         vector: float32[size], moved in place by the optimizer.
     """
 
@@ -42,14 +42,14 @@ class Parameters:
         self,
         values: Mapping[str, Float32],
         scales: Collection[str] = (),
-        ties: Mapping[str, str] | None = None,
+        shared_scales: Mapping[str, str] | None = None,
     ) -> None:
         """Lay the parameters out.
 
         Args:
             values: name -> start value, in the order of the vector.
             scales: those that are positive scales, held as logarithms.
-            ties: scale -> the one it shares its value with; both are in `values`, and that one comes first.
+            shared_scales: scale -> the one it shares its value with; both are in `values`, and that one comes first.
 
         Raises:
             QdqError: a value is no finite float32, or a scale not positive.
@@ -58,7 +58,7 @@ class Parameters:
         size = 0
         for name, value in values.items():
             _check(name, value, name in scales)
-            first = (ties or {}).get(name, name)
+            first = (shared_scales or {}).get(name, name)
             if first != name:
                 self.slots[name] = self.slots[first]
                 continue
@@ -66,7 +66,7 @@ class Parameters:
             size += value.size
         self.vector = np.zeros(size, np.float32)
         for name, value in values.items():
-            if (ties or {}).get(name, name) == name:
+            if (shared_scales or {}).get(name, name) == name:
                 self._view(name)[...] = np.log(value) if self.slots[name].logarithm else value
 
     def _view(self, name: str, vector: Float32 | None = None) -> Float32:
@@ -89,7 +89,7 @@ class Parameters:
     def gather(self, gradients: Mapping[str, Float32], fed: Mapping[str, Float32], into: Float32) -> None:
         """Add gradients to a vector of the same order.
 
-        By the chain rule, d loss / d log s = s * d loss / d s; tied scales add up.
+        By the chain rule, d loss / d log s = s * d loss / d s; those of a shared scale add up.
 
         Args:
             gradients: name -> gradient by the value that was fed.

@@ -12,14 +12,14 @@ import onnx
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.graph.io import Opened
 from qdqtool.training.batches import Batches
-from qdqtool.training.check import check_gradients, check_same_forward
-from qdqtool.training.losses.append import LossGraph
-from qdqtool.training.losses.reach import reached_parameters
+from qdqtool.training.losses.gradient_paths import reached_parameters
+from qdqtool.training.losses.loss_graph import LossGraph
 from qdqtool.training.moving_scales import moving_maxima, with_watched_scales
 from qdqtool.training.objective import make_objective
 from qdqtool.training.options import TrainingOptions
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.shapes import make_forward
+from qdqtool.training.start_checks import check_gradients, check_same_forward
 from qdqtool.training.student import GraphStudent, HeldOutLoss, SessionOptions
 from qdqtool.training.training_graph import TrainingGraph
 from qdqtool.training.training_run import TrainingRun

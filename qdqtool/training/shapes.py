@@ -20,9 +20,9 @@ from qdqtool.measures import largest_difference
 from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
-from qdqtool.training.check import TOLERANCE
 from qdqtool.training.concrete import make_concrete
-from qdqtool.training.losses.reach import reached_parameters
+from qdqtool.training.losses.gradient_paths import reached_parameters
+from qdqtool.training.start_checks import TOLERANCE
 
 Array = npt.NDArray[Any]
 _CPU = ["CPUExecutionProvider"]

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.training.batches import Batches
-from qdqtool.training.length import choose_length, with_steps
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.options import TrainingOptions
+from qdqtool.training.run_length import choose_length, with_steps
 from qdqtool.training.state import Saved, TrainingIdentity, open_state, write_state
 from qdqtool.training.training_run import TrainingRun
 

@@ -9,7 +9,7 @@ from typing import Literal
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan
 from qdqtool.training.pair_nodes import TrainedPair, own_scales
-from qdqtool.training.writing import Origin, in_file
+from qdqtool.training.write_back import Origin, in_file
 
 Ranges = Literal["fixed", "learn", "ema"]
 
@@ -18,7 +18,7 @@ class Moving:
     """Which scales may move, which are one, which get gradients.
 
     Attributes:
-        tied: scale -> the one that stands for it, where a plan says that several tensors share a scale.
+        shared: scale -> the one that stands for it, where a plan says that several tensors share a scale.
         moving: scales of sites that may take another value, in graph order.
         learned: those that get gradients, as they stand for themselves.
     """
@@ -30,7 +30,7 @@ class Moving:
         sites: Sequence[TrainedPair],
         weights: Collection[str],
         ranges: Ranges,
-        ties: Mapping[str, str],
+        shared_scales: Mapping[str, str],
     ) -> None:
         """Find out.
 
@@ -40,11 +40,11 @@ class Moving:
             sites: the pairs of the copy.
             weights: initializers of the copy that are trained.
             ranges: fixed: none moves; learn: those of activations and of trained weights; ema: those of activations.
-            ties: activation -> the first of those that it shares a scale with.
+            shared_scales: activation -> the first of those that it shares a scale with.
         """
         self.sites = sites
         own = {name for name in own_scales(view, sites) if in_file(file, name)}
-        self.tied = _tied_scales(sites, ties, own) if ranges != "fixed" else {}
+        self.shared = _shared(sites, shared_scales, own) if ranges != "fixed" else {}
         of_weights = {site.scale for site in sites if site.constant}
         self.moving = dict.fromkeys(
             site.scale
@@ -53,7 +53,7 @@ class Moving:
             and (site.source in weights if site.constant else True)
             and (ranges == "learn" or (ranges == "ema" and site.scale not in of_weights))
         )
-        self.learned = {self.tied.get(name, name) for name in self.moving} if ranges == "learn" else set()
+        self.learned = {self.shared.get(name, name) for name in self.moving} if ranges == "learn" else set()
 
     def origins(self, held: Mapping[str, str]) -> dict[str, Origin]:
         """The form's name of each scale that may move -> every place of the file that holds it."""
@@ -64,18 +64,23 @@ class Moving:
         return {name: Origin(tuple(names)) for name, names in places.items()}
 
 
-def tied_tensors(plan: Plan) -> dict[str, str]:
+def shared_scales_of(plan: Plan) -> dict[str, str]:
     """Activation -> the first of those that it shares a scale with."""
     return {tensor: members[0] for members in plan.shared_scales().values() for tensor in members}
 
 
-def _tied_scales(sites: Sequence[TrainedPair], ties: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
+def _shared(sites: Sequence[TrainedPair], shared_scales: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
     """Scale -> the first of its class, for activations that share one and whose scales are equal now."""
     first: dict[tuple[str, bytes], str] = {}
-    tied: dict[str, str] = {}
+    shared: dict[str, str] = {}
     for site in sites:
-        if not site.constant and site.axis is None and site.tensor in ties and set(own).issuperset(site.scales):
-            stands = first.setdefault((ties[site.tensor], site.value.tobytes()), site.scale)
+        if (
+            not site.constant
+            and site.axis is None
+            and site.tensor in shared_scales
+            and set(own).issuperset(site.scales)
+        ):
+            stands = first.setdefault((shared_scales[site.tensor], site.value.tobytes()), site.scale)
             if stands != site.scale:
-                tied[site.scale] = stands
-    return tied
+                shared[site.scale] = stands
+    return shared

@@ -23,15 +23,15 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.training.batchnorm import lower_batch_norms
-from qdqtool.training.cut import Ends, cut_behind, reached
-from qdqtool.training.fold import fold_behind_pairs
+from qdqtool.training.fold_batchnorm import fold_behind_pairs
 from qdqtool.training.integer_weights import Code, decode_constants
 from qdqtool.training.normalize import training_copy
 from qdqtool.training.pair_nodes import TrainedPair, find_sites, pairs_to_functions
+from qdqtool.training.shared_parameters import unshare
 from qdqtool.training.trainable import find_roles, without_frozen
-from qdqtool.training.trainable_scales import Moving, Ranges, tied_tensors
-from qdqtool.training.unshare import unshare
-from qdqtool.training.writing import Origin, write_values
+from qdqtool.training.trainable_scales import Moving, Ranges, shared_scales_of
+from qdqtool.training.truncate_graph import Ends, cut_behind, reached
+from qdqtool.training.write_back import Origin, write_values
 
 __all__ = ["BatchNorms", "Ranges", "TrainingGraph", "WeightPair", "make_form"]
 
@@ -72,7 +72,7 @@ class TrainingGraph:
             have the shape (), those of weights () or [channels].
         weight_pairs: trained weight -> its pair.
         activations: scale of an activation -> the tensors that it quantizes: one, or several that share a scale, since
-            the file has one initializer for them or a plan ties them. For ranges "ema" only those that may move.
+            the file has one initializer for them or they share it in a plan. For ranges "ema" only those that may move.
         quantized: the Q/DQ model as it will be written, external data not loaded.
         folder: where its external data lie.
         cut: tensors that the form gives out in place of outputs of the file -> what lies behind each, in words.
@@ -106,7 +106,7 @@ class TrainingGraph:
     def write(self, values: Mapping[str, Float32]) -> onnx.ModelProto:
         """The Q/DQ model with other weights and scales; what they leave alone keeps its bytes.
 
-        A weight that an exporter wrote once for readers without a tie (see docs of `roles.by_accident`) gets an
+        A weight that an exporter wrote once for consumers without a tie (see `trainable.by_accident`) gets an
         initializer of its own as soon as it differs. Integer weights are coded anew with their scale.
 
         Args:
@@ -169,11 +169,11 @@ def make_form(
     weights, untrained = unshare(draft, view, file, roles, codes)
     view = GraphView(draft.proto.graph)
     sites = find_sites(view)
-    ties = {}
+    shared_scales = {}
     if ranges != "fixed":
-        ties = tied_tensors(plan or make_plan(view, PlanOptions(float_heads="none")))
-    scales = Moving(view, file, sites, weights, ranges, ties)
-    held = pairs_to_functions(draft, view, sites, scales.tied, scales.learned)
+        shared_scales = shared_scales_of(plan or make_plan(view, PlanOptions(float_heads="none")))
+    scales = Moving(view, file, sites, weights, ranges, shared_scales)
+    held = pairs_to_functions(draft, view, sites, scales.shared, scales.learned)
     lower_batch_norms(draft)
     ends = cut_behind(draft.proto, weights, operators)
     draft.proto.graph.ClearField("value_info")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public verbs, each from one noun to another. What they share is in `artifacts.py`."""
+"""The public verbs, each from one noun to another. What they share is in `output_paths.py` and `metadata.py`."""
 
-from qdqtool.artifacts import load_table, stored_table
+from qdqtool.metadata import stored_table
+from qdqtool.scales import load_table
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
+from qdqtool.verbs.compare_pictures import DrawnDifferences, DrawOptions, draw_differences
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
-from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from qdqtool.artifacts import check_targets
 from qdqtool.building.recipe import ModelFacts, decide
 from qdqtool.cache.check import check
 from qdqtool.cache.text import Cache, read_cache
@@ -22,6 +21,7 @@ from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, open_model, serialize
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
+from qdqtool.output_paths import check_targets
 from qdqtool.passes.peel import has_qdq
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.installed import NAME, require_library

@@ -11,8 +11,8 @@ from typing import Literal
 
 from qdqtool.building.recipe import Precision
 from qdqtool.display import Cells, Displayed, counted, short_table
+from qdqtool.engine.built_text import layer_rows
 from qdqtool.engine.layer_info import EngineInfo
-from qdqtool.engine.show_text import layer_rows
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.errors import QdqError
 from qdqtool.options import TextOption

@@ -147,7 +147,7 @@ def compare(
     other: ModelSource,
     data: Data | DataLoader,
     options: CompareOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> Comparison:
     """Run two models over the same data with the reference executor, and measure each tensor that both have.
 
@@ -157,37 +157,37 @@ def compare(
     Args:
         reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         other: what is judged.
-        data: what to feed; see `open_feed`.
+        data: what to feed; see `open_loader`.
         options: see `CompareOptions`.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: the models' inputs differ, they share no tensor, onnxruntime refuses one, or the data does not fit.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.runtime.executor import Executor, out_of_reach
-    from qdqtool.simulation import pairing
+    from qdqtool.simulation import side_by_side
 
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
     names = _distinct_titles(first.name, second.name)
-    pairing.check_same_inputs(inputs, others, names)
+    side_by_side.check_same_inputs(inputs, others, names)
     view, other_view = GraphView(first.proto.graph, first.folder), GraphView(second.proto.graph, second.folder)
-    shared = pairing.shared_tensors(view, other_view, options.tensors)
+    shared = side_by_side.shared_tensors(view, other_view, options.tensors)
     lacking = {**out_of_reach(first.proto, first.folder), **out_of_reach(second.proto, second.folder)}
     divided = _divided_in_one(first.proto, second.proto, (view, other_view))
     reasons = {**dict.fromkeys(divided, DIVIDED), **{name: _NO_RUN.format(op) for name, op in lacking.items()}}
-    shared, left_out = pairing.without(shared, reasons)
+    shared, left_out = side_by_side.without(shared, reasons)
     behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
         Executor(first.proto, first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
         Executor(second.proto, second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
-    feed = data if isinstance(data, DataLoader) else open_feed(data, pairing.stricter(inputs, others), feed_options)
-    found = pairing.measure(runs, wanted, pairing.counted_batches(feed, "compare", options.progress))
+    loader = open_loader(data, side_by_side.stricter(inputs, others), data_options)
+    found = side_by_side.measure(runs, wanted, side_by_side.counted_batches(loader, "compare", options.progress))
     measures = {name: one for name, one in found.measures.items() if name not in behind}
     read = {name.removesuffix(_READ): one for name, one in found.measures.items() if name in behind}
     return Comparison(
@@ -197,24 +197,24 @@ def compare(
         {**left_out, **{name: reason for name, reason in found.uncompared.items() if name not in behind}},
         (shared.first, shared.second),
         found.samples,
-        feed.notes,
+        loader.notes,
     )
 
 
 def _divided_in_one(first: onnx.ModelProto, second: onnx.ModelProto, views: tuple[GraphView, GraphView]) -> set[str]:
     """Tensors whose channels were divided in one of the models alone: they differ by design, not by an error."""
-    from qdqtool.simulation.divided import divided_tensors, divisions_of
+    from qdqtool.simulation.divided_tensors import divided_tensors, divisions_of
 
     ours, theirs = divisions_of(first), divisions_of(second)
     return divided_tensors(views[0], ours - theirs) | divided_tensors(views[1], theirs - ours)
 
 
 def _behind(view: GraphView, other: GraphView, names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """What readers see of each tensor with Q/DQ, inputs included, under a name that no tensor has."""
-    from qdqtool.simulation import pairing
+    """What consumers see of each tensor with Q/DQ, inputs included, under a name that no tensor has."""
+    from qdqtool.simulation import side_by_side
 
     inputs = [name for name in view.inputs if name in other.inputs]
-    return {f"{name}{_READ}": pair for name, pair in pairing.read_tensors(view, other, (*inputs, *names)).items()}
+    return {f"{name}{_READ}": pair for name, pair in side_by_side.read_tensors(view, other, (*inputs, *names)).items()}
 
 
 def _culprits(view: GraphView, measures: dict[str, Measure], read: dict[str, Measure]) -> list[ErrorSource]:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
-from qdqtool.artifacts import check_target, files_of, output_path
 from qdqtool.conditioning.edits import parse_steps
 from qdqtool.display import Displayed, counted, model_name
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.output_paths import check_target, files_of, output_path
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
@@ -44,7 +44,7 @@ class ConditionOptions:
         provider: what onnxruntime runs on while it calibrates: cpu, cuda or tensorrt.
         factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
         plan: where the pairs will stand: version, heads, rules.
-        feed: how data is read.
+        data_options: how data is read.
     """
 
     steps: tuple[str, ...] | str | None = None
@@ -52,7 +52,7 @@ class ConditionOptions:
     provider: str = "cpu"
     factors: Rounding = "float"
     plan: PlanOptions = field(default_factory=PlanOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,17 +139,17 @@ def condition(
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        data: what to feed; see `open_feed`.
+        data: what to feed; see `open_loader`.
         options: steps, method, plan.
         output: file to write; for a path the default is `<name>.conditioned.onnx` beside it.
 
     Raises:
-        QdqError: see `open_model`, `open_feed` and `condition_model`; an unknown step. Nothing is written then.
+        QdqError: see `open_model`, `open_loader` and `condition_model`; an unknown step. Nothing is written then.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
     from qdqtool.amax.methods import parse_method
     from qdqtool.conditioning.run import ConditionSettings, condition_model
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
 
     options = options or ConditionOptions()
     steps = parse_steps(options.steps)
@@ -157,7 +157,7 @@ def condition(
     opened = open_model(model)
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors)
-    done = condition_model(opened.proto, opened.folder, feed, settings)
+    done = condition_model(opened.proto, opened.folder, loader, settings)
     return ConditionResult(give_back(opened.proto, opened, target), done)

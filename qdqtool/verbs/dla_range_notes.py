@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of operators that read two ranges where the DLA wants one. Which they are is in `match/ties.py`."""
+"""What is said of operators that read two ranges where the DLA wants one. Which ones: `match/shared_scales.py`."""
 
 from __future__ import annotations
 

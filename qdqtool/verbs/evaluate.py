@@ -13,6 +13,7 @@ from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
+from qdqtool.evaluation.class_names import Names, parse_names
 from qdqtool.evaluation.classification import classified, ranks
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.auto_detect import find_decoder
@@ -22,7 +23,6 @@ from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import ClassLabels, Int64
 from qdqtool.evaluation.metrics import MeasuredModel, judge
-from qdqtool.evaluation.names import Names, parse_names
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
@@ -66,7 +66,7 @@ def evaluate(
     data: Data,
     labels: str | Path | None = None,
     options: EvaluateOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> Evaluation:
     """Judge a model by its task: top-1 and top-5, average precision, or agreement with its FP32 original.
 
@@ -78,7 +78,7 @@ def evaluate(
         data: what it is judged on; see `open_samples`.
         labels: the truth; None where the data tells it, or for agreement.
         options: baseline, metric, decoder, names.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: labels that do not fit, no decoder, no task metric for this model and data; what `open_model` and
@@ -92,7 +92,7 @@ def evaluate(
         opened.append(open_model(options.baseline))
     inputs = inputs_of(opened[0].proto.graph)
     _check_alike(opened, inputs)
-    samples = open_samples(data, inputs, feed_options or DataOptions())
+    samples = open_samples(data, inputs, data_options or DataOptions())
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
     metric = options.metric or _metric_of(opened[0].name, labels, samples, options)
@@ -126,7 +126,7 @@ class _EvaluationJob:
     def walk(self) -> Iterator[tuple[Chunk, list[dict[str, Array]]]]:
         """Each run with the outputs of each model."""
         for chunk in _shown(self.samples, self.options.progress):
-            yield chunk, [run.run(chunk.feed) for run in self.runs]
+            yield chunk, [run.run(chunk.batch) for run in self.runs]
 
 
 def _check_alike(opened: Sequence[Opened], inputs: Sequence[Input]) -> None:

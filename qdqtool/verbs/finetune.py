@@ -13,14 +13,14 @@ from typing import Any, overload
 
 import onnx
 
-from qdqtool.artifacts import check_targets, files_of, output_path, path_of
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import make_backend
-from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import equalized_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
+from qdqtool.output_paths import check_targets, files_of, output_path, path_of
 from qdqtool.passes.peel import has_qdq
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
@@ -45,7 +45,7 @@ def finetune(
     model: onnx.ModelProto,
     data: Data,
     options: FinetuneOptions | None = ...,
-    feed_options: DataOptions | None = ...,
+    data_options: DataOptions | None = ...,
     *,
     output: str | Path | None = ...,
 ) -> FinetuneResult[onnx.ModelProto]: ...
@@ -56,7 +56,7 @@ def finetune(
     model: str | os.PathLike[str],
     data: Data,
     options: FinetuneOptions | None = ...,
-    feed_options: DataOptions | None = ...,
+    data_options: DataOptions | None = ...,
     *,
     output: str | Path | None = ...,
 ) -> FinetuneResult[Path]: ...
@@ -67,7 +67,7 @@ def finetune(
     model: ModelSource,
     data: Data,
     options: FinetuneOptions | None = ...,
-    feed_options: DataOptions | None = ...,
+    data_options: DataOptions | None = ...,
     *,
     output: str | Path | None = ...,
 ) -> FinetuneResult[Any]: ...
@@ -77,7 +77,7 @@ def finetune(
     model: ModelSource,
     data: Data,
     options: FinetuneOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
     *,
     output: str | Path | None = None,
 ) -> FinetuneResult[Any]:
@@ -85,9 +85,9 @@ def finetune(
 
     Args:
         model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        data: samples of the inputs, and labels beside them where a loss wants some; see `open_feed`.
+        data: samples of the inputs, and labels beside them where a loss wants some; see `open_loader`.
         options: see `FinetuneOptions`.
-        feed_options: limit and preprocessing; the batch is an option of training.
+        data_options: limit and preprocessing; the batch is an option of training.
         output: file to write; for a path the default is `<name>.finetuned.onnx` beside it.
 
     Raises:
@@ -101,7 +101,7 @@ def finetune(
     opened = open_model(model)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
-    job = _open_job(opened, data, options, feed_options or DataOptions())
+    job = _open_job(opened, data, options, data_options or DataOptions())
     training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where)
     if options.task is not None:
         training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
@@ -152,7 +152,7 @@ class _FinetuneJob:
 
     opened: Opened
     start: Start
-    feed: DataLoader
+    loader: DataLoader
     batches: Batches
     backend: GradientBackend
     teacher: Opened | None
@@ -171,7 +171,7 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
     check_targets(outputs, [*opened.files, path_of(options.teacher), *files_of(data)])
 
 
-def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options: DataOptions) -> _FinetuneJob:
+def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions) -> _FinetuneJob:
     if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
         raise QdqError(opened.name, "has no Q/DQ to train with", "qdqtool insert --data places them")
     if options.task is not None:
@@ -181,15 +181,15 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, feed_options
     make = partial(_make_form, opened, options, backend)
     form = make(opened.proto)
     inputs = inputs_of(opened.proto.graph)
-    more = label_inputs(data, inputs, feed_options) if options.labeled else ()
-    feed = open_feed(data, (*inputs, *more), replace(feed_options, batch=1))
-    augment = open_augment(_augmentation(options), feed)
-    batches = BatchOptions(_batch(feed, options.batch), options.run.seed, options.memory, augment)
+    more = label_inputs(data, inputs, data_options) if options.labeled else ()
+    loader = open_loader(data, (*inputs, *more), replace(data_options, batch=1))
+    augment = open_augment(_augmentation(options), loader)
+    batches = BatchOptions(_batch(loader, options.batch), options.run.seed, options.memory, augment)
     teacher = None if options.teacher is None else open_model(options.teacher)
-    samples = Batches(feed, batches)
+    samples = Batches(loader, batches)
     evens = options.equalize and options.learns_float and not options.freeze
     start = start_equalized(opened, make, form, samples, options.run.progress) if evens else Start(form, form)
-    return _FinetuneJob(opened, start, feed, samples, backend, teacher, options, feed.origin or "data")
+    return _FinetuneJob(opened, start, loader, samples, backend, teacher, options, loader.origin or "data")
 
 
 def _make_form(
@@ -215,9 +215,9 @@ def _augmentation(options: FinetuneOptions) -> tuple[str, ...] | None:
     return () if options.labeled else options.augment
 
 
-def _batch(feed: DataLoader, asked: int | None) -> int:
+def _batch(loader: DataLoader, asked: int | None) -> int:
     """Samples in one run; a model that fixes its batch gets that one."""
-    fixed = next((one for one in feed.inputs if not one.batched), None)
+    fixed = next((one for one in loader.inputs if not one.batched), None)
     if fixed is None:
         if asked is not None and asked < 1:
             raise QdqError("--batch", f"{asked} is no number of samples", "give 1 or more")
@@ -225,7 +225,7 @@ def _batch(feed: DataLoader, asked: int | None) -> int:
     if asked not in (None, fixed.first):
         reason = f"{asked} cannot be, the input {fixed.name!r} takes {fixed.format_shape()}"
         raise QdqError("--batch", reason, "leave it out; --grad-accum averages the gradients of several batches")
-    return 1  # an item of the feed is a whole batch
+    return 1  # an item of the data is a whole batch
 
 
 def _identity(job: _FinetuneJob) -> TrainingIdentity:
@@ -233,7 +233,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     digest = hashlib.sha256(job.opened.proto.SerializeToString(deterministic=True)).hexdigest()
     teacher = job.teacher
     other = "" if teacher is None else hashlib.sha256(teacher.proto.SerializeToString(deterministic=True)).hexdigest()
-    data = job.feed.fingerprint if job.feed.origin is not None else ""
+    data = job.loader.fingerprint if job.loader.origin is not None else ""
     options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "log", "progress"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}

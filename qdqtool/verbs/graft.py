@@ -12,7 +12,6 @@ from typing import Any, Generic, overload
 
 import onnx
 
-from qdqtool.artifacts import check_target, output_path, path_of, raise_ir
 from qdqtool.cache.check import is_made_up
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.display import Displayed, counted, model_name, named, written
@@ -24,8 +23,10 @@ from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.match.restrict import add_points, restrict
-from qdqtool.passes.inline import inline_quantized
+from qdqtool.match.restrict_plan import add_points, restrict
+from qdqtool.metadata import raise_ir
+from qdqtool.output_paths import check_target, output_path, path_of
+from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import has_qdq, peel_pairs
 from qdqtool.runtime.float_tensors import find_float_tensors

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.artifacts import files_of
 from qdqtool.display import Displayed, counted
 from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.output_paths import files_of
 from qdqtool.runtime.execution import ExecutionOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from qdqtool.data.loader import Data, DataOptions
-    from qdqtool.evaluation.classes import Ranked
+    from qdqtool.evaluation.classifier_output import Ranked
     from qdqtool.evaluation.detections import Detections
     from qdqtool.evaluation.inference import DecodeOptions, Prediction
     from qdqtool.evaluation.samples import LabeledSamples
@@ -117,7 +117,7 @@ def infer(
     data: Data,
     output: str | Path,
     options: InferOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
 ) -> InferResult:
     """Run a model over images, draw what it finds, and write the pictures and `detections.json` to a folder.
 
@@ -128,7 +128,7 @@ def infer(
         data: a folder of images, or of class folders; arrays are shown as images where they are of 1 or 3 channels.
         output: the folder; made where it is not there, refused where it holds something and `force` is off.
         options: see `InferOptions`.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
 
     Raises:
         QdqError: data that does not fit, a folder that cannot be used, no decoder for the outputs; nothing is written.
@@ -140,14 +140,14 @@ def infer(
     from qdqtool.evaluation.samples import open_samples
     from qdqtool.runtime.executor import Executor
 
-    options, feed_options = options or InferOptions(), feed_options or DataOptions()
+    options, data_options = options or InferOptions(), data_options or DataOptions()
     folder, opened = Path(output), open_model(model)
     inputs = [*([opened.path] if opened.path else []), *files_of(data)]
     check_folder(folder, inputs, force=options.force)
-    samples = open_samples(data, inputs_of(opened.proto.graph), feed_options)
+    samples = open_samples(data, inputs_of(opened.proto.graph), data_options)
     run = Executor(opened.proto, opened.folder, None, opened.name, options.provider)
     with filling(folder, [*inputs, *(samples.images or ())]) as place:
-        result = _pictures(place, run, samples, options, bgr=blue_first(feed_options.preprocess))
+        result = _pictures(place, run, samples, options, bgr=blue_first(data_options.preprocess))
         document = json.dumps(result.to_json(), indent=1, ensure_ascii=False)
         (place / FILE).write_text(document + "\n", encoding="utf-8")
     return replace(result, folder=folder)

@@ -10,16 +10,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import onnx
 
-from qdqtool.artifacts import (
-    check_target,
-    files_of,
-    load_table,
-    output_path,
-    path_of,
-    raise_ir,
-    store_table,
-    stored_table,
-)
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
@@ -28,16 +18,18 @@ from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.match.restrict import share_scales
+from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
+from qdqtool.metadata import raise_ir, store_table, stored_table
 from qdqtool.mixed_precision.keep_float import (
     with_borrowed_scales,
 )
+from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.scales import Scale, ScaleTable
+from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
@@ -53,7 +45,7 @@ _SHOWN = 8
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
     """Where `insert` would place Q/DQ in a model, and where not; nothing is written.
 
-    In a model that `insert` made, what was kept in float for accuracy is told too.
+    In a model that `insert` made, what was kept in float for accuracy is listed too.
 
     Raises:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
@@ -154,7 +146,7 @@ def insert(
     if data is not None:
         store_table(proto, table)
     chosen_now = bool(options.condition) or data is not None
-    notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
+    notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
     costs = builder.costs(proto) if builder is not None else None
     model = give_back(proto, opened, target)
     conditioned = bool(options.condition) or bool(edits_of(proto))
@@ -207,14 +199,14 @@ def _decide_again(
 def _scales_of(
     view: GraphView, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
 ) -> Mapping[str, Scale]:
-    """The scale of every point: shared where the plan ties, fixed where the target fixes a range and none was given."""
+    """The scale of every point: shared as planned, fixed where the target fixes a range and none was given."""
     chosen: Mapping[str, Scale] = share_scales(decided, table.scales, table.all_zero)
     if not given and rounds_everywhere(options.plan):
         chosen = with_fixed_ranges(view, options.plan, chosen)
     return chosen
 
 
-def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
+def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> list[str]:
     """A sentence for each reason that operators stay in float for accuracy; the members of a group share one."""
     from qdqtool.conditioning.before_insert import shifted_biases
 
@@ -222,12 +214,12 @@ def _told_kept(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> li
     for one in decided.refusals:
         if one.rule == "keep-float":
             sites.setdefault(one.reason, []).append(one.site)
-    told = []
+    notes = []
     for reason, names in sites.items():
         few = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
-        told.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
+        notes.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
     kept = [name for names in sites.values() for name in names]
-    return told + (shifted_biases(proto, kept) if chosen_now else [])
+    return notes + (shifted_biases(proto, kept) if chosen_now else [])
 
 
 def _without_scale(decided: Plan) -> list[str]:

@@ -40,7 +40,7 @@ class Int8Costs:
 
     def lines(self) -> list[str]:
         """What both cost, and whether INT8 may pay: two lines."""
-        plans = f"compiler's plan ({self.int8.told}): INT8 file {self.int8.text()}; float file {self.float.text()}"
+        plans = f"compiler's plan ({self.int8.source}): INT8 file {self.int8.text()}; float file {self.float.text()}"
         half = f"the {self.fp16_bytes / 1e6:.1f} MB that FP16 would move (half of the float file's)"
         if self.pays:
             return [plans, f"INT8 moves fewer bytes than {half}; whether it is faster, only a GPU tells"]
@@ -52,7 +52,7 @@ class Int8Costs:
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
         return {
-            "built": self.int8.told,
+            "built": self.int8.source,
             "int8": self.int8.to_json(),
             "float": self.float.to_json(),
             "fp16_bytes_estimated": self.fp16_bytes,

@@ -50,18 +50,18 @@ def measure_conditioned(opened: Opened, data: Data | DataLoader | None, options:
         QdqError: no data, and what `condition_first` refuses.
     """
     from qdqtool.conditioning.before_insert import condition_first
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.observers.options import with_method
 
     if data is None:
         raise QdqError("--condition", "is decided by what the data give, and there is none", "give --data")
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
+    loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = replace(with_method(options.calibration), where=opened.name)
-    keeping = options.keeping(by_default=not feed.once and is_measurable(opened.proto, opened.folder))
+    keeping = options.keeping(by_default=not loader.once and is_measurable(opened.proto, opened.folder))
     reference = None
     if is_plain(opened.proto):
-        reference = LossMeter.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, feed, how))
-    notes, search = condition_first(opened, feed, options.condition, options.plan, how, keeping)
+        reference = LossMeter.of(opened.proto, opened.folder, samples_of(opened.proto, opened.folder, loader, how))
+    notes, search = condition_first(opened, loader, options.condition, options.plan, how, keeping)
     return InsertMeasurement(tuple(notes), search, reference)
 
 
@@ -88,7 +88,7 @@ def measure_scales(
     """
     from qdqtool.calibration.engine import calibrate_scales
     from qdqtool.conditioning.before_insert import advice_for
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.observers.options import default_method, with_method
 
     plain = proto
@@ -99,16 +99,16 @@ def measure_scales(
         plain = onnx.ModelProto()
         plain.CopyFrom(proto)
         peel_pairs(GraphView(plain.graph, opened.folder), on_conflict="max")
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(plain.graph), options.feed)
-    options.keeping(by_default=False).check_data(feed)
-    method = "mse" if options.condition else default_method(plain, once=feed.once)
+    loader = open_loader(data, inputs_of(plain.graph), options.data_options)
+    options.keeping(by_default=False).check_data(loader)
+    method = "mse" if options.condition else default_method(plain, once=loader.once)
     how = replace(with_method(options.calibration, method), where=opened.name)
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
-    table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
-    source = samples_of(plain, opened.folder, feed, how)
+    table = calibrate_scales(plain, opened.folder, loader, how, wanted, points, options.plan)
+    source = samples_of(plain, opened.folder, loader, how)
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
-    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, feed, decided, first))
+    keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, loader, decided, first))
     search = first.search
     if keeping and source is not None:
         if search is None and decided.weights:
@@ -116,7 +116,7 @@ def measure_scales(
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     wants_advice = options.advise and not options.condition
-    advised = advice_for(plain, opened.folder, feed, options.plan) if wants_advice else []
+    advised = advice_for(plain, opened.folder, loader, options.plan) if wants_advice else []
     return table, InsertMeasurement(tuple(advised), search, reference)
 
 
@@ -124,13 +124,13 @@ def _may_keep(
     plain: onnx.ModelProto,
     proto: onnx.ModelProto,
     folder: Path | None,
-    feed: DataLoader,
+    loader: DataLoader,
     decided: Plan,
     first: InsertMeasurement,
 ) -> bool:
     """Whether operators may stay in float for accuracy though nobody asked."""
     from qdqtool.conditioning.before_insert import corrected
 
-    if plain is not proto or feed.once or not is_measurable(plain, folder, decided):
+    if plain is not proto or loader.once or not is_measurable(plain, folder, decided):
         return False
     return first.search is not None or not corrected(plain)

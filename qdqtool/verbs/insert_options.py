@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `insert` is told, and what it gives back."""
+"""What `insert` is asked for, and what it gives back."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class InsertOptions:
         plan: target, version, heads, rules.
         calibration: method and provider, or a method's name, where data is given. Without a method: `auto`; `mse` for
             weights that `condition` edited (`default_method`).
-        feed: how data is read.
+        data_options: how data is read.
         fold_bn: fold BatchNormalization into the weights first, where exact.
         requantize: take out the pairs that are there and begin anew.
         input_range: smallest and largest value of the network's input, for estimation without data.
         keep_float: how many operators accuracy may keep in float, or "auto": few, where the loss is concentrated. None
             is "auto" where pairs are placed in a plain model for the GPU by data, else 0; also 0 where `condition`
             has corrected biases already, which would be off in float.
-        max_output_loss: the largest loss at the outputs (`calibration/loss.py`); the cheapest operators that bring it
-            there are kept in float. Goes with no `keep_float` of its own. The model is written where it is missed, too:
-            see `InsertResult.misses`.
+        max_output_loss: the largest loss at the outputs (`mixed_precision/output_loss.py`); the cheapest operators
+            that bring it there are kept in float. Goes with no `keep_float` of its own. The model is written where
+            it is missed, too: see `InsertResult.misses`.
         condition: edit weights first: "auto", or steps as `condition` takes them; "" for not at all.
         whole_table: whether every float tensor is calibrated, for the table in the metadata; False does the points
             alone, in about half the time, and `peel --target dla` then wants data.
@@ -52,7 +52,7 @@ class InsertOptions:
 
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
     fold_bn: bool = False
     requantize: bool = False
     input_range: tuple[float, float] | None = None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 import onnx
 
-from qdqtool.artifacts import check_target
 from qdqtool.display import Cells, Displayed
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.dla.rules import Platform
@@ -21,6 +20,7 @@ from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
+from qdqtool.output_paths import check_target
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -137,22 +137,22 @@ def lint(
     checks = checks_of(options.select, options.ignore)
     opened = open_model(model)
     _check_places(opened, options, None if output is None else Path(output))
-    subject = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
+    context = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
-    subject.verdict = _verdict(library, opened)
-    before = run_checks(subject, checks)
+    context.verdict = _verdict(library, opened)
+    before = run_checks(context, checks)
     if not options.fix:
-        return LintResult(tuple(before), tuple(checks), dla=subject.dla)
+        return LintResult(tuple(before), tuple(checks), dla=context.dla)
     from qdqtool.linting.fixes import repair
 
-    done = repair(subject, checks, options.fix)
-    subject = subject.again()
-    subject.verdict = _verdict(library, replace(opened, kind="proto", path=None))
-    after = run_checks(subject, checks)
+    done = repair(context, checks, options.fix)
+    context = context.again()
+    context.verdict = _verdict(library, replace(opened, kind="proto", path=None))
+    after = run_checks(context, checks)
     left = {finding.key for finding in after}
     gone = tuple(one for one in before if (one.code, done.renamed.get(one.where, one.where)) not in left)
     given = give_back(opened.proto, opened, None if output is None else Path(output))
-    return LintResult(tuple(after), tuple(checks), gone, given, done.notes, subject.dla)
+    return LintResult(tuple(after), tuple(checks), gone, given, done.notes, context.dla)
 
 
 def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import onnx
 
-from qdqtool.artifacts import check_targets, files_of, output_path, path_of, restore_header, stored_table
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.emit.write_files import Peeling, check_kinds, emit_places, emitted_texts, write_emitted
@@ -27,19 +26,21 @@ from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
-from qdqtool.passes.bake import Baked, bake_weights
-from qdqtool.passes.inline import inline_quantized
+from qdqtool.metadata import restore_header, stored_table
+from qdqtool.output_paths import check_targets, files_of, output_path, path_of
+from qdqtool.passes.bake_weights import Baked, bake_weights
+from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
-from qdqtool.passes.replay import replay_additions
-from qdqtool.passes.restore import restore_source
+from qdqtool.passes.replay_conditioning import replay_additions
+from qdqtool.passes.restore_weights import restore_source
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
-from qdqtool.verbs.fill import fill_every_tensor
+from qdqtool.verbs.fill_scales import fill_every_tensor
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class _Covered:
 
     scales: dict[str, Scale]
     own: dict[str, Scale] = field(default_factory=dict)
-    ties: dict[str, str] = field(default_factory=dict)
+    shared_scales: dict[str, str] = field(default_factory=dict)
     float_outputs: tuple[str, ...] = ()
     unscaled: dict[str, str] = field(default_factory=dict)
 
@@ -115,13 +116,13 @@ def peel(
     rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
     points = _points_of(opened, view, peeled, clean)
-    baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_halves, write=options.bake_weights)
+    baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
     covered = _cover(clean, view, rules, decided, points, peeled, table, options)
     notes += [*_of_weights(baked, options), *_more_points(decided, covered.scales, options)]
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
     found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
-    texts, told = emitted_texts(found, options, target, cache_path)
-    notes += told
+    texts, emit_notes = emitted_texts(found, options, target, cache_path)
+    notes += emit_notes
     if not options.emit:
         notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
     with FileSet((*opened.files, *clean.files)) as files:
@@ -135,7 +136,7 @@ def peel(
         cache=made,
         table=ScaleTable(covered.scales, covered.unscaled),
         float_outputs=covered.float_outputs,
-        ties=covered.ties,
+        shared_scales=covered.shared_scales,
         origins=covered.origins(),
         notes=tuple(notes),
         emitted=emitted,
@@ -260,7 +261,7 @@ def _cover(
         return _Covered(coverage.scales, float_outputs=tuple(outputs))
     complete = fill_every_tensor(clean, view, rules, decided, points, table, options)
     unscaled = {name: complete.exempt.get(name, "no scale was found") for name in complete.left}
-    return _Covered(complete.scales, complete.own, complete.ties, (), unscaled)
+    return _Covered(complete.scales, complete.own, complete.shared_scales, (), unscaled)
 
 
 def _float_nodes(view: GraphView, peeled: Peeled) -> frozenset[str]:
@@ -284,18 +285,18 @@ def _of_weights(baked: Baked, options: PeelOptions) -> list[str]:
     """What is to be said of weights that TensorRT quantizes to other integers than their pairs did."""
     other, notes = baked.agreeing + baked.nearest, []
     if other:
-        told = (
+        note = (
             f"TensorRT quantizes {other} of {baked.channels} weight channels to other integers than their Q/DQ, whose "
             "range was clipped, learned, or that of the whole tensor"
         )
         if baked.weights and not options.bake_weights:
-            told += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
+            note += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
         elif baked.weights:
             change = f"by at most {baked.largest_change:.3g} steps"
-            told += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"
+            note += f": {len(baked.weights)} weights are written as they were, {change}, and {baked.agreeing} agree"
         if baked.nearest:
-            told += f"; {baked.nearest} cannot, for their largest integer is not 127: TensorRT rounds to its own steps"
-        notes.append(told)
+            note += f"; {baked.nearest} cannot, for their largest integer is not 127: TensorRT rounds to its own steps"
+        notes.append(note)
     if baked.unread:
         name, reason = next(iter(baked.unread.items()))
         notes.append(f"weights that were not compared with their Q/DQ: {len(baked.unread)}, such as {name}: {reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `peel` is told, and what it gives back."""
+"""What `peel` is asked for, and what it gives back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.display import Displayed, counted, model_name, named, written
 from qdqtool.graph.io import ModelSource, ModelT
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
-from qdqtool.passes.bake import Baked
+from qdqtool.passes.bake_weights import Baked
 from qdqtool.passes.peel import OnConflict
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.scales import ScaleTable
@@ -43,7 +43,7 @@ class PeelOptions(CacheTargetOptions):
         data: what `fill` and `force_ptq` calibrate on.
         calibration: method and provider for that, or a method's name; with the method "" it is that of the table,
             `entropy` to force.
-        feed: how data is read; `emit` takes batch and preprocessing from it.
+        data_options: how data is read; `emit` takes batch and preprocessing from it.
         emit: files that tell a builder which layers stay in float: "trtexec", "polygraphy-script", "deepstream",
             "triton", "json". Layers without a name get one in the clean model, unless `source` is given.
         emit_dir: the folder for these; None for the cache's.
@@ -60,7 +60,7 @@ class PeelOptions(CacheTargetOptions):
     force_ptq: bool = False
     data: Data | DataLoader | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
 
@@ -75,7 +75,7 @@ class PeelResult(Displayed, Generic[ModelT]):
         table: the same scales with their origin; for "dla" also what has none, and why.
         float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
         shared_scales: for "dla", tensor -> the one whose scale it took.
-        origins: how many scales come from where, ties not counted.
+        origins: how many scales come from where, shared ones not counted.
         notes: warnings, a sentence each.
         emitted: kind -> the file written, or its text where the cache goes to no file.
         weights: how TensorRT quantizes the weights that had a pair.
@@ -87,7 +87,7 @@ class PeelResult(Displayed, Generic[ModelT]):
     cache: Cache
     table: ScaleTable
     float_outputs: tuple[str, ...]
-    ties: dict[str, str]
+    shared_scales: dict[str, str]
     origins: dict[str, int]
     notes: tuple[str, ...]
     emitted: dict[str, Path | str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class PeelResult(Displayed, Generic[ModelT]):
         lines.append(f"{place}{self.cache.header}, {scales}, {equal} of them from neighbors of the same values")
         if self.target == "dla":
             origins = ", ".join(f"{number} {origin}" for origin, number in sorted(self.origins.items()))
-            lines.append(f"by origin: {origins}; {len(self.ties)} tied to a larger one")
+            lines.append(f"by origin: {origins}; {len(self.shared_scales)} took a larger shared scale")
         lines += self.table.lacking()
         if self.float_outputs:
             lines.append(f"INT8 layers with a float output: {named(self.float_outputs)}")

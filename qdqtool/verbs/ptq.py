@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.artifacts import check_targets, files_of, output_path
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.display import Displayed, counted
@@ -21,9 +20,10 @@ from qdqtool.files import replacing
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
-from qdqtool.match.shared_scales import tie_scales
+from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.target_options import CacheTargetOptions
@@ -42,7 +42,7 @@ class PtqOptions(CacheTargetOptions):
 
     Attributes:
         calibration: method (default `entropy`, TensorRT's) and provider, or a method's name.
-        feed: how data is read.
+        data_options: how data is read.
         shared_scales: whether tensors that the target gives one range take the largest of theirs.
         backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
         cuda: how batches get to the GPU for "tensorrt": "cudart" or "pycuda".
@@ -51,7 +51,7 @@ class PtqOptions(CacheTargetOptions):
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
     shared_scales: bool = True
     backend: str = "embedded"
     cuda: str = "cudart"
@@ -65,7 +65,7 @@ class PtqResult(Displayed):
     Attributes:
         cache: what TensorRT reads.
         table: the same scales with origin; tensors without one and why; the run.
-        ties: tensor -> the one whose scale it took.
+        shared_scales: tensor -> the one whose scale it took.
         path: the file written, if one was.
         backend: "embedded" or "tensorrt".
         notes: warnings, a sentence each.
@@ -74,7 +74,7 @@ class PtqResult(Displayed):
 
     cache: Cache
     table: ScaleTable
-    ties: dict[str, str]
+    shared_scales: dict[str, str]
     path: Path | None
     backend: str = "embedded"
     notes: tuple[str, ...] = ()
@@ -88,8 +88,8 @@ class PtqResult(Displayed):
         """What `qdqtool ptq` prints, without what to do next."""
         run, tensorrt = self.table.provenance, self.backend == "tensorrt"
         place = "" if self.path is None else f"wrote {self.path}: "
-        tied = "" if tensorrt else f", {len(self.ties)} of them tied"
-        lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{tied}"]
+        shared = "" if tensorrt else f", {len(self.shared_scales)} of them shared"
+        lines = [f"{place}{self.cache.header}, {counted(len(self.cache), 'scale')}{shared}"]
         lines.append(f"method {run.method}, {counted(run.samples, 'sample')}")
         if tensorrt:
             lines.append(f"calibrated by TensorRT {run.tensorrt}, its cache byte for byte; the engine was thrown away")
@@ -125,7 +125,7 @@ def ptq(
 
     Args:
         model: any opset; a path, ModelProto, gs.Graph or a callable returning one; never changed, never lifted.
-        data: what to feed, batch by batch in order; see `open_feed`.
+        data: what to feed, batch by batch in order; see `open_loader`.
         options: see `PtqOptions`.
         cache: file to write; for a path the default is `<name>.cache` beside it. One that exists is replaced when all
             is done, and never read.
@@ -149,7 +149,7 @@ def ptq(
     rules = options.rule_book()
     notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
     foreign = parser_warnings(job.opened.proto, options.trt_version)
-    return PtqResult(made.cache, made.table, made.ties, target, options.backend, tuple(notes), foreign)
+    return PtqResult(made.cache, made.table, made.shared_scales, target, options.backend, tuple(notes), foreign)
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ class PtqJob:
 
 @dataclass(frozen=True)
 class Made:
-    """A cache and its scales; `before` holds what tied tensors had by themselves, `written` a back end's own bytes."""
+    """A cache and its scales; `before` holds scales that shared ones replaced, `written` a back end's own bytes."""
 
     cache: Cache
     table: ScaleTable
-    ties: dict[str, str]
+    shared_scales: dict[str, str]
     before: dict[str, np.float32]
     written: bytes = b""
 
@@ -197,22 +197,22 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
 def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
     """The data as batches for the model, its open shapes fixed where that was asked for."""
     from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 
     if isinstance(data, DataLoader):
         return data
     inputs = fix_inputs(inputs_of(job.opened.proto.graph), job.options.shapes or {})
-    return open_feed(data, inputs, job.options.feed)
+    return open_loader(data, inputs, job.options.data_options)
 
 
-def run_job(job: PtqJob, feed: DataLoader) -> Made:
-    """Calibrate; TensorRT makes its own ties, for the embedded back end the rules of the target do."""
-    found = job.backend.calibrate(job.request, feed)
+def run_job(job: PtqJob, loader: DataLoader) -> Made:
+    """Calibrate; TensorRT shares scales by itself, for the embedded back end the rules of the target do."""
+    found = job.backend.calibrate(job.request, loader)
     if found.cache is not None:
         return Made(found.cache, found.table, {}, {}, found.written)
     table, options = found.table, job.options
     rules = options.rule_book()
-    scales, taken = tie_scales(job.view, rules, table.scales) if options.shared_scales else (table.scales, {})
+    scales, taken = take_shared_scales(job.view, rules, table.scales) if options.shared_scales else (table.scales, {})
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in scales.items()})
     return Made(made, replace(table, scales=scales), taken, _before(table, taken))
 
@@ -236,7 +236,7 @@ def _check_embedded_alone(options: PtqOptions) -> None:
     if options.backend != "tensorrt":
         return
     if not options.shared_scales:
-        raise QdqError("--no-shared-scales", "TensorRT makes its ties by itself", "leave it out, or --backend tensorrt")
+        raise QdqError("--no-shared-scales", "TensorRT shares scales by itself", "leave it out, or --backend tensorrt")
     plain, how = CalibrationOptions(), options.calibration or CalibrationOptions()
     for name in ("provider", "workers", "max_memory", "checkpoint"):
         if getattr(how, name) != getattr(plain, name):
@@ -255,7 +255,7 @@ def _check_writable(target: Path) -> None:
 
 
 def _before(table: ScaleTable, taken: Iterable[str]) -> dict[str, np.float32]:
-    """What tied tensors had by themselves."""
+    """What tensors of a shared scale had by themselves."""
     return {name: np.float32(table[name].bits) for name in taken}
 
 

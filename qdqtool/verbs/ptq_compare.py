@@ -140,10 +140,10 @@ def compare_backends(model: ModelSource, data: Data | DataLoader, options: PtqOp
     """
     theirs = open_job(model, replace(options, backend="tensorrt"))
     ours = open_job(model, replace(options, backend="embedded"))
-    feed = open_data(theirs, data)
-    made = run_job(theirs, feed)
+    loader = open_data(theirs, data)
+    made = run_job(theirs, loader)
     run = made.table.provenance
-    return compared(run_job(ours, feed).cache, made.cache, run.tensorrt, run.method, run.samples)
+    return compared(run_job(ours, loader).cache, made.cache, run.tensorrt, run.method, run.samples)
 
 
 def compared(embedded: Cache, tensorrt: Cache, version: str, method: str, samples: int) -> BackendComparison:

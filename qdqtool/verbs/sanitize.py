@@ -10,7 +10,6 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.artifacts import stored_table
 from qdqtool.cache.convert import read_any
 from qdqtool.cache.sanitize import sanitized
 from qdqtool.cache.sidecar import sidecar_path
@@ -18,7 +17,8 @@ from qdqtool.cache.store import ConvertOptions, Stored, convert_file
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, check_outputs
 from qdqtool.graph.io import open_model, save_model
-from qdqtool.passes.rename import rename_tensors, tensor_names
+from qdqtool.metadata import stored_table
+from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 
 _Path = str | os.PathLike[str]
 

@@ -30,13 +30,13 @@ class SensitivityOptions:
     Attributes:
         plan: target, version, heads, rules: what `insert` would be given.
         calibration: method and provider, or a method's name.
-        feed: how data is read.
+        data_options: how data is read.
         ends: whether the tenth that loses most by itself is also run end to end.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
     ends: bool = True
 
 
@@ -104,7 +104,7 @@ def sensitivity(
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        data: calibration data; see `open_feed`.
+        data: calibration data; see `open_loader`.
         options: see `SensitivityOptions`.
 
     Raises:
@@ -112,7 +112,7 @@ def sensitivity(
             `calibrate_scales` refuses.
     """
     from qdqtool.calibration.engine import calibrate_scales
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.mixed_precision.policies import Quantized, rank_operators
     from qdqtool.selection.auto import source_of
 
@@ -125,10 +125,10 @@ def sensitivity(
     plan = make_plan(view, options.plan)
     if not plan.weights:
         raise QdqError(opened.name, "has no operator that runs in INT8", "see qdqtool insert --dry-run")
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(proto.graph), options.feed)
-    how = replace(with_method(options.calibration, default_method(proto, once=feed.once)), where=opened.name)
+    loader = open_loader(data, inputs_of(proto.graph), options.data_options)
+    how = replace(with_method(options.calibration, default_method(proto, once=loader.once)), where=opened.name)
     points = frozenset(point.tensor for point in plan.activations)
-    table = calibrate_scales(proto, opened.folder, feed, how, points=points, placing=options.plan)
-    source = source_of(proto, opened.folder, feed, {}, how)
+    table = calibrate_scales(proto, opened.folder, loader, how, points=points, placing=options.plan)
+    source = source_of(proto, opened.folder, loader, {}, how)
     quantized = Quantized(source, options.plan, table.decisions, table.scales, table.all_zero)
     return SensitivityResult(rank_operators(quantized, ends=options.ends), table)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.display import Cells, Displayed, counted, short_table, table
+from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, source_line
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer, predict_layers
+from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.read_info import read_layer_info, with_profile
-from qdqtool.engine.show_text import engine_json, layer_rows, layer_text, source_line
-from qdqtool.engine.text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
@@ -154,8 +154,8 @@ class EngineDifference(Displayed):
     def lines(self, *, in_full: bool = False) -> list[str]:
         """What `qdqtool engine diff` prints; every group of layers, or those that differ."""
         sums = table(("", "A", "B"), totals_table(self.a.totals, self.b.totals))
-        told = [source_line(self.a.info), source_line(self.b.info)]
-        return [*told, *difference_lines(self.aligned, self.names, in_full=in_full), *sums]
+        sources = [source_line(self.a.info), source_line(self.b.info)]
+        return [*sources, *difference_lines(self.aligned, self.names, in_full=in_full), *sums]
 
     def to_json(self) -> dict[str, Any]:
         """What `engine diff --json` prints."""

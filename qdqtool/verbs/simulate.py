@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import onnx
 
-from qdqtool.artifacts import check_target, check_weights, files_of, path_of, stored_table
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.display import Cells, Displayed, counted, figure, written
 from qdqtool.errors import QdqError
@@ -23,8 +22,10 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.full_scale_table import complete_scales
 from qdqtool.measures import Measure
+from qdqtool.metadata import stored_table
 from qdqtool.options import TextOption
-from qdqtool.passes.inline import inline_quantized
+from qdqtool.output_paths import check_target, check_weights, files_of, path_of
+from qdqtool.passes.inline_functions import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
@@ -169,7 +170,7 @@ def simulate(
     model: ModelSource,
     data: Data | DataLoader,
     options: SimulateOptions | None = None,
-    feed_options: DataOptions | None = None,
+    data_options: DataOptions | None = None,
     *,
     output: str | Path | None = None,
 ) -> SimulateResult:
@@ -177,18 +178,18 @@ def simulate(
 
     Args:
         model: a Q/DQ model, or a plain one with a cache; a path, ModelProto, gs.Graph or a callable returning one.
-        data: what to feed; see `open_feed`.
+        data: what to feed; see `open_loader`.
         options: see `SimulateOptions`.
-        feed_options: batch, limit, preprocessing.
+        data_options: batch, limit, preprocessing.
         output: .npz to write the outputs to, one array each, samples along the first axis.
 
     Raises:
         QdqError: what `simulated_model` refuses, data that does not fit, outputs that one array cannot hold.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.runtime.executor import Executor, last_in_reach
-    from qdqtool.simulation import pairing
+    from qdqtool.simulation import side_by_side
     from qdqtool.simulation.recorder import Recorder
 
     options = options or SimulateOptions()
@@ -196,21 +197,21 @@ def simulate(
     check_target(file, [path_of(model), path_of(options.cache), *files_of(data)])
     check_weights(file, model)
     one = simulated_model(model, options)
-    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(one.model.graph), feed_options)
+    loader = open_loader(data, inputs_of(one.model.graph), data_options)
     names = last_in_reach(one.plain, one.folder)
     runs = (
         Executor(one.plain, one.folder, names, one.name, options.provider),
         Executor(one.model, one.folder, names, one.name, options.provider),
     )
-    batches = pairing.counted_batches(feed, "simulate", options.progress)
+    batches = side_by_side.counted_batches(loader, "simulate", options.progress)
     with Recorder() as recorder:
-        found = pairing.measure(
+        found = side_by_side.measure(
             runs, {name: (name, name) for name in runs[1].names}, batches, recorder.add if file else None
         )
         if file is not None:
             with replacing(file) as target:
                 recorder.write(target)
-    notes = (*feed.notes, *one.notes, *_out_of_reach(one, names), NO_TASK_METRIC)
+    notes = (*loader.notes, *one.notes, *_out_of_reach(one, names), NO_TASK_METRIC)
     return SimulateResult(one, tuple(found.measures.values()), found.uncompared, found.samples, file, notes)
 
 

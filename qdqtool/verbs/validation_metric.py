@@ -23,13 +23,13 @@ class TaskMetric:
         data: labeled data, not that which is trained on.
         labels: the truth, see `evaluate`; None where the data tells it.
         options: metric, decoder, names; without a baseline.
-        feed: how data is read.
+        data_options: how data is read.
     """
 
     data: Data
     labels: str | Path | None = None
     options: EvaluateOptions = field(default_factory=EvaluateOptions)
-    feed: DataOptions = field(default_factory=DataOptions)
+    data_options: DataOptions = field(default_factory=DataOptions)
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class ValidationMetric:
         """See `TrainingRun.measure`."""
         proto = self._form.write({name: value for name, value in values.items() if name in self._exported})
         task, options = self._task, replace(self._task.options, progress=False)
-        found = evaluate(proto, task.data, task.labels, options, task.feed)
+        found = evaluate(proto, task.data, task.labels, options, task.data_options)
         metric = next(iter(found.figures))
         return 1.0 - found.value(metric)
 

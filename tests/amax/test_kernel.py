@@ -439,11 +439,11 @@ def test_numpy_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "reported"),
     [("absent", "was not built"), ("broken", "does not load: wrong ELF class"), ("stale", "from another version")],
 )
 def test_without_the_extension_numpy_counts_and_says_why(
-    monkeypatch: pytest.MonkeyPatch, fault: str, told: str
+    monkeypatch: pytest.MonkeyPatch, fault: str, reported: str
 ) -> None:
     def load(name: str) -> Any:
         if fault == "absent":
@@ -455,10 +455,12 @@ def test_without_the_extension_numpy_counts_and_says_why(
     monkeypatch.delenv(kernel.VARIABLE, raising=False)
     monkeypatch.setattr(importlib, "import_module", load)
     assert kernel.in_use() == "numpy"
-    assert kernel.why().startswith("NumPy counts, because the C kernel ") and told in kernel.why()
+    assert kernel.why().startswith("NumPy counts, because the C kernel ") and reported in kernel.why()
     monkeypatch.setenv(kernel.VARIABLE, "c")
     kernel.choose.cache_clear()
-    with pytest.raises(QdqError, match=rf"QDQTOOL_KERNEL: asks for the C kernel, but the .*{told}.*; install a C comp"):
+    with pytest.raises(
+        QdqError, match=rf"QDQTOOL_KERNEL: asks for the C kernel, but the .*{reported}.*; install a C comp"
+    ):
         Histogram().add(np.ones(2, np.float32))
 
 

@@ -55,7 +55,7 @@ def prepare(subject: Subject, corpus: Path, work: Path) -> None:
         np.savez(data, x=pixels)
     inputs = inputs_of(open_model(corpus / "models" / f"{subject.name}.onnx").proto.graph)
     samples = open_samples(data, inputs, DataOptions(preprocess=subject.preprocess))
-    found = [chunk.feed[inputs[0].name] for chunk in samples.chunks()]
+    found = [chunk.batch[inputs[0].name] for chunk in samples.chunks()]
     np.savez(work / "samples.npz", **{inputs[0].name: np.concatenate(found)})
     if subject.data[2] == "persons":
         images = sorted((corpus / "datasets" / subject.data[1]).iterdir())
@@ -118,7 +118,7 @@ def _classes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Me
     found, seen = [], 0
     for chunk in samples.chunks():
         count = len(chunk.geometries)
-        scores = next(iter(run.run(chunk.feed).values())).reshape(count, -1)
+        scores = next(iter(run.run(chunk.batch).values())).reshape(count, -1)
         found.append(ranks(opened.name, scores, truth[seen : seen + count]))
         seen += count
     return [classified(found)]
@@ -142,8 +142,8 @@ def _boxes(subject: Subject, model: Path, corpus: Path, work: Path) -> list[Meas
 
 
 def _names(subject: Subject) -> Any:
+    from qdqtool.evaluation.class_names import Names, parse_names
     from qdqtool.evaluation.coco_names import shown_names
-    from qdqtool.evaluation.names import Names, parse_names
 
     if subject.data[3] != "coco":
         return parse_names(str(subject.data[3]))
@@ -165,10 +165,10 @@ def _detections(
     decoder, found, geometries = None, [], []
     for chunk in samples.chunks():
         if decoder is None:
-            outputs = Executor(original.proto, original.folder).run(chunk.feed)
+            outputs = Executor(original.proto, original.folder).run(chunk.batch)
             selection = Selection(subject.score, subject.iou)
             decoder = find_decoder("auto", outputs, chunk.geometries[0].input_size, selection)
-        found.extend(decoder(run.run(chunk.feed), chunk.geometries))
+        found.extend(decoder(run.run(chunk.batch), chunk.geometries))
         geometries.extend(chunk.geometries)
     return found, samples, geometries
 

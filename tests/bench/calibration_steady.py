@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.data.loader import Batch, inputs_of, open_feed
+from qdqtool.data.loader import Batch, inputs_of, open_loader
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -104,7 +104,7 @@ def steady(path: Path, images: int) -> None:
             options = CalibrationOptions(progress=False, workers=1 if folder is None else 2)
             feed: Iterable[Batch] = (bank[k % 8] for k in range(count))
             if folder is not None:
-                feed = open_feed(scripted(folder, bank, count), inputs_of(opened.proto.graph))
+                feed = open_loader(scripted(folder, bank, count), inputs_of(opened.proto.graph))
             return count_batches(opened.proto, opened.folder, feed, options, wanted)
 
         alone, _ = slope(run, images)

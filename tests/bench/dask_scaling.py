@@ -19,7 +19,7 @@ import numpy as np
 from cost import table
 
 from qdqtool.amax.methods import Method
-from qdqtool.data.loader import DataOptions, Input, inputs_of, open_feed
+from qdqtool.data.loader import DataOptions, Input, inputs_of, open_loader
 from qdqtool.distributed.shards import ShardSum, calibrate_shard
 from qdqtool.graph.io import open_model
 from qdqtool.observers.collect import pending
@@ -122,7 +122,7 @@ def measure_names(count: int, folder: Path) -> float:
     inputs = [Input("x", (None, 3, 32, 32), np.dtype(np.float32))]
 
     def walk() -> int:
-        feed = open_feed(place, inputs, DataOptions(preprocess="imagenet"))
+        feed = open_loader(place, inputs, DataOptions(preprocess="imagenet"))
         return len(feed.fingerprint) + sum(1 for _ in pending(feed, (0, 400), BatchSet()))
 
     return cpu(walk)[0] / count

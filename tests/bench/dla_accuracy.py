@@ -38,7 +38,7 @@ ADAPTERS = {"fastestdet_coco": "FastestDet", "yolox_nano_coco": "YOLOX"}
 # A rules file that ties the inputs of products, as those of sums are.
 TIED = """schema = 1
 extends = "dla"
-[[tie]]
+[[shared_scale]]
 name = "dla-product"
 ops = ["Mul:computed"]
 members = "inputs"
@@ -109,7 +109,7 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     import qdqtool
     from qdqtool.graph.io import open_model
     from qdqtool.graph.view import GraphView
-    from qdqtool.match.shared_scales import tie_scales
+    from qdqtool.match.shared_scales import take_shared_scales
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.rulebook import load_rules
     from qdqtool.trtversion import TrtVersion
@@ -132,20 +132,20 @@ def write_simulated(plain: Path, samples: Path, source: str, products: str, out:
     if products == "tied":
         own = out.with_name("tied.toml")
         own.write_text(TIED)
-        scales, _ = tie_scales(view, load_rules("dla", version, own), scales)
+        scales, _ = take_shared_scales(view, load_rules("dla", version, own), scales)
     entries = {name: np.float32(scale.bits) for name, scale in scales.items()}
     kept: Collection[str] = ()
     if products == "fp16":
-        told = json.loads(Path(str(peeled.emitted["json"])).read_text())["float_tensors"]
-        kept = [name for name in told if name in view.producers]
+        reported = json.loads(Path(str(peeled.emitted["json"])).read_text())["float_tensors"]
+        kept = [name for name in reported if name in view.producers]
         entries = without(view, entries, kept)
     onnx.save(_implicit(opened, entries, "dla", version, tuple(kept)).model, str(out))
     return {"origins": dict(sorted(peeled.origins.items())), "int8": len(entries)}
 
 
-def without(view: GraphView, entries: Mapping[str, np.float32], told: Collection[str]) -> dict[str, np.float32]:
+def without(view: GraphView, entries: Mapping[str, np.float32], reported: Collection[str]) -> dict[str, np.float32]:
     """The scales of tensors that some INT8 layer reads: what goes from FP16 to FP16, or out, is not rounded."""
-    floats = {view.producers[name].key for name in told}
+    floats = {view.producers[name].key for name in reported}
     return {
         name: scale
         for name, scale in entries.items()

@@ -59,8 +59,8 @@ def _reads_of(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
     """Names of float32 tensors by onnx's inference."""
     graph = onnx.shape_inference.infer_shapes(model).graph
-    told = (*graph.value_info, *graph.input, *graph.output)
-    return {one.name for one in told if one.type.tensor_type.elem_type == TensorProto.FLOAT}
+    reported = (*graph.value_info, *graph.input, *graph.output)
+    return {one.name for one in reported if one.type.tensor_type.elem_type == TensorProto.FLOAT}
 
 
 def _converted(node: onnx.NodeProto, names: dict[str, str], floats: set[str], both: set[str]) -> list[onnx.NodeProto]:

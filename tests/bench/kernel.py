@@ -109,9 +109,11 @@ def cold() -> None:
     sets = [[rng.standard_normal(shape).astype(np.float32) for shape in COLD] * 2 for _ in range(28)]
     elements = sum(x.size for arrays in sets for x in arrays)
     ranges = [range_of(x.shape[1]) for x in sets[0]]
-    for told, given, threads in (("plain", None, 1), ("with ranges", ranges, 1), ("plain, two threads", None, 2)):
+    for reported, given, threads in (("plain", None, 1), ("with ranges", ranges, 1), ("plain, two threads", None, 2)):
         taken = [spent(sets, given, threads) / elements for _ in range(5)]
-        print(f"{told:<20}{np.median(taken):>8.2f} ns of a thread per element, {min(taken):.2f} at best", flush=True)
+        print(
+            f"{reported:<20}{np.median(taken):>8.2f} ns of a thread per element, {min(taken):.2f} at best", flush=True
+        )
 
 
 def spent(sets: Sequence[Sequence[Float32]], ranges: Sequence[AffineRange] | None, threads: int) -> int:

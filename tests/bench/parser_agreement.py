@@ -82,10 +82,10 @@ def judge(family: str, name: str, source: onnx.ModelProto | Path) -> Judged | No
     except QdqError:
         return None
     verdict = parse_opened(opened, library=require_library())
-    subject = LintContext(opened.proto, opened.folder, "gpu", VERSION, verdict=verdict)
-    found = run_checks(subject, [check for check in checks_of() if check.code not in _OWN])
+    context = LintContext(opened.proto, opened.folder, "gpu", VERSION, verdict=verdict)
+    found = run_checks(context, [check for check in checks_of() if check.code not in _OWN])
     errors = tuple(sorted({finding.code for finding in found if finding.severity == "error"}))
-    return Judged(family, name, errors, tuple(one.message for one in verdict.refusals), agreeing_codes(subject))
+    return Judged(family, name, errors, tuple(one.message for one in verdict.refusals), agreeing_codes(context))
 
 
 def graphs(only: Sequence[str]) -> Iterator[tuple[str, str, onnx.ModelProto | Path]]:

@@ -56,12 +56,12 @@ def files_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
     whole = int8(PlanOptions("rtx"))
     yield "INT8", whole
     yield "INT8, rest FP16", half_precision(whole)
-    for told, plan in (
+    for reported, plan in (
         ("depthwise float", PlanOptions("rtx", depthwise="float")),
         ("per tensor", PlanOptions("rtx", weights="per-tensor")),
         ("both", PlanOptions("rtx", weights="per-tensor", depthwise="float")),
     ):
-        yield f"INT8, rest FP16, {told}", half_precision(int8(plan))
+        yield f"INT8, rest FP16, {reported}", half_precision(int8(plan))
     options = verbs.InsertOptions(plan=PlanOptions("rtx"), condition="auto", keep_float=0, whole_table=False)
     conditioned = verbs.insert(model, data=samples_of(model), options=options).model
     yield "INT8 conditioned", conditioned
@@ -109,17 +109,17 @@ def _macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
     return math.prod(written) * (read[0] if transposed else read[-1])
 
 
-def row(model: str, told: str, cost: EngineCost, macs: dict[str, int]) -> str:
+def row(model: str, reported: str, cost: EngineCost, macs: dict[str, int]) -> str:
     """One line of the table."""
     products = f"{cost.products.get('INT8', 0)} of {sum(cost.products.values())}"
     shares = ", ".join(f"{count / 1e6:.1f} M {kind}" for kind, count in macs.items())
     bytes_moved = f"{cost.bytes_moved / 1e6:.2f}"
-    return f"| {model} | {told} | {cost.layers} | {cost.conversions} | {products} | {bytes_moved} | {shares} |"
+    return f"| {model} | {reported} | {cost.layers} | {cost.conversions} | {products} | {bytes_moved} | {shares} |"
 
 
 def verdict(costs: dict[str, EngineCost]) -> str:
     """Which file moves the fewest bytes."""
-    best = min(costs, key=lambda told: costs[told].bytes_moved)
+    best = min(costs, key=lambda reported: costs[reported].bytes_moved)
     if "FP16" not in costs:
         return f"fewest bytes: {best}"
     share = costs[best].bytes_moved / costs["FP16"].bytes_moved
@@ -141,15 +141,15 @@ def main() -> int:
     for name in args.models.split(","):
         costs: dict[str, EngineCost] = {}
         model = onnx.load(Path(os.environ["QDQTOOL_SHARED"]) / "corpus" / "models" / f"{name}.onnx")
-        for told, file in files_of(model):
+        for reported, file in files_of(model):
             try:
                 built = build_engine(file, RtxBuildOptions((args.sm,)))
             except QdqError as error:
                 failed += 1
-                print(f"| {name} | {told} | {error.reason} | | | | |", flush=True)
+                print(f"| {name} | {reported} | {error.reason} | | | | |", flush=True)
                 continue
-            costs[told] = cost_of(built)
-            print(row(name, told, costs[told], macs_by_type(file, built)), flush=True)
+            costs[reported] = cost_of(built)
+            print(row(name, reported, costs[reported], macs_by_type(file, built)), flush=True)
         print(f"| {name} | {verdict(costs)} | | | | | |", flush=True)
     return 1 if failed else 0
 

@@ -57,9 +57,9 @@ class Cells:
             how = ("--metric", "voc", "--score", "0.01", "--iou", "0.65", "--json")
             command = ("evaluate", str(model), "--data", str(self._split / "test"), *truth, *PREPROCESS, *how)
             kept.write_text(_called(command, self.work))
-        told = json.loads(kept.read_text())
-        classes = [one["figures"]["voc_ap"]["value"] for one in told["classes"]]
-        return [*classes, told["figures"]["voc_ap"]["value"]]
+        reported = json.loads(kept.read_text())
+        classes = [one["figures"]["voc_ap"]["value"] for one in reported["classes"]]
+        return [*classes, reported["figures"]["voc_ap"]["value"]]
 
     def quantized(self, plain: Path, way: str) -> Path:
         """The PTQ of one way, made on 64 photographs of train."""
@@ -72,7 +72,7 @@ class Cells:
     def tuned(self, start: Path, more: Sequence[str]) -> tuple[Path, float]:
         """QAT from it with the loss that the network was trained with, and its CPU seconds."""
         out = start.with_suffix(".tuned.onnx")
-        told = out.with_suffix(".cost")
+        reported = out.with_suffix(".cost")
         if not out.is_file():
             how = ("--data", str(MODELS / "bccd_targets.py"), "--loss", str(MODELS / "bccd_loss.py"))
             command = ("finetune", str(start), *how, "--batch", "8", "--steps", STEPS, "-o", str(out), "-q", *more)
@@ -80,8 +80,8 @@ class Cells:
             cost = measured([sys.executable, "-m", "qdqtool", *command], environment=environment)
             if cost.code != 0:
                 raise SystemExit(cost.said)
-            told.write_text(str(cost.cpu_seconds))
-        return out, float(told.read_text())
+            reported.write_text(str(cost.cpu_seconds))
+        return out, float(reported.read_text())
 
 
 def _called(arguments: Sequence[str], folder: Path) -> str:

@@ -148,8 +148,8 @@ class Detector(nn.Module):  # type: ignore[misc]
         whole = self.whole(F.adaptive_max_pool2d(m, 1).flatten(1) + F.adaptive_avg_pool2d(m, 1).flatten(1))
         loss = F.cross_entropy(classes, labels) + F.binary_cross_entropy_with_logits(whole, torch.full_like(whole, 0.3))
         loss = loss + torch.where(boxes.abs() < 1, 0.5 * boxes * boxes, boxes.abs() - 0.5).mean()
-        told = F.log_softmax(whole, 1)
-        return loss + F.nll_loss(told, labels[:IMAGES])
+        reported = F.log_softmax(whole, 1)
+        return loss + F.nll_loss(reported, labels[:IMAGES])
 
 
 def write_detector(folder: Path) -> None:

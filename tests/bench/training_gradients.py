@@ -149,10 +149,10 @@ def operator_lines(work: Path, pythons: Pythons) -> Iterator[str]:
         if cost is not None and cost.code == 0:
             operators: Sequence[str] = json.loads(cost.said)
             missing = [one for one in operators if one.partition("::")[2] not in held and one not in held]
-            told = f"{len(operators)} operators; in no network here: {', '.join(missing)}"
+            reported = f"{len(operators)} operators; in no network here: {', '.join(missing)}"
         else:
-            told = cost.said if cost else "not asked for"
-        yield f"{name}: {told}"
+            reported = cost.said if cost else "not asked for"
+        yield f"{name}: {reported}"
 
 
 def _held(folders: Sequence[Path]) -> set[str]:

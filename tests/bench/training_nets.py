@@ -85,7 +85,7 @@ def make_case(net: Net, corpus: Path, folder: Path) -> None:
     from qdqtool.data.model_inputs import inputs_of
     from qdqtool.graph.io import open_model
     from qdqtool.observers.options import CalibrationOptions
-    from qdqtool.training.losses.append import append_losses
+    from qdqtool.training.losses.loss_graph import append_losses
     from qdqtool.training.losses.options import LossOptions
     from qdqtool.training.losses.teacher import Teacher, float_twin
     from qdqtool.training.shapes import make_forward, run_once

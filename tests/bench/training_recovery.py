@@ -79,8 +79,8 @@ class Place:
 
     def row(self, way: str, metric: str, start: str | None = None) -> tuple[str, ...]:
         """One line of the table."""
-        told = self.model(way).with_suffix(".json")
-        said = json.loads(told.read_text()) if told.is_file() else {}
+        reported = self.model(way).with_suffix(".json")
+        said = json.loads(reported.read_text()) if reported.is_file() else {}
         lost = _loss(self.work, metric, FP32, way) if way != FP32 else None
         gained = loss(self.work, metric, start, way) if start else None
         cost = f"{said['cpu_s']:.0f}" if said else ""

@@ -80,14 +80,14 @@ def speed_rows(corpus: Path, work: Path, pythons: Pythons, names: list[str]) -> 
 def _measure(command: list[str], net: Net, found: Found) -> None:
     cost = measured(command, environment=_THREADS)
     try:
-        told = json.loads(cost.said)
-        each = min(told["seconds"]) / net.steps
+        reported = json.loads(cost.said)
+        each = min(reported["seconds"]) / net.steps
     except (ValueError, KeyError, TypeError):
         found.failed = cost.said
         return
     if each < found.seconds:
-        found.seconds, found.inside = each, told.get("inside", 1.0)
-    found.loss = told["loss"]
+        found.seconds, found.inside = each, reported.get("inside", 1.0)
+    found.loss = reported["loss"]
 
 
 def _row(net: Net, found: dict[str, Found]) -> tuple[str, ...]:

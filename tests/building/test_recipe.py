@@ -79,10 +79,10 @@ def test_what_a_dla_runs(version: str, model: ModelFacts) -> None:
     assert decide(parse(version), model, None, 1).dla_core == 1
 
 
-@pytest.mark.parametrize(("version", "told"), [("10.7.0", False), ("10.13.3", True), ("11.4.0", False)])
-def test_flags_that_will_go_are_told(version: str, told: bool) -> None:
+@pytest.mark.parametrize(("version", "reported"), [("10.7.0", False), ("10.13.3", True), ("11.4.0", False)])
+def test_flags_that_will_go_are_reported(version: str, reported: bool) -> None:
     notes = decide(parse(version), QDQ, None).notes
-    assert notes == ((f"TensorRT {version} says that --fp16, --int8 will go: TensorRT 11 takes every type from the model",) if told else ())  # fmt: skip  # noqa: E501
+    assert notes == ((f"TensorRT {version} says that --fp16, --int8 will go: TensorRT 11 takes every type from the model",) if reported else ())  # fmt: skip  # noqa: E501
 
 
 def test_the_command_line_has_the_same_precisions() -> None:

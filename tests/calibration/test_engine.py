@@ -17,7 +17,7 @@ from qdqtool.scales import ScaleTable
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate, calibrate_scales
-from qdqtool.data.loader import DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 
 STABLE = ["mse", "max", "percentile=99.9", "entropy-stable"]
 
@@ -114,7 +114,7 @@ def test_all_zero_and_inf_are_recorded_with_the_reason() -> None:
 
 @pytest.mark.parametrize("method", ["mse", "entropy", "max"])
 def test_at_a_point_inf_is_an_error_and_zeros_are_none(method: str) -> None:
-    feed = open_feed([{"x": np.ones((1, 4), np.float32)}], inputs_of(ODD.graph))
+    feed = open_loader([{"x": np.ones((1, 4), np.float32)}], inputs_of(ODD.graph))
     with pytest.raises(QdqError, match="holds Inf") as caught:
         calibrate_scales(ODD, None, feed, CalibrationOptions(method), points=("x", "log"))
     assert caught.value.where == "log"
@@ -162,7 +162,7 @@ def test_path_adds_the_model_s_digest_and_no_place(tmp_path: Path) -> None:
 
 
 def test_wanted_tensors_only() -> None:
-    feed = open_feed([{"x": samples(1)}], inputs_of(NET.graph))
+    feed = open_loader([{"x": samples(1)}], inputs_of(NET.graph))
     assert list(calibrate_scales(NET, None, feed, wanted=["r"])) == ["r"]
 
 

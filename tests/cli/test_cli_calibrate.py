@@ -159,8 +159,8 @@ def test_interrupted_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixtu
         assert run(folder, *words) == 130
     finally:
         del os.environ["KILL"]
-    told = capsys.readouterr()
-    assert told.err == "qdqtool: interrupted; the work is in the checkpoint: continue with --resume\n"
+    reported = capsys.readouterr()
+    assert reported.err == "qdqtool: interrupted; the work is in the checkpoint: continue with --resume\n"
     assert not (folder / "s.json").exists()
     assert run(folder, *words) == 2
     assert "continue it with --resume" in capsys.readouterr().err

@@ -72,9 +72,9 @@ def test_json(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, items: tuple[Item
         "text": "",
         "todo": "",
     }
-    told = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
-    assert document.keys() | document["items"][0].keys() <= told
-    assert {"ok", "missing", "note", "wrong"} <= told
+    reported = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+    assert document.keys() | document["items"][0].keys() <= reported
+    assert {"ok", "missing", "note", "wrong"} <= reported
 
 
 def test_this_machine(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--steps", 0], "--steps: 0 is no number"),
         (["--lr", 0], "--lr: 0 is not more than 0"),
@@ -122,10 +122,10 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_one_line_for_what_cannot_be(
-    placed: Path, capsys: pytest.CaptureFixture[str], words: list[object], told: str
+    placed: Path, capsys: pytest.CaptureFixture[str], words: list[object], reported: str
 ) -> None:
     before = contents(placed.parent)
-    refused(run(capsys, "finetune", placed, "--data", placed.parent / "d.npz", *words), told)
+    refused(run(capsys, "finetune", placed, "--data", placed.parent / "d.npz", *words), reported)
     assert contents(placed.parent) == before
 
 

@@ -18,7 +18,7 @@ LINES = {"x": "3c010a14", "c1": "3c84dc31", "r1": "3a4e2179", "g": "3b000001", "
 RULES = """schema = 1
 extends = "gpu"
 
-[[reader]]
+[[consumer]]
 name = "weighted"
 ops = ["Conv:weight"]
 inputs = "activation"

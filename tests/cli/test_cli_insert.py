@@ -127,10 +127,10 @@ def test_json_of_the_plan_is_stable(capsys: Capsys, tmp_path: Path) -> None:
     assert said.err == "" and facts["schema"] == 1
     assert {"points", "refusals", "heads", "groups"} <= facts.keys()
     first = facts["points"][0]
-    assert {"tensor", "role", "readers", "rule", "reason", "tie"} <= first.keys()
+    assert {"tensor", "role", "consumers", "rule", "reason", "shared_scale"} <= first.keys()
     by_name = {point["tensor"]: point for point in facts["points"]}
     assert by_name["x"]["role"] == "activation" and by_name["w1"]["role"] == "weight"
-    assert by_name["r1"]["readers"] == ["c2:0"] and by_name["r1"]["tie"] == "r1"
+    assert by_name["r1"]["consumers"] == ["c2:0"] and by_name["r1"]["shared_scale"] == "r1"
     assert {"node", "label", "evidence", "float"} <= facts["heads"][0].keys()
     assert {"rule", "nodes", "output"} <= facts["groups"][0].keys()
     assert run(capsys, "insert", tmp_path / "m.onnx", "--dry-run", "--json").out == said.out

@@ -182,7 +182,7 @@ def test_quiet_still_says_what_was_asked_for(folder: Path, capsys: Capsys) -> No
 
 
 @pytest.mark.parametrize(
-    ("scale", "code", "told"),
+    ("scale", "code", "reported"),
     [
         ("", 2, "qdqtool: error: {path}: DequantizeLinear d has an empty scale (shape [0]); export the model again"),
         (
@@ -193,7 +193,7 @@ def test_quiet_still_says_what_was_asked_for(folder: Path, capsys: Capsys) -> No
     ],
 )
 def test_a_scale_without_elements_is_refused_where_it_is_stored_and_told_where_it_is_made(
-    tmp_path: Path, capsys: Capsys, scale: str, code: int, told: str
+    tmp_path: Path, capsys: Capsys, scale: str, code: int, reported: str
 ) -> None:
     stored = "" if scale else ", float[0] e = {}"
     model = model_of(
@@ -203,4 +203,4 @@ def test_a_scale_without_elements_is_refused_where_it_is_stored_and_told_where_i
     path = tmp_path / "m.onnx"
     onnx.save(model, path)
     ended = run(capsys, "lint", path, "--select", "Q029")
-    assert ended.code == code and told.format(path=path) in (ended.err if code == 2 else ended.out)
+    assert ended.code == code and reported.format(path=path) in (ended.err if code == 2 else ended.out)

@@ -59,7 +59,7 @@ def test_all_tensors_and_a_line_of_origins(folder: Path, capsys: Capsys) -> None
     assert f"wrote {folder / 'q.cache'}: TRT-8602-EntropyCalibration2, 8 scales" in out
     found = counts(out)
     assert sum(found.values()) == len(FLOATS) and set(found) == {"qdq", "equal", "derived", "ptq"}
-    assert re.search(r"; \d+ tied to a larger one$", out, re.M)
+    assert re.search(r"; \d+ took a larger shared scale$", out, re.M)
     built = f"--useDLACore=0 --allowGPUFallback --saveEngine={folder / 'q.peeled.engine'}\n"
     assert out.endswith(built) and err == ""
 
@@ -68,16 +68,16 @@ def test_json_tells_every_origin(folder: Path, capsys: Capsys) -> None:
     said = json.loads(peel(capsys, folder, "q", "--json")[0])
     assert list(said["scales"]) == FLOATS and said["unscaled"] == {} and said["float_outputs"] == []
     assert sum(said["origins"].values()) == len(FLOATS)
-    assert set(said["ties"]) and set(said["ties"]) <= {"r2", "g", "f"}
+    assert set(said["shared_scales"]) and set(said["shared_scales"]) <= {"r2", "g", "f"}
     entries = read_cache(folder / "q.cache").entries
     for name, scale in said["scales"].items():
         assert int(scale["scale"], 16) == int(entries[name].view(np.uint32))
-        assert (scale["origin"] == "equal") >= (name in said["ties"])
+        assert (scale["origin"] == "equal") >= (name in said["shared_scales"])
 
 
 def test_no_ties(folder: Path, capsys: Capsys) -> None:
     said = json.loads(peel(capsys, folder, "q", "--no-shared-scales", "--json")[0])
-    assert said["ties"] == {} and said["scales"]["r2"]["scale"] != said["scales"]["g"]["scale"]
+    assert said["shared_scales"] == {} and said["scales"]["r2"]["scale"] != said["scales"]["g"]["scale"]
 
 
 def test_what_is_missing_is_listed_and_nothing_written(folder: Path, capsys: Capsys) -> None:
@@ -125,8 +125,8 @@ def test_the_provider_counts_with_and_without_a_method(folder: Path, capsys: Cap
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
     words = ("peel", folder / "bare.onnx", *DLA, "--data", folder / "d.npz", "--provider", "cuda")
-    asked, told = run(capsys, *words), run(capsys, *words, "--method", "mse")
-    assert told.code != 0 and (asked.code, asked.err) == (told.code, told.err)
+    asked, reported = run(capsys, *words), run(capsys, *words, "--method", "mse")
+    assert reported.code != 0 and (asked.code, asked.err) == (reported.code, reported.err)
 
 
 def test_a_method_that_there_is_not(folder: Path, capsys: Capsys) -> None:

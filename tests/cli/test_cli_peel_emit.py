@@ -253,7 +253,7 @@ def test_a_head_whose_name_no_flag_carries_is_listed_and_left_out(capsys: Capsys
     (detector / "q.onnx").write_bytes(model.SerializeToString())
     said = run(capsys, "peel", detector / "q.onnx", "--target", "gpu", "--trt-version", "8502", "--emit", "trtexec")
     assert said.code == 0 and "box,head" not in " ".join(command_line(detector / "q.trtexec.sh").values())
-    assert "cannot be told of 1 layers that stay in float: Conv b (its name has a character" in said.err
+    assert "have no name for 1 layers that stay in float: Conv b (its name has a character" in said.err
     assert "# not told to trtexec: Conv b:" in (detector / "q.trtexec.sh").read_text()
 
 
@@ -283,8 +283,8 @@ def test_products_of_two_ranges_compute_in_fp16_on_the_dla_only(tmp_path: Path, 
     muls = {node.name for node in onnx.load(source).graph.node if node.op_type == "Mul"}
     for target in ("gpu", "dla"):
         peeled(capsys, tmp_path, "--emit", "trtexec", target=target)
-        told = muls & set(layers_in(tmp_path / "q.trtexec.sh"))
-        assert muls and told == (muls if target == "dla" else set())
+        reported = muls & set(layers_in(tmp_path / "q.trtexec.sh"))
+        assert muls and reported == (muls if target == "dla" else set())
 
 
 @pytest.mark.parametrize("name", ["a\nenable-dla=1\n.onnx", "a\x1b.onnx", "a\udcff.onnx"])

@@ -37,7 +37,7 @@ def test_a_cache_beside_the_model_and_a_summary(folder: Path, capsys: Capsys) ->
     out, err = ptq(capsys, folder, *GPU)
     cache = read_cache(folder / "m.cache")
     assert list(cache.entries) == FLOATS and cache.header == "TRT-8502-EntropyCalibration2"
-    assert f"wrote {folder / 'm.cache'}: TRT-8502-EntropyCalibration2, 8 scales, 2 of them tied" in out
+    assert f"wrote {folder / 'm.cache'}: TRT-8502-EntropyCalibration2, 8 scales, 2 of them shared" in out
     assert "method entropy, 6 samples" in out
     built = f"--calib={folder / 'm.cache'} --saveEngine={folder / 'm.engine'}\n"
     assert f"next: trtexec --onnx={folder / 'm.onnx'} --int8 --fp16 {built}" in out
@@ -51,7 +51,7 @@ def test_dla_adds_its_flags_and_no_ties_leaves_each_its_own(folder: Path, capsys
     out, _ = ptq(capsys, folder, *DLA, "--cache", folder / "t.cache")
     assert f"--useDLACore=0 --allowGPUFallback --saveEngine={folder / 'm.engine'}\n" in out
     out, _ = ptq(capsys, folder, *DLA, "--no-shared-scales", "--cache", folder / "a.cache")
-    assert "0 of them tied" in out
+    assert "0 of them shared" in out
     tied, alone = read_cache(folder / "t.cache").entries, read_cache(folder / "a.cache").entries
     assert tied["r2"] == tied["g"] == tied["f"] == max(alone["r2"], alone["g"])
     assert alone["r2"] != alone["g"]
@@ -85,7 +85,7 @@ def test_json_is_all_there_is(folder: Path, capsys: Capsys) -> None:
     entries = read_cache(folder / "m.cache").entries
     for name, scale in said["scales"].items():
         assert int(scale["scale"], 16) == int(entries[name].view(np.uint32))
-    for name, source in said["ties"].items():
+    for name, source in said["shared_scales"].items():
         assert said["scales"][name]["scale"] == said["scales"][source]["scale"]
         assert said["scales"][name]["origin"] == "equal"
     assert (said["predicted"]["method"], said["predicted"]["beside"]) == ("entropy", "mse")

@@ -81,7 +81,7 @@ def test_json_alone_is_on_stdout(folder: Path, capfd: pytest.CaptureFixture[str]
     with installed(V10, Behavior(says="[I] [TRT] chatter\n")):
         said = ptq(capfd, folder, *TRT, "--json")
     document = json.loads(said.out)
-    assert document["backend"] == "tensorrt" and list(document["scales"]) == FLOATS and document["ties"] == {}
+    assert document["backend"] == "tensorrt" and list(document["scales"]) == FLOATS and document["shared_scales"] == {}
     assert document["predicted"] is None and "chatter" in said.err
 
 

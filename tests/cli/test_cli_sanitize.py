@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.artifacts import store_table
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache, write_cache
-from qdqtool.passes.rename import rename_tensors, tensor_names
+from qdqtool.metadata import store_table
+from qdqtool.passes.rename_tensors import rename_tensors, tensor_names
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion
 from tests.cli.command import NET, contents, refused, run

@@ -49,9 +49,9 @@ def detector(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def test_the_doctor_finds_nothing_wrong() -> None:
-    told = json.loads(command("doctor", "--json"))
-    runtime = next(item for item in told["items"] if item["name"].startswith("onnxruntime"))
-    assert told["ok"] and runtime["state"] == "ok" and "builds gradients" in runtime["text"]
+    reported = json.loads(command("doctor", "--json"))
+    runtime = next(item for item in reported["items"] if item["name"].startswith("onnxruntime"))
+    assert reported["ok"] and runtime["state"] == "ok" and "builds gradients" in runtime["text"]
 
 
 def test_insert_places_pairs(detector: tuple[Path, Path, Path]) -> None:
@@ -78,15 +78,15 @@ def test_ptq_and_compare(detector: tuple[Path, Path, Path], tmp_path: Path) -> N
     asked = ("--data", data, "--limit", 4)
     command("ptq", model, *asked, "--target", "gpu", "--trt-version", "8502", "--cache", tmp_path / "c.cache")
     assert (tmp_path / "c.cache").read_bytes().startswith(b"TRT-8502-EntropyCalibration2\nimages: ")
-    told: dict[str, Any] = json.loads(command("compare", model, placed, *asked, "--json"))
-    assert told["schema"] == 1
+    reported: dict[str, Any] = json.loads(command("compare", model, placed, *asked, "--json"))
+    assert reported["schema"] == 1
 
 
 def test_evaluate_judges(models: Path) -> None:
-    told = json.loads(
+    reported = json.loads(
         command("evaluate", models / "tiny_classifier.onnx", "--data", models / "digits8_test.npz", "--json")
     )
-    assert told["figures"]["top1"]["value"] > 0.9
+    assert reported["figures"]["top1"]["value"] > 0.9
 
 
 def test_finetune_by_ort_training(detector: tuple[Path, Path, Path], tmp_path: Path) -> None:

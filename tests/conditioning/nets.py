@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.conditioning.condition_context import ConditionContext, look
-from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.match.plan import PlanOptions
 from tests.graphs import model_of
 
@@ -43,10 +43,10 @@ def samples(count: int = 6, shape: tuple[int, ...] = (4, 6, 6)) -> npt.NDArray[n
 def feed_of(proto: onnx.ModelProto, rows: npt.NDArray[np.float32] | None = None, batch: int = 1) -> DataLoader:
     rows = samples() if rows is None else rows
     name = inputs_of(proto.graph)[0].name
-    return open_feed(lambda: [{name: row[None]} for row in rows], inputs_of(proto.graph), DataOptions(batch=batch))
+    return open_loader(lambda: [{name: row[None]} for row in rows], inputs_of(proto.graph), DataOptions(batch=batch))
 
 
-def subject_of(proto: onnx.ModelProto, **options: Any) -> ConditionContext:
+def context_of(proto: onnx.ModelProto, **options: Any) -> ConditionContext:
     options.setdefault("float_heads", "none")
     return look(proto, None, PlanOptions(**options))
 

@@ -12,7 +12,7 @@ from qdqtool.conditioning.channel_map import find_routes
 from qdqtool.conditioning.placement import LEAST_SKIP, kept_divisions
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.equalize import Division
-from tests.conditioning.nets import samples, subject_of
+from tests.conditioning.nets import context_of, samples
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -22,9 +22,9 @@ WEIGHTS = "float[4,4,1,1] w, float[4] b, float[4,1,1] a, float[2,4,1,1] u, float
 
 def makers(body: str, tensor: str, out: str = "") -> tuple[str, ...]:
     proto = model_of(f"g (float[1,4,6,6] x) => (float[1,2,c,d] y{out}) <{WEIGHTS}> {{ {body} }}")
-    subject = subject_of(proto)
-    routes = find_routes(subject.view, proto, None, subject.ways, {"x": samples(1)})
-    return absorbing_producers(subject, routes.spans[tensor])
+    context = context_of(proto)
+    routes = find_routes(context.view, proto, None, context.ways, {"x": samples(1)})
+    return absorbing_producers(context, routes.spans[tensor])
 
 
 @pytest.mark.parametrize(
@@ -59,25 +59,25 @@ RESIDUAL = """g (float[1,4,6,6] x) => (float[1,2,6,6] y)
 
 def test_a_mul_behind_a_residual_is_made_only_where_it_wins_much() -> None:
     proto = model_of(RESIDUAL)
-    subject = subject_of(proto)
-    reads = {point.tensor: point.reads for point in subject.plan.activations}
+    context = context_of(proto)
+    reads = {point.tensor: point.reads for point in context.plan.activations}
     assert {read.node for read in reads["s"]} >= {"a"}
     one = Division("r", np.full(4, 2.0, np.float32), 1, 4, reads["r"], ())
     options = PlanOptions(float_heads="none")
-    kept, left = kept_divisions(subject, [one], {"r": LEAST_SKIP}, options)
+    kept, left = kept_divisions(context, [one], {"r": LEAST_SKIP}, options)
     assert (kept, left) == ([one], {})
-    kept, left = kept_divisions(subject, [one], {"r": LEAST_SKIP - 0.1}, options)
+    kept, left = kept_divisions(context, [one], {"r": LEAST_SKIP - 0.1}, options)
     assert (kept, left) == ([], {"r": "a Mul behind it would move Q/DQ pairs"})
 
 
 def test_a_plain_mul_and_a_division_in_weights_move_nothing() -> None:
     proto = model_of(RESIDUAL)
-    subject = subject_of(proto)
-    reads = {point.tensor: point.reads for point in subject.plan.activations}
+    context = context_of(proto)
+    reads = {point.tensor: point.reads for point in context.plan.activations}
     one = Division("x", np.full(4, 2.0, np.float32), 1, 4, reads["x"], ())
     other = Division("r", np.full(4, 2.0, np.float32), 1, 4, (), ("a",))
     before = proto.SerializeToString()
-    kept, left = kept_divisions(subject, [one, other], {"x": 0.5, "r": 0.5}, PlanOptions(float_heads="none"))
+    kept, left = kept_divisions(context, [one, other], {"x": 0.5, "r": 0.5}, PlanOptions(float_heads="none"))
     assert kept == [other, one]
     assert left == {}
     assert proto.SerializeToString() == before

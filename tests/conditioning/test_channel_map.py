@@ -10,7 +10,7 @@ import pytest
 from qdqtool.conditioning.channel_map import UNIT, Routes, find_routes
 from qdqtool.conditioning.point_consumers import PointConsumers
 from qdqtool.graph.view import Use
-from tests.conditioning.nets import CONCAT, SILU, samples, spread, subject_of
+from tests.conditioning.nets import CONCAT, SILU, context_of, samples, spread
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -18,8 +18,8 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 def routes_of(text: str, shape: tuple[int, ...] = (4, 6, 6)) -> Routes:
     proto = model_of(text)
-    subject = subject_of(proto)
-    return find_routes(subject.view, proto, None, subject.ways, {"x": samples(1, shape)})
+    context = context_of(proto)
+    return find_routes(context.view, proto, None, context.ways, {"x": samples(1, shape)})
 
 
 def test_a_reader_right_behind_a_tensor_has_its_channels_in_order() -> None:
@@ -65,7 +65,7 @@ def test_halves_whose_bounds_the_graph_computes_are_followed() -> None:
 def test_an_operator_that_cannot_be_followed_leaves_the_tensor_alone() -> None:
     proto = model_of("""g (float[1,4,6,6] x) => (float[1,2,6,6] y) <float[4,4,1,1] w, float[2,4,1,1] w2, int64 one = {1}>
 { c = Conv(x, w)  r = Relu(c)  k = CumSum(r, one)  y = Conv(k, w2) }""")
-    view = subject_of(proto).view
+    view = context_of(proto).view
     moves, reader = (view.producers["k"],), Use(view.producers["y"], 0)
     routes = find_routes(view, proto, None, {"r": PointConsumers(moves, (reader,), (), ())}, {"x": samples(1)})
     assert routes.left == {"r": "an operator that moves its channels cannot be followed"}
@@ -115,7 +115,7 @@ def test_what_is_not_divided_keeps_the_unit() -> None:
 
 def test_the_same_whatever_the_sample() -> None:
     proto = spread(CONCAT)
-    subject = subject_of(proto)
-    one, other = (find_routes(subject.view, proto, None, subject.ways, {"x": samples()[i : i + 1]}) for i in (0, 5))
+    context = context_of(proto)
+    one, other = (find_routes(context.view, proto, None, context.ways, {"x": samples()[i : i + 1]}) for i in (0, 5))
     assert one.spans == other.spans
     assert all((one.consumers[key].labels == other.consumers[key].labels).all() for key in one.consumers)

@@ -13,7 +13,7 @@ from qdqtool.conditioning.losses import Loss, measure_losses, read_scales, round
 from qdqtool.conditioning.samples import Singles
 from qdqtool.errors import QdqError
 from qdqtool.scales import Scale, ScaleTable
-from tests.conditioning.nets import RELU, feed_of, samples, spread, subject_of, value_of
+from tests.conditioning.nets import RELU, context_of, feed_of, samples, spread, value_of
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -28,8 +28,8 @@ def table(**scales: float) -> ScaleTable:
 
 def test_mean_square_and_signal_of_a_matrix_product() -> None:
     proto = model_of(FLAT)
-    subject, rows = subject_of(proto), samples(7, (8,))
-    (loss,) = [one for one in measure_losses(subject, table(x=0.05), Singles(feed_of(proto, rows))) if one.key == "y"]
+    context, rows = context_of(proto), samples(7, (8,))
+    (loss,) = [one for one in measure_losses(context, table(x=0.05), Singles(feed_of(proto, rows))) if one.key == "y"]
     weight = value_of(proto, "fc")
     step = np.abs(weight).max(axis=0) / np.float32(127)
     exact = rows @ weight
@@ -42,10 +42,10 @@ def test_mean_square_and_signal_of_a_matrix_product() -> None:
 
 def test_convolutions_and_products_behind_a_move_are_measured() -> None:
     proto = model_of(FLAT)
-    found = measure_losses(subject_of(proto), table(x=0.05), Singles(feed_of(proto, samples(3, (8,)))))
+    found = measure_losses(context_of(proto), table(x=0.05), Singles(feed_of(proto, samples(3, (8,)))))
     assert [loss.key for loss in found] == ["y", "z"]
     proto = spread(RELU)
-    found = measure_losses(subject_of(proto), table(x=0.03, r1=0.01), Singles(feed_of(proto)))
+    found = measure_losses(context_of(proto), table(x=0.03, r1=0.01), Singles(feed_of(proto)))
     assert [(loss.key, loss.mean.size) for loss in found] == [("c1", 8), ("y", 3)]
     assert all(0 < loss.noise() < 0.1 for loss in found)
 
@@ -54,7 +54,7 @@ def test_convolutions_and_products_behind_a_move_are_measured() -> None:
 def test_opsets_that_write_axes_as_an_attribute(opset: int) -> None:
     scales = table(x=0.03, r1=0.01)
     found, same = (
-        measure_losses(subject_of(proto), scales, Singles(feed_of(proto)))
+        measure_losses(context_of(proto), scales, Singles(feed_of(proto)))
         for proto in (spread(RELU, opset), spread(RELU, 17))
     )
     assert [loss.mean.tolist() for loss in found] == [loss.mean.tolist() for loss in same]
@@ -62,9 +62,9 @@ def test_opsets_that_write_axes_as_an_attribute(opset: int) -> None:
 
 def test_order_and_batch_do_not_matter() -> None:
     proto, rows = spread(RELU), samples(6)
-    subject, scales = subject_of(proto), table(x=0.03, r1=0.01)
-    one = measure_losses(subject, scales, Singles(feed_of(proto, rows)))
-    other = measure_losses(subject, scales, Singles(feed_of(proto, rows[::-1], batch=4)))
+    context, scales = context_of(proto), table(x=0.03, r1=0.01)
+    one = measure_losses(context, scales, Singles(feed_of(proto, rows)))
+    other = measure_losses(context, scales, Singles(feed_of(proto, rows[::-1], batch=4)))
     for left, right in zip(one, other, strict=True):
         for name in ("mean", "square", "signal", "chance"):
             assert getattr(left, name).tobytes() == getattr(right, name).tobytes()
@@ -73,16 +73,16 @@ def test_order_and_batch_do_not_matter() -> None:
 def test_tied_points_are_read_with_the_largest_scale() -> None:
     proto = model_of("""g (float[N,4,6,6] x) => (float[N,2,6,6] y) <float[4,4,1,1] w, float[4,4,1,1] v, float[2,8,1,1] u>
 { c = Conv(x, w)  r = Relu(c)  d = Conv(x, v)  q = Relu(d)  k = Concat<axis=1>(r, q)  y = Conv(k, u) }""")
-    scales = read_scales(subject_of(proto), table(x=0.1, r=0.2, q=0.3))
+    scales = read_scales(context_of(proto), table(x=0.1, r=0.2, q=0.3))
     assert scales["y"][1] == np.float32(0.3)
     assert scales["c"][1] == np.float32(0.1)
     with pytest.raises(QdqError, match=r"q: .*no scale"):
-        read_scales(subject_of(proto), table(x=0.1, r=0.2))
+        read_scales(context_of(proto), table(x=0.1, r=0.2))
 
 
 def test_a_weight_is_rounded_per_channel_or_whole() -> None:
     proto = spread(RELU)
-    node = subject_of(proto).view.producers["c1"]
+    node = context_of(proto).view.producers["c1"]
     weight = value_of(proto, "w1")
     rows, whole = rounded_weight(node, weight, 0), rounded_weight(node, weight, None)
     assert np.abs(rows - weight).max(axis=(1, 2, 3)) == pytest.approx(0, abs=float(np.abs(weight).max()) / 254)
@@ -98,25 +98,25 @@ def loss_of(mean: float, chance: float, key: str = "y") -> Loss:
     ("mean", "chance", "added"), [(0.5, 0.0, 0.5), (0.5, 0.1, 0.3), (0.5, 0.3, None), (0.01, 0.0, None)]
 )
 def test_only_what_is_more_than_chance_is_added(mean: float, chance: float, added: float | None) -> None:
-    found, left = find_additions(subject_of(spread(RELU)), [loss_of(mean, chance)])
+    found, left = find_additions(context_of(spread(RELU)), [loss_of(mean, chance)])
     assert left == {}
     assert [one.values.tolist() for one in found] == ([] if added is None else [pytest.approx([added] * 3)])
 
 
 def test_each_channel_is_judged_by_itself() -> None:
     loss = Loss("y", np.array([0.5, 0.5, -0.5]), np.full(3, 1.0), np.full(3, 9.0), np.array([0.0, 0.3, 0.125]))
-    (found,), _ = find_additions(subject_of(spread(RELU)), [loss])
+    (found,), _ = find_additions(context_of(spread(RELU)), [loss])
     assert found.values.tolist() == [0.5, 0.0, -0.25]
     assert found.decibel == pytest.approx(10 * np.log10(3 / (3 - 0.25 - 0.1875)))
 
 
 def test_one_sample_corrects_nothing() -> None:
-    assert find_additions(subject_of(spread(RELU)), [loss_of(0.5, np.inf)]) == ([], {})
+    assert find_additions(context_of(spread(RELU)), [loss_of(0.5, np.inf)]) == ([], {})
 
 
 def test_an_operator_without_a_place_for_a_bias_is_reported() -> None:
     loss = Loss("z", np.full(5, 0.5), np.full(5, 1.0), np.full(5, 9.0), np.zeros(5))
-    found, left = find_additions(subject_of(model_of(FLAT)), [loss])
+    found, left = find_additions(context_of(model_of(FLAT)), [loss])
     assert found == []
     assert left == {"z": "has no bias that could be corrected"}
 
@@ -133,7 +133,7 @@ def _filled(weight: float) -> onnx.ModelProto:
 @pytest.mark.filterwarnings("error")
 def test_a_sum_of_errors_whose_square_is_beyond_float32_is_counted() -> None:
     proto, rows = _filled(1.0), np.full((2, 4, 6, 6), 4e17, np.float32)  # 36 errors of 1.6e18 each: their sum is 5.8e19
-    (loss,) = measure_losses(subject_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))
+    (loss,) = measure_losses(context_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))
     assert loss.mean == pytest.approx([1.6e18, 1.6e18])
     assert loss.chance == pytest.approx([0.0, 0.0], abs=1e26)
 
@@ -143,4 +143,4 @@ def test_a_sum_of_errors_whose_square_is_beyond_float32_is_counted() -> None:
 def test_an_error_without_a_square_is_refused_by_its_tensor(weight: float, value: float) -> None:
     proto, rows = _filled(weight), np.full((1, 4, 6, 6), value, np.float32)
     with pytest.raises(QdqError, match=r"^y: it holds NaN or Inf, or values whose squares are beyond float32"):
-        measure_losses(subject_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))
+        measure_losses(context_of(proto), table(x=0.05), Singles(feed_of(proto, rows)))

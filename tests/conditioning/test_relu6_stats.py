@@ -26,9 +26,9 @@ LARGE = 8 * samples()  # some of what Relu lets through lies above 6
 
 def done(proto: onnx.ModelProto, *steps: str) -> tuple[onnx.ModelProto, Conditioned]:
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
-    told = condition_model(copy, None, feed_of(proto, LARGE), ConditionSettings(steps, PLAN))
+    reported = condition_model(copy, None, feed_of(proto, LARGE), ConditionSettings(steps, PLAN))
     onnx.checker.check_model(copy, full_check=True)
-    return copy, told
+    return copy, reported
 
 
 def run_model(proto: onnx.ModelProto, rows: np.ndarray) -> np.ndarray:
@@ -58,14 +58,14 @@ def test_nan_is_refused_by_name() -> None:
 
 def test_it_is_done_where_it_is_named_and_reported() -> None:
     proto = spread(RELU)
-    made, told = done(proto, "relu6")
+    made, reported = done(proto, "relu6")
     assert [node.op_type for node in made.graph.node] == ["Conv", "Clip", "Conv"]
-    (edit,) = told.edits
+    (edit,) = reported.edits
     assert (edit.step, edit.site, edit.decibel) == ("relu6", "r1", 0.0)
     assert "lie above 6" in edit.reason
-    assert 0 < told.moved["y"].decibel < 60
-    assert told.kept == {}
-    assert told.samples == len(LARGE)
+    assert 0 < reported.moved["y"].decibel < 60
+    assert reported.kept == {}
+    assert reported.samples == len(LARGE)
     rows = np.abs(run_model(made, LARGE) - run_model(proto, LARGE)).max()
     assert rows > 0.01
     entries = {entry.key: entry.value for entry in made.metadata_props}
@@ -73,18 +73,18 @@ def test_it_is_done_where_it_is_named_and_reported() -> None:
 
 
 def test_auto_leaves_relu_alone() -> None:
-    made, told = done(spread(RELU), *STEPS)
-    assert told.count("relu6") == 0
+    made, reported = done(spread(RELU), *STEPS)
+    assert reported.count("relu6") == 0
     assert "Clip" not in [node.op_type for node in made.graph.node]
 
 
 def test_what_is_divided_behind_it_keeps_the_function_that_it_left() -> None:
     """Dividing is judged against the model with its Clip, the whole against the model before."""
     proto = spread(SILU.replace("c1 = Conv(x,", "r1 = Relu(x)  c1 = Conv(r1,"))
-    made, told = done(proto, "relu6", "equalize", "smooth")
-    assert [(edit.step, edit.site) for edit in told.edits] == [("relu6", "r1"), ("smooth", "r1"), ("smooth", "m1")]
-    assert told.kept["y"].relative < 1e-6
-    assert told.moved["y"].decibel < 60
+    made, reported = done(proto, "relu6", "equalize", "smooth")
+    assert [(edit.step, edit.site) for edit in reported.edits] == [("relu6", "r1"), ("smooth", "r1"), ("smooth", "m1")]
+    assert reported.kept["y"].relative < 1e-6
+    assert reported.moved["y"].decibel < 60
     cut, _ = done(proto, "relu6")
     assert run_model(made, LARGE) == pytest.approx(run_model(cut, LARGE), rel=1e-4, abs=1e-5)
 
@@ -95,14 +95,14 @@ def test_old_opsets_keep_theirs(opset: int, ir: int) -> None:
     if ir < 4:
         for tensor in proto.graph.initializer:
             proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, 1, list(tensor.dims)))
-    made, told = done(proto, "relu6", *STEPS)
-    assert told.edits[0].step == "relu6"
+    made, reported = done(proto, "relu6", *STEPS)
+    assert reported.edits[0].step == "relu6"
     assert (made.ir_version, made.opset_import[0].version) == (ir, opset)
     assert {len(node.input) for node in made.graph.node if node.op_type == "Clip"} == {1 if opset < 11 else 3}
 
 
 def test_a_model_without_relu_is_left_as_it_is() -> None:
     proto = spread(SILU)
-    made, told = done(proto, "relu6")
+    made, reported = done(proto, "relu6")
     assert made == proto
-    assert told.edits == ()
+    assert reported.edits == ()

@@ -16,7 +16,7 @@ from qdqtool.conditioning.run import ConditionSettings, advice, condition_model
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.scales import Scale, ScaleTable
-from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, feed_of, samples, spread, subject_of, value_of
+from tests.conditioning.nets import CONCAT, RELU, SILU, SPREAD, context_of, feed_of, samples, spread, value_of
 from tests.graphs import model_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -33,9 +33,9 @@ def run_model(proto: onnx.ModelProto, rows: npt.NDArray[np.float32]) -> npt.NDAr
 def done(proto: onnx.ModelProto, *steps: str, **settings: Any) -> tuple[onnx.ModelProto, Conditioned]:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    told = condition_model(copy, None, feed_of(proto), ConditionSettings(steps or STEPS, PLAN, **settings))
+    reported = condition_model(copy, None, feed_of(proto), ConditionSettings(steps or STEPS, PLAN, **settings))
     onnx.checker.check_model(copy, full_check=True)
-    return copy, told
+    return copy, reported
 
 
 def ops(proto: onnx.ModelProto) -> list[str]:
@@ -44,36 +44,36 @@ def ops(proto: onnx.ModelProto) -> list[str]:
 
 def test_equalize_divides_in_the_weights_and_keeps_the_function() -> None:
     proto = spread(RELU)
-    made, told = done(proto, "equalize")
+    made, reported = done(proto, "equalize")
     assert ops(made) == ops(proto)
-    assert [(edit.step, edit.site) for edit in told.edits] == [("equalize", "r1")]
-    assert told.kept["y"].relative < 1e-6
+    assert [(edit.step, edit.site) for edit in reported.edits] == [("equalize", "r1")]
+    assert reported.kept["y"].relative < 1e-6
     assert run_model(made, samples()) == pytest.approx(run_model(proto, samples()), rel=1e-4, abs=1e-5)
     rows = np.abs(value_of(made, "w1")).max(axis=(1, 2, 3))
     before = np.abs(value_of(proto, "w1")).max(axis=(1, 2, 3))
     assert rows.max() / rows.min() < before.max() / before.min() / 4
-    assert told.after is not None
-    assert told.before is not None
-    assert told.after.worst > told.before.worst + 2
+    assert reported.after is not None
+    assert reported.before is not None
+    assert reported.after.worst > reported.before.worst + 2
 
 
 def test_smooth_adds_one_mul_and_keeps_the_function() -> None:
     proto = spread(SILU)
-    made, told = done(proto, "equalize", "smooth")
+    made, reported = done(proto, "equalize", "smooth")
     assert ops(made) == ["Conv", "Sigmoid", "Mul", "Mul", "Conv"]
-    assert [(edit.step, edit.site, edit.added) for edit in told.edits] == [("smooth", "m1", "m1_smooth")]
+    assert [(edit.step, edit.site, edit.added) for edit in reported.edits] == [("smooth", "m1", "m1_smooth")]
     assert made.graph.node[4].input[0] == "m1_smooth"
     assert {entry.key: entry.value for entry in made.graph.node[3].metadata_props}["qdqtool.rule"] == "smooth"
-    assert told.kept["y"].relative < 1e-6
+    assert reported.kept["y"].relative < 1e-6
     assert run_model(made, samples()) == pytest.approx(run_model(proto, samples()), rel=1e-4, abs=1e-6)
 
 
 def test_powers_of_two_keep_the_function_to_the_bit() -> None:
     proto = spread(CONCAT, names=("w1", "w2"))
-    made, told = done(proto, "equalize", "smooth", factors="power-of-two")
-    assert told.count("smooth") == 2
+    made, reported = done(proto, "equalize", "smooth", factors="power-of-two")
+    assert reported.count("smooth") == 2
     assert run_model(made, samples()).tobytes() == run_model(proto, samples()).tobytes()
-    assert told.kept["y"].relative == 0.0
+    assert reported.kept["y"].relative == 0.0
 
 
 def test_a_weight_that_equalizing_shrank_is_clipped_by_a_share_of_what_it_is_now() -> None:
@@ -87,11 +87,11 @@ def test_a_weight_that_equalizing_shrank_is_clipped_by_a_share_of_what_it_is_now
             rows[:, 3] = 4 * np.abs(rows).max(axis=(1, 2, 3))[:, None, None]  # of an input that is always 0
         tensor.CopyFrom(onnx.numpy_helper.from_array(rows, tensor.name))
     equal, _ = done(proto, "equalize")
-    clipped, told = done(proto, "equalize", "clip")
-    assert {edit.site for edit in told.edits} >= {"r1", "c1"}
+    clipped, reported = done(proto, "equalize", "clip")
+    assert {edit.site for edit in reported.edits} >= {"r1", "c1"}
     shares = [np.abs(value_of(one, "w1")).max(axis=(1, 2, 3)) for one in (clipped, equal)]
     assert (shares[0] / shares[1]).min() >= 0.7 - 1e-6
-    assert told.moved["y"].decibel > 40
+    assert reported.moved["y"].decibel > 40
 
 
 def even() -> onnx.ModelProto:
@@ -105,8 +105,8 @@ def even() -> onnx.ModelProto:
 
 def test_nothing_to_win_nothing_done() -> None:
     proto = even()
-    made, told = done(proto, "equalize", "smooth")
-    assert told.edits == ()
+    made, reported = done(proto, "equalize", "smooth")
+    assert reported.edits == ()
     assert made == proto
 
 
@@ -127,25 +127,25 @@ def test_smooth_makes_the_quantized_network_better() -> None:
 def test_the_pairs_stand_where_they_stood() -> None:
     proto = spread(CONCAT, names=("w1", "w2"))
     made, _ = done(proto)
-    before = {point.tensor for point in subject_of(proto).plan.activations}
-    after = {point.tensor.removesuffix("_smooth") for point in subject_of(made).plan.activations}
+    before = {point.tensor for point in context_of(proto).plan.activations}
+    after = {point.tensor.removesuffix("_smooth") for point in context_of(made).plan.activations}
     assert after == before
-    assert len(subject_of(made).plan.activations) == len(before)
+    assert len(context_of(made).plan.activations) == len(before)
 
 
 def test_correct_adds_a_bias_and_says_how_far_the_function_moved() -> None:
     proto = spread(SILU)
-    made, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
-    edit = next(edit for edit in told.edits if edit.site == "y")
+    made, reported = done(proto, "correct", scales_for=lambda context, _: narrow(context))
+    edit = next(edit for edit in reported.edits if edit.site == "y")
     assert (edit.step, edit.added) == ("correct", "bias")
     assert len(made.graph.node[3].input) == 3
-    assert -20 < told.moved["y"].decibel < 60
-    assert told.kept == {}
+    assert -20 < reported.moved["y"].decibel < 60
+    assert reported.kept == {}
 
 
-def narrow(subject: Any) -> ScaleTable:
+def narrow(context: Any) -> ScaleTable:
     """Scales that clip: the error has a mean."""
-    return ScaleTable({point.tensor: Scale.of(np.float32(0.001)) for point in subject.plan.activations})
+    return ScaleTable({point.tensor: Scale.of(np.float32(0.001)) for point in context.plan.activations})
 
 
 @pytest.mark.parametrize("text", [RELU, CONCAT])
@@ -156,9 +156,9 @@ def test_reversed_and_batched_data_give_the_same_bytes(text: str) -> None:
     for data, batch in ((rows, 1), (rows[::-1], 4)):
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        told = condition_model(copy, None, feed_of(proto, data, batch), ConditionSettings(STEPS, PLAN))
-        results.append((copy.SerializeToString(deterministic=True), told.edits))
-        assert told.edits
+        reported = condition_model(copy, None, feed_of(proto, data, batch), ConditionSettings(STEPS, PLAN))
+        results.append((copy.SerializeToString(deterministic=True), reported.edits))
+        assert reported.edits
     assert results[0] == results[1]
 
 
@@ -168,23 +168,23 @@ def test_opset_ir_and_names_stay(opset: int, ir: int) -> None:
     if ir < 4:
         for tensor in proto.graph.initializer:
             proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, 1, list(tensor.dims)))
-    made, told = done(proto, scales_for=lambda subject, _: narrow(subject))
-    assert told.count("smooth") == 1
-    assert told.count("correct") > 0
+    made, reported = done(proto, scales_for=lambda context, _: narrow(context))
+    assert reported.count("smooth") == 1
+    assert reported.count("correct") > 0
     assert (made.ir_version, made.opset_import[0].version) == (ir, opset)
     assert {node.output[0] for node in proto.graph.node} <= {node.output[0] for node in made.graph.node}
 
 
 def test_metadata_tells_what_was_done() -> None:
-    made, told = done(spread(SILU))
+    made, reported = done(spread(SILU))
     entries = {entry.key: entry.value for entry in made.metadata_props}
-    assert entries["qdqtool.condition"] == told.metadata()
-    assert '"site":"m1"' in told.metadata()
-    assert '"added":"m1_smooth"' in told.metadata()
-    again, more = done(made, "correct", scales_for=lambda subject, _: narrow(subject))
+    assert entries["qdqtool.condition"] == reported.metadata()
+    assert '"site":"m1"' in reported.metadata()
+    assert '"added":"m1_smooth"' in reported.metadata()
+    again, more = done(made, "correct", scales_for=lambda context, _: narrow(context))
     entries = {entry.key: entry.value for entry in again.metadata_props}
     kept = json.loads(entries["qdqtool.condition"])["edits"]
-    assert kept == [edit.to_json() for edit in (*told.edits, *more.edits)]
+    assert kept == [edit.to_json() for edit in (*reported.edits, *more.edits)]
     assert more.edits
 
 
@@ -211,16 +211,16 @@ def cancelling() -> onnx.ModelProto:
 def test_where_float_factors_move_the_function_powers_of_two_are_taken() -> None:
     """`--condition auto` ended with exit 2 and named an option that `insert` does not have."""
     proto = cancelling()
-    made, told = done(proto, "smooth")
-    assert told.count("smooth") == 1
-    (note,) = told.notes
+    made, reported = done(proto, "smooth")
+    assert reported.count("smooth") == 1
+    (note,) = reported.notes
     assert note.startswith("dividing channels changed the float function (the output y moved by ")
     assert note.endswith(": they are divided by powers of two, which win less")
     factors = value_of(made, "m1_smooth_factor")
     assert (np.frexp(factors)[0] == 0.5).all()
     again, by_two = done(proto, "smooth", factors="power-of-two")
     assert by_two.notes == () and again.SerializeToString() == made.SerializeToString()
-    assert all(one.of_range <= 1e-5 for one in told.kept.values())
+    assert all(one.of_range <= 1e-5 for one in reported.kept.values())
 
 
 BOTH = """g (float[N,4,6,6] x) => (float[N,3,6,6] y)
@@ -246,12 +246,12 @@ def test_steps_that_move_the_function_all_the_same_are_left_out(
     answers = iter(["the output y moved"] * refused + [""])
     monkeypatch.setattr(run, "moved_most", lambda kept: next(answers))
     proto = spread(BOTH, names=("w1", "b1", "w2", "b2"))
-    made, told = done(proto, "equalize", "smooth")
-    assert {edit.step for edit in told.edits} == steps
+    made, reported = done(proto, "equalize", "smooth")
+    assert {edit.step for edit in reported.edits} == steps
     note = f"dividing channels changed the float function (the output y moved): {said}"
-    assert told.notes == ((note,) if said else ())
+    assert reported.notes == ((note,) if said else ())
     if not steps:
-        assert told.kept == {} and made.SerializeToString() == proto.SerializeToString()
+        assert reported.kept == {} and made.SerializeToString() == proto.SerializeToString()
 
 
 def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
@@ -260,9 +260,9 @@ def test_a_selection_that_comes_out_otherwise_does_not_end_the_run() -> None:
         "(m1, w2) }", "(m1, w2)  b = Greater(y, t)  c = Reshape(b, all)  f = Reshape(y, all)  z = Compress(f, c) }"
     )
     proto = spread(text.replace("w2>", "w2, float t = {0.05}, int64[1] all = {-1}>"))
-    _, told = done(proto, "correct", scales_for=lambda subject, _: narrow(subject))
-    assert told.count("correct") and list(told.moved) == ["y"]
-    (note,) = told.notes
+    _, reported = done(proto, "correct", scales_for=lambda context, _: narrow(context))
+    assert reported.count("correct") and list(reported.moved) == ["y"]
+    (note,) = reported.notes
     assert note.startswith("the output z has the shape [") and note.endswith("before: its movement is not reported")
 
 

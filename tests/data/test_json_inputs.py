@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from qdqtool.data.json_inputs import JsonInputs, write_json_inputs
-from qdqtool.data.loader import DataOptions, Input, open_feed
+from qdqtool.data.loader import DataOptions, Input, open_loader
 from qdqtool.data.polygraphy_loader import read_json
 from qdqtool.errors import QdqError
 
@@ -92,7 +92,7 @@ def test_several_paths_are_chained_in_order_as_polygraphy_does(tmp_path: Path) -
     (tmp_path / "a" / ".hidden.json").write_text("broken")
     (tmp_path / "a" / "notes.md").write_text("broken")
     paths = (tmp_path / "z.json", tmp_path / "a", tmp_path / "m.txt")
-    feed = open_feed(JsonInputs(paths), INPUTS)
+    feed = open_loader(JsonInputs(paths), INPUTS)
     same(list(feed), list(comparator.StreamingDataLoader([str(path) for path in paths])))
     same(list(feed), [*samples(2, seed=1), *samples(2, seed=2), *samples(1, seed=3)])
     assert feed.description == {"kind": "json", "batch": 1}
@@ -102,7 +102,7 @@ def test_one_file_is_what_data_names(tmp_path: Path) -> None:
     write_json_inputs(tmp_path / "in.json", samples(4))
     write_json_inputs(tmp_path / "in", samples(4))
     spelled = [JsonInputs((tmp_path / "in.json",)), tmp_path / "in.json", str(tmp_path / "in.json"), tmp_path / "in"]
-    feeds = [open_feed(data, INPUTS, DataOptions(batch=2)) for data in spelled]
+    feeds = [open_loader(data, INPUTS, DataOptions(batch=2)) for data in spelled]
     assert [len(batch["x"]) for batch in feeds[0]] == [2, 2]
     assert feeds[0].description == feeds[1].description == {"kind": "json", "name": "in.json", "batch": 2}
     for feed in feeds[1:]:
@@ -166,5 +166,5 @@ def test_paths_without_inputs(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, part in (("empty", "holds no .json"), ("no.json", "does not exist")):
         with pytest.raises(QdqError, match=part) as caught:
-            open_feed(JsonInputs((tmp_path / name,)), INPUTS)
+            open_loader(JsonInputs((tmp_path / name,)), INPUTS)
         assert caught.value.where == str(tmp_path / name)

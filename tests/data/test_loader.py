@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from qdqtool.data.loader import Data, DataLoader, DataOptions, Input, inputs_of, open_feed
+from qdqtool.data.loader import Data, DataLoader, DataOptions, Input, inputs_of, open_loader
 from qdqtool.errors import QdqError
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
@@ -41,7 +41,7 @@ def npz(tmp_path: Path, **arrays: npt.NDArray[Any]) -> Path:
 
 def refusal(data: Data, *inputs: Input, **options: Any) -> QdqError:
     with pytest.raises(QdqError) as caught:
-        list(open_feed(data, inputs, DataOptions(**options)))
+        list(open_loader(data, inputs, DataOptions(**options)))
     assert "\n" not in caught.value.line()
     return caught.value
 
@@ -74,7 +74,7 @@ def test_sequence_input_is_refused() -> None:
 
 @pytest.mark.parametrize(("batch", "sizes"), [(1, [1] * 5), (2, [2, 2, 1]), (5, [5]), (9, [5])])
 def test_npz_is_grouped_in_order(tmp_path: Path, batch: int, sizes: list[int]) -> None:
-    feed = open_feed(npz(tmp_path, x=rows(5)), [X], DataOptions(batch=batch))
+    feed = open_loader(npz(tmp_path, x=rows(5)), [X], DataOptions(batch=batch))
     for _ in range(2):  # it can be walked again
         batches = [one["x"] for one in feed]
         assert [len(one) for one in batches] == sizes
@@ -83,17 +83,17 @@ def test_npz_is_grouped_in_order(tmp_path: Path, batch: int, sizes: list[int]) -
 
 
 def test_single_array_may_have_any_name(tmp_path: Path) -> None:
-    assert shapes(open_feed(npz(tmp_path, images=rows(2)), [X])) == [(1, 2), (1, 2)]
+    assert shapes(open_loader(npz(tmp_path, images=rows(2)), [X])) == [(1, 2), (1, 2)]
 
 
 def test_npy_is_one_input(tmp_path: Path) -> None:
     np.save(tmp_path / "d.npy", rows(3))
-    assert fed(open_feed(tmp_path / "d.npy", [X])) == [[row] for row in rows(3).tolist()]
+    assert fed(open_loader(tmp_path / "d.npy", [X])) == [[row] for row in rows(3).tolist()]
     assert "is one array, the model has 2 inputs" in refusal(tmp_path / "d.npy", X, Input("y", (1,), F32)).reason
 
 
 def test_fixed_batch_groups_and_leaves_the_rest_out_aloud(tmp_path: Path) -> None:
-    feed = open_feed(npz(tmp_path, x=rows(7)), [Input("x", (3, 2), F32)])
+    feed = open_loader(npz(tmp_path, x=rows(7)), [Input("x", (3, 2), F32)])
     assert shapes(feed) == [(3, 2), (3, 2)]
     assert feed.notes == ("the last 1 samples do not fill a batch of 3, which x fixes: left out",)
     assert (feed.samples, feed.batches) == (6, 2)
@@ -110,7 +110,7 @@ def test_states_and_scalars_beside_the_data(tmp_path: Path) -> None:
     inputs = [X, Input("state", (2, "N", 3), F32), Input("rate", (), I64)]
     state = np.arange(36, dtype=np.float32).reshape(6, 1, 2, 3)[:3, :, :, :].transpose(0, 2, 1, 3)
     for rate in (np.int64(16000), np.full(3, 16000)):
-        feed = open_feed(npz(tmp_path, x=rows(3), state=state, rate=rate), inputs)
+        feed = open_loader(npz(tmp_path, x=rows(3), state=state, rate=rate), inputs)
         got = list(feed)
         assert [one["x"].shape for one in got] == [(1, 2)] * 3
         assert all(np.array_equal(one["state"], state[k]) for k, one in enumerate(got))
@@ -118,7 +118,7 @@ def test_states_and_scalars_beside_the_data(tmp_path: Path) -> None:
 
 
 def test_state_as_rows_of_its_first_axis(tmp_path: Path) -> None:
-    feed = open_feed(npz(tmp_path, x=rows(2), s=np.arange(4.0)), [X, Input("s", (2,), F32)])
+    feed = open_loader(npz(tmp_path, x=rows(2), s=np.arange(4.0)), [X, Input("s", (2,), F32)])
     assert fed(feed, "s") == [[0, 1], [2, 3]]
 
 
@@ -129,7 +129,7 @@ def test_uneven_numbers_of_samples(tmp_path: Path) -> None:
 
 def test_archive_is_streamed(tmp_path: Path) -> None:
     wide = Input("x", ("N", 50_000), F32)
-    feed = open_feed(npz(tmp_path, x=np.ones((100, 50_000), np.float32)), [wide])
+    feed = open_loader(npz(tmp_path, x=np.ones((100, 50_000), np.float32)), [wide])
     tracemalloc.start()
     assert sum(len(batch["x"]) for batch in feed) == 100
     peak = tracemalloc.get_traced_memory()[1]
@@ -147,7 +147,7 @@ def loader(tmp_path: Path, body: str) -> Path:
 
 def test_script_batches_stay_as_they_come(tmp_path: Path) -> None:
     path = loader(tmp_path, " for n in (3, 1, 2): yield {'x': np.full((n, 2), n, 'float32')}\n")
-    assert shapes(open_feed(path, [X])) == [(3, 2), (1, 2), (2, 2)]
+    assert shapes(open_loader(path, [X])) == [(3, 2), (1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(("batch", "sizes"), [(2, [2, 2, 2, 1]), (4, [4, 3]), (50, [7])])
@@ -155,7 +155,7 @@ def test_script_is_regrouped_when_asked(tmp_path: Path, batch: int, sizes: list[
     path = loader(
         tmp_path, " a = np.arange(14, dtype='float32').reshape(7, 2)\n yield {'x': a[:5]}\n yield {'x': a[5:]}\n"
     )
-    batches = [one["x"] for one in open_feed(path, [X], DataOptions(batch=batch))]
+    batches = [one["x"] for one in open_loader(path, [X], DataOptions(batch=batch))]
     assert [len(one) for one in batches] == sizes
     assert np.array_equal(np.concatenate(batches), rows(7))
 
@@ -163,23 +163,23 @@ def test_script_is_regrouped_when_asked(tmp_path: Path, batch: int, sizes: list[
 def test_regrouping_needs_one_shape() -> None:
     data = [{"x": np.ones((1, 3), np.float32)}, {"x": np.ones((1, 4), np.float32)}]
     assert "cannot be one batch" in refusal(data, Input("x", ("N", "T"), F32), batch=2).reason
-    assert len(list(open_feed(data, [Input("x", ("N", "T"), F32)]))) == 2
+    assert len(list(open_loader(data, [Input("x", ("N", "T"), F32)]))) == 2
 
 
 def test_function_in_the_text(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text("def mine():\n yield {'x': [[1.0, 2.0]]}\n")
-    assert fed(open_feed(f"{tmp_path / 'd.py'}:mine", [X])) == [[[1, 2]]]
+    assert fed(open_loader(f"{tmp_path / 'd.py'}:mine", [X])) == [[[1, 2]]]
 
 
 def test_callable_iterable_and_generator() -> None:
     data = [{"x": rows(1)}]
-    assert len(list(open_feed(lambda: iter(data), [X]))) == 1
-    assert len(list(open_feed(data, [X]))) == 1
+    assert len(list(open_loader(lambda: iter(data), [X]))) == 1
+    assert len(list(open_loader(data, [X]))) == 1
 
     def once() -> Iterator[dict[str, Any]]:
         yield from data
 
-    feed = open_feed(once(), [X])
+    feed = open_loader(once(), [X])
     assert len(list(feed)) == 1
     with pytest.raises(QdqError, match="walked only once"):
         list(feed)
@@ -189,7 +189,7 @@ def test_folder_of_json_in_order_of_names(tmp_path: Path) -> None:
     polygraphy = pytest.importorskip("polygraphy.json")
     for k in (1, 0):
         polygraphy.save_json([{"x": rows(1) + k}], str(tmp_path / f"000{k}.json"))
-    assert fed(open_feed(tmp_path, [X])) == [[[0, 1]], [[1, 2]]]
+    assert fed(open_loader(tmp_path, [X])) == [[[0, 1]], [[1, 2]]]
 
 
 # ------------------------------------------------------------------ images
@@ -201,13 +201,13 @@ def test_images_in_order_of_names(tmp_path: Path) -> None:
         pil.fromarray(np.full((2, 2, 3), k, np.uint8)).save(tmp_path / name)
     (tmp_path / "labels.txt").write_text("no image")
     one = Input("x", ("N", 3, 2, 2), F32)
-    feed = open_feed(tmp_path, [one], DataOptions(preprocess="scale=1"))
+    feed = open_loader(tmp_path, [one], DataOptions(preprocess="scale=1"))
     assert [batch["x"].max() for batch in feed] == [1, 0, 2]
-    assert shapes(open_feed(tmp_path, [one], DataOptions(preprocess="scale=1", batch=2))) == [
+    assert shapes(open_loader(tmp_path, [one], DataOptions(preprocess="scale=1", batch=2))) == [
         (2, 3, 2, 2),
         (1, 3, 2, 2),
     ]
-    fixed = open_feed(tmp_path, [Input("x", (2, 3, 2, 2), F32)], DataOptions(preprocess="scale=1"))
+    fixed = open_loader(tmp_path, [Input("x", (2, 3, 2, 2), F32)], DataOptions(preprocess="scale=1"))
     assert shapes(fixed) == [(2, 3, 2, 2)]
     assert fixed.notes
     assert feed.description["name"] == tmp_path.name
@@ -219,7 +219,7 @@ def test_images_for_an_input_of_integers(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 3), dtype=np.uint8)
     pil.fromarray(pixels).save(tmp_path / "a.png")
     one = Input("x", ("N", 2, 2, 3), np.dtype(np.uint8))
-    (batch,) = open_feed(tmp_path, [one], DataOptions(preprocess="scale=1"))
+    (batch,) = open_loader(tmp_path, [one], DataOptions(preprocess="scale=1"))
     assert batch["x"].dtype == np.uint8
     assert np.array_equal(batch["x"][0], pixels)
     error = refusal(tmp_path, one, preprocess="scale=1/255")
@@ -245,14 +245,14 @@ def test_folder_without_images_points_below(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "sizes"), [(1, [1]), (3, [2, 1]), (4, [2, 2]), (99, [2, 2, 1])])
 def test_limit_counts_samples(tmp_path: Path, limit: int, sizes: list[int]) -> None:
-    feed = open_feed(npz(tmp_path, x=rows(5)), [X], DataOptions(batch=2, limit=limit))
+    feed = open_loader(npz(tmp_path, x=rows(5)), [X], DataOptions(batch=2, limit=limit))
     assert [len(one) for one in fed(feed)] == sizes
     assert (feed.samples, feed.batches) == (sum(sizes), len(sizes))
 
 
 def test_limit_stops_a_loader_without_end(tmp_path: Path) -> None:
     path = loader(tmp_path, " while True: yield {'x': np.ones((2, 2), 'float32')}\n")
-    assert shapes(open_feed(path, [X], DataOptions(limit=5))) == [(2, 2), (2, 2), (1, 2)]
+    assert shapes(open_loader(path, [X], DataOptions(limit=5))) == [(2, 2), (2, 2), (1, 2)]
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"limit": -1}, {"batch": 0}])
@@ -291,19 +291,19 @@ def test_data_that_does_not_fit(item: dict[str, Any], reason: str, todo: str) ->
 
 
 def test_archive_is_checked_before_it_is_read(tmp_path: Path) -> None:
-    """Names, shapes and dtypes are in the headers: `open_feed` itself refuses."""
+    """Names, shapes and dtypes are in the headers: `open_loader` itself refuses."""
     for arrays, part in (
         ({"y": rows(1), "z": rows(1)}, "'y' is no input"),
         ({"x": np.ones((4, 2, 9), np.float32)}, r"has \[4, 2, 9\]"),
         ({"x": np.ones((4, 2), np.uint8)}, "the data is uint8"),
     ):
         with pytest.raises(QdqError, match=part):
-            open_feed(npz(tmp_path, **arrays), [X])
+            open_loader(npz(tmp_path, **arrays), [X])
 
 
 def test_casts_that_lose_nothing() -> None:
     ids = Input("ids", ("N",), I64)
-    (batch,) = open_feed([{"x": np.array([[0.1, 2.0]]), "ids": np.array([3], np.int32)}], [X, ids])
+    (batch,) = open_loader([{"x": np.array([[0.1, 2.0]]), "ids": np.array([3], np.int32)}], [X, ids])
     assert batch["x"].tobytes() == np.array([[0.1, 2.0]], np.float32).tobytes()
     assert (batch["ids"].dtype, batch["ids"].tolist()) == (I64, [3])
     error = refusal([{"n": np.array([1 << 40])}], Input("n", ("N",), np.dtype(np.int32)))
@@ -333,14 +333,14 @@ def test_other_kinds(tmp_path: Path) -> None:
 
 def test_model_without_inputs() -> None:
     with pytest.raises(QdqError, match="no input to feed"):
-        open_feed([], [])
+        open_loader([], [])
 
 
 def test_arrays_in_memory_are_data_as_an_npz_is(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=rows(3))
-    stored = list(open_feed(tmp_path / "a.npz", (X,), DataOptions(batch=2)))
+    stored = list(open_loader(tmp_path / "a.npz", (X,), DataOptions(batch=2)))
     for data in (rows(3), {"x": rows(3)}, np.load(tmp_path / "a.npz")):
-        feed = open_feed(data, (X,), DataOptions(batch=2))
+        feed = open_loader(data, (X,), DataOptions(batch=2))
         assert (feed.samples, feed.once, feed.origin) == (3, False, None)
         for _ in range(2):  # walked again from the beginning
             assert [batch["x"].tobytes() for batch in feed] == [batch["x"].tobytes() for batch in stored]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from qdqtool.data.loader import DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.data.resample import resize_area
 from tests.graphs import model_of
 
@@ -206,7 +206,7 @@ def ours(shared: Path, case: Case, files: list[Path], spec: str | None = None) -
     else:
         model = onnx.load(shared / "corpus/models" / f"{case.input}.onnx")
     inputs = inputs_of(model.graph)
-    feed = open_feed(files[0].parent, inputs, DataOptions(preprocess=spec or case.spec))
+    feed = open_loader(files[0].parent, inputs, DataOptions(preprocess=spec or case.spec))
     return [batch[inputs[0].name] for batch in feed]
 
 
@@ -282,7 +282,7 @@ def test_crop_rounds_the_shorter_side_first(tmp_path: Path, size: int, wide: int
     pixels = np.random.default_rng(size).integers(0, 256, (200, 500, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "one.png")
     model = model_of(f"g (float[N,{size},{size},3] x) => (float[N,{size},{size},3] y) {{ y = Identity(x) }}")
-    feed = open_feed(tmp_path, inputs_of(model.graph), DataOptions(preprocess="resize=crop,interpolation=area"))
+    feed = open_loader(tmp_path, inputs_of(model.graph), DataOptions(preprocess="resize=crop,interpolation=area"))
     top, left = (high - size) // 2, (wide - size) // 2
     want = resize_area(pixels, wide, high)[top : top + size, left : left + size]
     assert np.array_equal(next(iter(feed))["x"][0], want)

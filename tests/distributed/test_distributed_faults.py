@@ -106,7 +106,7 @@ def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     futures = [Future(answer) for answer in answers]
     cancelled: list[Any] = []
     client = type("Client", (), {"loop": None, "cancel": lambda self, some: cancelled.append(len(some))})()
-    for order, told in (((2, 0, 1), [0, 1]), ((1, 2, 0), [1, 0]), ((0, 1, 2), [2])):
+    for order, reported in (((2, 0, 1), [0, 1]), ((1, 2, 0), [1, 0]), ((0, 1, 2), [2])):
         cancelled.clear()
         monkeypatch.setattr(dask, "as_completed", lambda *_, o=order, **__: [(futures[i], answers[i]) for i in o])
         monkeypatch.setattr(
@@ -115,7 +115,7 @@ def test_every_lower_shard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         work = dask_calibration._Round(client, None, None, 3, lambda: None)  # type: ignore[arg-type]
         with pytest.raises(QdqError, match="0: is bad"):
             dask_calibration._counted(work)
-        assert cancelled == told
+        assert cancelled == reported
 
 
 def test_what_is_lost_is_reported() -> None:

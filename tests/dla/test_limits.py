@@ -23,9 +23,9 @@ def rules_of(text: str, version: TrtVersion = V10_3, platform: str = "orin", ops
 
 def conv(weight: str, x: str = "1,16,32,32", out: str = "1,8,N,M", op: str = "Conv", **attributes: str) -> str:
     """A convolution with these attributes."""
-    told = ", ".join(f"{name}={value}" for name, value in attributes.items())
-    told = f"<{told}>" if told else ""
-    return f"g (float[{x}] x) => (float[{out}] z) <float[{weight}] w> {{ z = {op}{told}(x, w) }}"
+    reported = ", ".join(f"{name}={value}" for name, value in attributes.items())
+    reported = f"<{reported}>" if reported else ""
+    return f"g (float[{x}] x) => (float[{out}] z) <float[{weight}] w> {{ z = {op}{reported}(x, w) }}"
 
 
 def of_x(body: str, x: str = "1,4,8,8", z: str = "1,4,8,8", more: str = "") -> str:
@@ -187,8 +187,8 @@ def test_a_limit_lets_through_and_stops(name: str) -> None:
 
 
 def resized(scales: str, mode: str = "nearest", version: TrtVersion = V10_3, **given: str) -> set[str]:
-    told = "".join(f', {name} = "{value}"' for name, value in given.items())
-    text = f'a = Constant<value_floats = [{scales}]>() z = Resize<mode = "{mode}"{told}>(x, , a)'
+    reported = "".join(f', {name} = "{value}"' for name, value in given.items())
+    text = f'a = Constant<value_floats = [{scales}]>() z = Resize<mode = "{mode}"{reported}>(x, , a)'
     return rules_of(of_x(text, z="1,4,N,M"), version, "xavier" if version < V8_5 else "orin") - {"dla-static"}
 
 

@@ -13,8 +13,10 @@ GPU = frozenset({"Exp", "Log"})
 
 def parts(body: str, outputs: str = "float[N] z") -> Subgraphs:
     view = view_of(f"g (float[N] x) => ({outputs}) <float[1] unused> {{ {body} }}")
-    told = {node.key: "gpu" if node.op in GPU else "none" if node.op == "Identity" else "dla" for node in view.nodes}
-    return find_subgraphs(view, told)
+    reported = {
+        node.key: "gpu" if node.op in GPU else "none" if node.op == "Identity" else "dla" for node in view.nodes
+    }
+    return find_subgraphs(view, reported)
 
 
 CHAIN = "a = Relu(x) b = Exp(a) z = Relu(b)"

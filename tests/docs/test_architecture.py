@@ -31,3 +31,15 @@ def test_the_contract_has_a_row_for_each_package() -> None:
     )
     packages = [folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").is_file()]
     assert sorted(rows) == sorted(set(rows)) and set(packages) <= set(rows)
+
+
+# Files of the user's in examples, and a module of Polygraphy's.
+OTHERS = {"loader.py", "script.py", "FILE.py", "THIS.py", "json.py"}
+
+
+def test_every_file_that_the_code_names_is_there() -> None:
+    files = [f"/{file.relative_to(PROJECT).as_posix()}" for file in PROJECT.glob("*/**/*.py")] + ["/setup.py"]
+    for file in PACKAGE.rglob("*.py"):
+        named = set(re.findall(r"(?<![\w.*<])[\w/]+\.py\b(?!:)", file.read_text(encoding="utf-8"))) - OTHERS
+        gone = [name for name in named if not any(one.endswith(f"/{name}") for one in files)]
+        assert not gone, f"{file.relative_to(PROJECT)} names {gone}"

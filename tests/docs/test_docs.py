@@ -32,7 +32,7 @@ from qdqtool.dla.rules import Layer, Limit
 from qdqtool.graph.view import GraphView
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
-from qdqtool.rulebook import Composite, Fusion, HeadRules, Rule, WeightAxis, load_rules
+from qdqtool.rulebook import Composite, Fusion, HeadRules, Int8Consumer, Rule, SharedScale, WeightAxis, load_rules
 from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
 from tests.docs.pages import (
@@ -239,8 +239,8 @@ def test_the_overview_names_every_verb_and_every_verb_has_a_page(capsys: pytest.
 
 
 def test_methods_are_those_there_are() -> None:
-    told = first_cells(VERB_PAGES["calibrate"], "method")
-    assert sorted(name.partition("=")[0] for name in told) == sorted(NAMES)
+    reported = first_cells(VERB_PAGES["calibrate"], "method")
+    assert sorted(name.partition("=")[0] for name in reported) == sorted(NAMES)
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     assert all(f"`{name}" in readme for name in NAMES)
 
@@ -252,9 +252,9 @@ def test_preprocess_keys_values_and_presets_are_those_there_are() -> None:
         row = next(line for line in rows if line.startswith("| `") and f"`{key}`" in line.split(" | ")[0])
         literal: Any = {"layout": Layout, "color": Color, "resize": Resize, "interpolation": Interpolation}.get(key)
         assert all(f"`{value}`" in row for value in get_args(literal))
-    told = rows_of(page, "preset")
-    assert sorted(told) == sorted(PRESETS)
-    for name, row in told.items():
+    reported = rows_of(page, "preset")
+    assert sorted(reported) == sorted(PRESETS)
+    for name, row in reported.items():
         spelled = re.findall(r"`([^`]+)`", row.split(" | ")[1])[0]
         assert parse_preprocess(spelled) == PRESETS[name]
 
@@ -275,7 +275,8 @@ def test_origins_are_those_there_are() -> None:
 
 def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
-    kinds = {"weight" if kind is WeightAxis else kind.__name__.lower(): kind for kind in Rule.__subclasses__()}
+    other = {WeightAxis: "weight", Int8Consumer: "consumer", SharedScale: "shared_scale"}
+    kinds = {other.get(kind, kind.__name__.lower()): kind for kind in Rule.__subclasses__()}
     kinds["float"] = Fusion
     assert {Layer, Limit} <= set(kinds.values())
     assert sorted(rows) == sorted(kinds)
@@ -319,9 +320,9 @@ def test_polygraphy_loaders_and_their_arguments_are_those_there_are() -> None:
     base = importlib.import_module("polygraphy.backend.base").BaseLoader
     classes = {name: one for name, one in vars(loaders).items() if isinstance(one, type) and issubclass(one, base)}
     pairs = [re.findall(r"\w[\w, ]*", word) for word in first_cells(_POLYGRAPHY, "loader")]
-    told: dict[str, str] = dict(pairs)
-    assert set(told) == set(classes) - {"BaseLoader"}
-    for name, arguments in told.items():
+    reported: dict[str, str] = dict(pairs)
+    assert set(reported) == set(classes) - {"BaseLoader"}
+    for name, arguments in reported.items():
         assert arguments.split(", ") == list(inspect.signature(classes[name]).parameters)
     for function in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", prose_of(_POLYGRAPHY)):
         assert hasattr(loaders, function) or function in ("cache_path", "write_json_inputs")

@@ -156,8 +156,8 @@ ACT, WEIGHT, BIAS = "1,8,4,4", "8,8,3,3", "1,8,1,1"
 def test_integers_that_are_multiplied_with_floats_are_multiplied_in_float(
     inputs: list[tuple[str, str]], constants: list[tuple[str, str]], expected: str
 ) -> None:
-    told = [", ".join(tensor("t", *one) for one in each) for each in (inputs, constants)]
-    (layer,) = parse_layers(line(kind="runtime_fusion", inputs=told[0], constants=told[1]))
+    reported = [", ".join(tensor("t", *one) for one in each) for each in (inputs, constants)]
+    (layer,) = parse_layers(line(kind="runtime_fusion", inputs=reported[0], constants=reported[1]))
     assert layer.product_type == expected
 
 

@@ -12,7 +12,7 @@ from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.predict import predict_layers
-from qdqtool.engine.text import comparison_json, comparison_lines, layer_lines, layers_json
+from qdqtool.engine.predicted_text import comparison_json, comparison_lines, layer_lines, layers_json
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.engine.guards import GUARDS
-from qdqtool.engine.units import CONVERTS, PARALLEL
+from qdqtool.engine.layer_guards import GUARDS
+from qdqtool.engine.layer_units import CONVERTS, PARALLEL
 from qdqtool.errors import QdqError
 from qdqtool.match.constraints import constraint_named, operators
 from qdqtool.rulebook import load_rules

@@ -92,7 +92,7 @@ def test_what_only_converts(layer: EngineLayer, converts: bool) -> None:
 def test_layers_without_sizes_are_counted_not_guessed() -> None:
     found = totals_of(info(CONV, EngineLayer("n", "CaskPooling", inputs=(LayerTensor("Half"),))))
     assert found.unsized == 1 and found.bytes_moved == CONV.bytes_moved
-    assert totals_lines(found)[2].endswith("weights included, without 1 layers whose sizes are not told")
+    assert totals_lines(found)[2].endswith("weights included, without 1 layers of unknown size")
     names = totals_of(info(EngineLayer("a"), EngineLayer("b")))
     assert totals_lines(names)[1:] == ["products: none", "bytes moved: not known, as no layer tells its sizes"]
 

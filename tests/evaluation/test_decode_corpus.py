@@ -36,7 +36,7 @@ class Case:
     data: str
     preprocess: str
     score: float
-    told: str
+    reported: str
 
 
 CASES = {
@@ -89,7 +89,7 @@ def test_detections_are_those_of_the_reference_decoder(name: str, bench: ModuleT
         outputs = session.run(None, {entry.name: fed})
         given = dict(zip(names, outputs, strict=True))
         decoder = decoder or find_decoder("auto", given, geometry.input_size, Selection(score=case.score))
-        assert case.told in decoder.description
+        assert case.reported in decoder.description
         boxes, scores, labels = expected(bench, adapter, outputs, meta, image.size)
         found = decoder(given, [geometry])[0]
         np.testing.assert_array_equal(found.labels, labels)

@@ -12,8 +12,8 @@ pytest.importorskip("PIL")
 from PIL import Image
 
 from qdqtool.evaluation import draw
+from qdqtool.evaluation.detection_differences import differ
 from qdqtool.evaluation.detections import Detections
-from qdqtool.evaluation.differences import differ
 from qdqtool.evaluation.draw import BOTH, LOST, SPURIOUS, color_of, draw_boxes, draw_classes, draw_pair, name_of
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.data.geometry import Geometry
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.classes import Classifier
+from qdqtool.evaluation.classifier_output import Classifier
 from qdqtool.evaluation.decode.head import HeadDecoder
 from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.inference import DecodeOptions, reader_for, see

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.class_names import names_of
 from qdqtool.evaluation.ground_truth import ANY_CLASS
 from qdqtool.evaluation.labels_boxes import open_box_labels
-from qdqtool.evaluation.names import names_of
 
 IMAGES = [Path("d/a.jpg"), Path("d/b.png")]
 NAMES = names_of(["car", "person"])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.class_names import names_of
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_classes import from_file_names, from_folders, read_class_labels
-from qdqtool.evaluation.names import names_of
 from qdqtool.evaluation.samples import LabeledSamples
 
 IMAGES = [Path("d/a.jpg"), Path("d/b.jpg"), Path("d/c.jpg")]

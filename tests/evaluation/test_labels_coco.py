@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from qdqtool.bounded import FileKind
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_coco import CocoBox, read_coco
+from qdqtool.limited_reading import FileKind
 
 KIND = FileKind("COCO's labels", 1 << 20, "give another file")
 WHOLE: dict[str, Any] = {

@@ -89,12 +89,12 @@ def test_folders_that_will_not(tmp_path: Path) -> None:
     data.mkdir()
     (data / "x.jpg").touch()
     (tmp_path / "file").touch()
-    for folder, told in (
+    for folder, reported in (
         (tmp_path / "no" / "out", "its folder does not exist"),
         (tmp_path / "file", "is a file"),
         (data, "holds the input"),
     ):
-        with pytest.raises(QdqError, match=told):
+        with pytest.raises(QdqError, match=reported):
             check_folder(folder, [data])
     with pytest.raises(QdqError, match=r"holds the input .*data"):
         check_folder(data, [data], force=True)

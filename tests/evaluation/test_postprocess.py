@@ -69,7 +69,7 @@ def test_a_function_can_be_named_and_whole_floats_are_labels(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         ("1 / 0", r"fails when it decodes \(ZeroDivisionError: division by zero\); mend it"),
         ("return None", "gives 0 results for 1 images; return one"),
@@ -81,9 +81,9 @@ def test_a_function_can_be_named_and_whole_floats_are_labels(tmp_path: Path) -> 
         ("return [([[1, 2, 3, 4]], [1], ['cat'])]", "labels as whole numbers"),
     ],
 )
-def test_what_a_function_may_not_give(tmp_path: Path, body: str, told: str) -> None:
+def test_what_a_function_may_not_give(tmp_path: Path, body: str, reported: str) -> None:
     decode = script_decoder(str(script(tmp_path, f"def postprocess(outputs, geometries):\n    {body}\n")))
-    with pytest.raises(QdqError, match=told):
+    with pytest.raises(QdqError, match=reported):
         decode({"y": np.zeros(1)}, [GEOMETRY])
 
 

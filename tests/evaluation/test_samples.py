@@ -29,7 +29,7 @@ def opened(data: Any, one: Input = FREE, **options: Any) -> LabeledSamples:
 
 def reds(samples: LabeledSamples) -> list[float]:
     """The first value of each sample, in order."""
-    return [float(row.reshape(-1)[0]) for chunk in samples.chunks() for row in chunk.feed["x"]]
+    return [float(row.reshape(-1)[0]) for chunk in samples.chunks() for row in chunk.batch["x"]]
 
 
 def test_a_folder_of_images_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_arrays_of_pixels_are_preprocessed_like_images(tmp_path: Path) -> None:
         samples = opened(tmp_path / name, preprocess="scale=0.5,color=bgr", limit=2)
         assert samples.classes is not None
         assert (samples.count, samples.classes.tolist()) == (2, [4, 5])
-        assert [float(chunk.feed["x"][0, 2, 0, 0]) for chunk in samples.chunks()] == [5, 10]
+        assert [float(chunk.batch["x"][0, 2, 0, 0]) for chunk in samples.chunks()] == [5, 10]
     pairs = opened(tmp_path / "d.npz", preprocess="scale=1", limit=1, batch=2)
     assert [len(chunk.geometries) for chunk in pairs.chunks()] == [1]
 

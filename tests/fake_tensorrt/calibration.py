@@ -15,7 +15,7 @@ from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.graph.io import Opened
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView
-from qdqtool.match.shared_scales import tie_scales
+from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.scales import Scale
@@ -113,7 +113,7 @@ def _tied(fake: Fake, opened: Opened, scales: dict[str, np.float32], target: str
     """The scales after the ties of our rules, which were read from TensorRT's caches."""
     view = GraphView(opened.proto.graph, opened.folder)
     known = {name: Scale.of(value) for name, value in scales.items() if value > 0}
-    tied, _ = tie_scales(view, load_rules("dla" if target == "dla" else "gpu", fake.version), known)
+    tied, _ = take_shared_scales(view, load_rules("dla" if target == "dla" else "gpu", fake.version), known)
     return {name: np.float32(tied[name].bits) if name in tied else value for name, value in scales.items()}
 
 

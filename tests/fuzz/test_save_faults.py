@@ -49,9 +49,9 @@ def test_an_interrupt_leaves_the_report(
     attack(monkeypatch, tmp_path, 3, KeyboardInterrupt)
     report = save_faults.save_faults([], tmp_path, Limits(), None, Report())
     assert report.runs == report.faulty == 3
-    told = capsys.readouterr().err
-    assert "interrupted; what was found so far:" in told
-    assert f"not attacked to the end: {', '.join(SAVING[1:])}" in told
+    reported = capsys.readouterr().err
+    assert "interrupted; what was found so far:" in reported
+    assert f"not attacked to the end: {', '.join(SAVING[1:])}" in reported
 
 
 def test_the_time_that_is_given_ends_it(
@@ -62,5 +62,5 @@ def test_the_time_that_is_given_ends_it(
     attack(monkeypatch, tmp_path, 0, None)
     report = save_faults.save_faults([], tmp_path, Limits(), "insert", Report(), seconds=1.5)
     assert report.runs == 1
-    told = capsys.readouterr().err
-    assert "1.5 s are over" in told and "not attacked to the end: insert, " in told
+    reported = capsys.readouterr().err
+    assert "1.5 s are over" in reported and "not attacked to the end: insert, " in reported

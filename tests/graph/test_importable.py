@@ -25,7 +25,7 @@ def with_domains(text: str, *domains: str, opset: int = 17) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("net", "told", "todo"),
+    ("net", "reported", "todo"),
     [
         ("FusedConv", "com.microsoft::FusedConv (1 node)", "before onnxruntime optimized"),
         ("Affine", "Affine (1 node)", "export the model without it"),
@@ -33,10 +33,10 @@ def with_domains(text: str, *domains: str, opset: int = 17) -> onnx.ModelProto:
         ("Quant", "onnx.brevitas::Quant (2 nodes)", "QCDQ exporter"),
     ],
 )
-def test_q033_what_tensorrt_cannot_parse_is_an_error(net: str, told: str, todo: str) -> None:
+def test_q033_what_tensorrt_cannot_parse_is_an_error(net: str, reported: str, todo: str) -> None:
     (finding,) = findings_of(foreign_net(net), "Q033")
-    assert finding.severity == "error" and finding.message.startswith(told) and todo in finding.fix
-    assert parser_warnings(foreign_net(net), V8_6) == (f"TensorRT cannot parse {told}: qdqtool lint says why",)
+    assert finding.severity == "error" and finding.message.startswith(reported) and todo in finding.fix
+    assert parser_warnings(foreign_net(net), V8_6) == (f"TensorRT cannot parse {reported}: qdqtool lint says why",)
 
 
 def test_q033_a_plugin_of_nvidia_is_known_by_version() -> None:

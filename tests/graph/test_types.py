@@ -46,9 +46,9 @@ def test_the_model_is_not_changed_and_value_info_is_not_needed() -> None:
 def test_types_that_the_file_gives_reach_behind_a_plugin() -> None:
     text = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = trt.Clever(a) c = Abs(b) z = Abs(c) }"
     assert float_tensors(model_of(text)) == ["x", "a", "z"]
-    told = model_of(text)
-    told.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 4]))
-    assert float_tensors(told) == ["x", "a", "b", "c", "z"]
+    reported = model_of(text)
+    reported.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 4]))
+    assert float_tensors(reported) == ["x", "a", "b", "c", "z"]
 
 
 CHAIN = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = Abs(a) z = Abs(b) }"

@@ -84,8 +84,8 @@ def test_l3_peel_undoes_graft_and_the_scales_come_back_to_the_bit(case: Case) ->
 def test_every_entry_is_placed_or_has_a_reason(case: Case) -> None:
     done = case.done
     assert not set(case.placed) & set(done.unplaced)
-    told = {*case.placed, *done.unplaced}
-    assert told == set(case.cache.entries)
+    reported = {*case.placed, *done.unplaced}
+    assert reported == set(case.cache.entries)
     assert all(done.unplaced.values()) and done.unknown == {}
 
 

@@ -52,7 +52,7 @@ def test_l1_peel_undoes_insert_and_every_scale_is_the_graph_s(model: onnx.ModelP
     for source, plain in ((None, laws.lifted(model)), (model, model)):
         peeled = verbs.peel(done.model, verbs.PeelOptions(laws.V8_6, "dla", source=source))
         assert laws.same(peeled.model, plain)
-        assert set(peeled.origins) == {"qdq"} and not peeled.ties and not peeled.table.unscaled
+        assert set(peeled.origins) == {"qdq"} and not peeled.shared_scales and not peeled.table.unscaled
         points = {n: s for n, s in done.inserted.scales.items() if source is None or n in own}
         assert {n: s.tobytes() for n, s in peeled.cache.entries.items()} == {
             n: s.bits.tobytes() for n, s in points.items()

@@ -127,7 +127,9 @@ def test_l7_the_names_of_the_nodes_are_nothing(model: onnx.ModelProto) -> None:
     for index, node in enumerate(renamed.graph.node):
         node.name = f"other_{len(renamed.graph.node) - index}"
     one, other = (verbs.plan(m) for m in (model, renamed))
-    assert {(p.tensor, p.reads, p.tie) for p in one.points} == {(p.tensor, p.reads, p.tie) for p in other.points}
+    assert {(p.tensor, p.reads, p.shared_scale) for p in one.points} == {
+        (p.tensor, p.reads, p.shared_scale) for p in other.points
+    }
 
 
 @many

@@ -47,11 +47,11 @@ def graph(body: str, output: str = "float[1,8,8,8] y", *, opset: int = 17, more:
     return model
 
 
-def findings_of(model: onnx.ModelProto, code: str, **subject: Any) -> list[Finding]:
+def findings_of(model: onnx.ModelProto, code: str, **context: Any) -> list[Finding]:
     """What one check finds in a model."""
-    return check_named(code).findings(LintContext(model, **subject))
+    return check_named(code).findings(LintContext(model, **context))
 
 
-def places_of(model: onnx.ModelProto, code: str, **subject: Any) -> list[str]:
+def places_of(model: onnx.ModelProto, code: str, **context: Any) -> list[str]:
     """Where one check finds something."""
-    return [finding.where for finding in findings_of(model, code, **subject)]
+    return [finding.where for finding in findings_of(model, code, **context)]

@@ -49,7 +49,7 @@ def test_codes_that_no_check_has(code: str, words: str) -> None:
         assert words in caught.value.line()
 
 
-def look(subject: LintContext) -> list[CheckFault]:
+def look(context: LintContext) -> list[CheckFault]:
     """Two faults at one place, one of them said twice."""
     return [CheckFault("x", "one", "do"), CheckFault("x", "one", "do"), CheckFault("x", "two", "do", severity="error")]
 

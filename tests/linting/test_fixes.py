@@ -124,7 +124,7 @@ def outputs_of(model: onnx.ModelProto) -> list[bytes]:
 def test_the_finding_is_gone_none_is_new_and_the_float_function_is_the_same(code: str, number: int) -> None:
     model = SUBJECTS[code][number]
     before = {finding.key for finding in lint(model).findings}
-    assert any(place[0] == code for place in before), "the subject has the fault"
+    assert any(place[0] == code for place in before), "the model has the fault"
     result = repaired(model, code)
     after = {finding.key for finding in result.findings}
     assert not [place for place in after if place[0] == code]

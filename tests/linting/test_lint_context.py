@@ -15,32 +15,32 @@ from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, graph, pair
 
 
-def tensors_of(subject: LintContext, name: str) -> set[str] | None:
+def tensors_of(context: LintContext, name: str) -> set[str] | None:
     """The tensors whose pairs bring INT8 to a read."""
-    found = subject.carriers(name)
+    found = context.carriers(name)
     return None if found is None else {pair.tensor for pair in found}
 
 
 def test_int8_comes_across_what_commutes_and_not_across_what_computes() -> None:
     body = f"{pair('x')} m = Transpose(x_dq) r = Relu(x_dq) k = Concat<axis=1>(m, x_dq) j = Concat<axis=1>(k, r)"
-    subject = LintContext(graph(f"{body} y = Relu(j)"))
-    assert tensors_of(subject, "x_dq") == tensors_of(subject, "m") == tensors_of(subject, "k") == {"x"}
-    assert tensors_of(subject, "x") is tensors_of(subject, "r") is tensors_of(subject, "j") is None
+    context = LintContext(graph(f"{body} y = Relu(j)"))
+    assert tensors_of(context, "x_dq") == tensors_of(context, "m") == tensors_of(context, "k") == {"x"}
+    assert tensors_of(context, "x") is tensors_of(context, "r") is tensors_of(context, "j") is None
 
 
 def test_reads_are_followed_to_what_computes() -> None:
     body = f"{pair('x')} m = Transpose(x_dq) k = Concat<axis=1>(m, x_dq) {pair('k')} y = Relu(k_dq) o = Tanh(m)"
-    subject = LintContext(graph(body, "float y, float o"))
-    (behind,) = subject.view.pairs["x"]
-    assert {use.node.key for use in subject.flow.ends(subject.through(behind))} == {"y", "o"}
-    assert [use.node.key for use in subject.through(behind)] == ["m", "k"]
+    context = LintContext(graph(body, "float y, float o"))
+    (behind,) = context.view.pairs["x"]
+    assert {use.node.key for use in context.flow.ends(context.through(behind))} == {"y", "o"}
+    assert [use.node.key for use in context.through(behind)] == ["m", "k"]
 
 
 def test_a_weight_behind_a_transpose_is_quantized() -> None:
     turned = f"{pair('x')} {pair('w')} moved = Transpose<perm=[1,0,2,3]>(w_dq)"
     body = f"{turned} c = Conv<pads=[1,1,1,1]>(x_dq, moved) y = Relu(c)"
-    subject = LintContext(graph(body))
-    assert subject.int8_nodes == {"c"}
+    context = LintContext(graph(body))
+    assert context.int8_nodes == {"c"}
 
 
 def test_a_plain_model_has_the_int8_nodes_of_its_plan() -> None:
@@ -54,18 +54,18 @@ def test_a_plain_model_has_the_int8_nodes_of_its_plan() -> None:
 def test_metadata_of_others_is_no_fault(text: str) -> None:
     model = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
     set_metadata(model, "scales", text)
-    subject = LintContext(model)
-    assert subject.float_layers == subject.requantize_points == frozenset()
+    context = LintContext(model)
+    assert context.float_layers == context.requantize_points == frozenset()
     set_metadata(model, "scales", json.dumps({"facts": {"kept": {"c": "why"}, "cuts": ["a"]}}))
-    subject = LintContext(model)
-    assert (subject.float_layers, subject.requantize_points) == ({"c"}, {"a"})
+    context = LintContext(model)
+    assert (context.float_layers, context.requantize_points) == ({"c"}, {"a"})
 
 
 def test_after_an_edit_only_the_rules_are_kept() -> None:
-    subject = LintContext(classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"), target="dla", version=V8_6)
-    again = subject.again()
-    assert again.rules is subject.rules and again.view is not subject.view
-    assert (again.target, again.version, again.proto is subject.proto) == ("dla", V8_6, True)
+    context = LintContext(classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)"), target="dla", version=V8_6)
+    again = context.again()
+    assert again.rules is context.rules and again.view is not context.view
+    assert (again.target, again.version, again.proto is context.proto) == ("dla", V8_6, True)
 
 
 def test_attributes_of_files_before_ir_2_have_no_type() -> None:

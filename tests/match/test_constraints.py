@@ -126,7 +126,7 @@ def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
     named = {
         step.constraint
         for rules in (load_rules("gpu"), load_rules("rtx"))
-        for rule in (*rules.fusions, *rules.readers, *rules.commutes, *rules.weights)
+        for rule in (*rules.fusions, *rules.consumers, *rules.commutes, *rules.weights)
         for step in rule.steps
     }
     assert named - {""} == set(_CONSTRAINTS) - {"depthwise"}, "that one is for rules of one's own"

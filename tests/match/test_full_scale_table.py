@@ -38,7 +38,7 @@ def complete(
     unscaled: dict[str, str] | None = None,
     *,
     groups: bool = False,
-    ties: bool = False,
+    shared_scales: bool = False,
 ) -> Complete:
     model = graph(body)
     view = GraphView(model.graph)
@@ -46,7 +46,9 @@ def complete(
     known = {name: Scale.of(value, method="max", samples=4) for name, value in (table or {}).items()}
     tensors = [name for name in float_tensors(model) if not view.is_constant(name)]
     found = find_groups(view, RULES) if groups else ()
-    return complete_scales(view, RULES, seeds, tensors, ScaleTable(known, unscaled or {}), found, ties=ties)
+    return complete_scales(
+        view, RULES, seeds, tensors, ScaleTable(known, unscaled or {}), found, shared_scales=shared_scales
+    )
 
 
 def values(done: Complete) -> dict[str, float]:
@@ -146,23 +148,23 @@ def test_a_residual_add_is_fused_before_its_relu() -> None:
     assert values(done) == {"x": 0.1, "r": 0.2, "a": 0.2} and done.left == ("y", "c", "z")
 
 
-# ---------------------------------------------------------------------- ties
+# ---------------------------------------------------------------------- shared_scales
 
 
 def test_ties_come_last_and_say_what_was_before() -> None:
     body = "a = Relu(x) c = Relu(y) d = Add(a, c) z = Relu(d)"
     table = {"x": 1, "y": 1, "d": 1, "z": 1, "c": 0.4}
-    done = complete(body, {"a": 0.1}, table, ties=True)
-    assert values(done)["a"] == 0.4 and done.ties == {"a": "c"}
+    done = complete(body, {"a": 0.1}, table, shared_scales=True)
+    assert values(done)["a"] == 0.4 and done.shared_scales == {"a": "c"}
     assert (done.scales["a"].origin, done.scales["a"].method) == ("equal", "tied with c")
     assert done.own["a"].bits.tobytes() == np.float32(0.1).tobytes() and done.own["a"].origin == "qdq"
-    loose = complete(body, {"a": 0.1}, table, ties=False)
-    assert values(loose)["a"] == 0.1 and loose.ties == {} and loose.own == {}
+    loose = complete(body, {"a": 0.1}, table, shared_scales=False)
+    assert values(loose)["a"] == 0.1 and loose.shared_scales == {} and loose.own == {}
 
 
 def test_a_gate_is_not_tied_to_what_it_gates() -> None:
-    done = complete("g = Sigmoid(x) z = Mul(x, g)", {"x": 0.9, "z": 0.8}, ties=True)
-    assert done.scales["g"].bits.tobytes() == ONE_127.tobytes() and done.ties == {}
+    done = complete("g = Sigmoid(x) z = Mul(x, g)", {"x": 0.9, "z": 0.8}, shared_scales=True)
+    assert done.scales["g"].bits.tobytes() == ONE_127.tobytes() and done.shared_scales == {}
 
 
 # ---------------------------------------------------------------------- what is left
@@ -213,5 +215,5 @@ def test_what_bounds_one_input_of_a_concat_does_not_bound_the_others() -> None:
     table = {"x": 0.5, "y": 0.5, "a": 0.2, "r": 0.2, "b": 0.4, "t": 0.4, "z": 0.3}
     found = values(complete(body, {}, table))
     assert found == {"x": 0.5, "y": 0.5, "a": 0.00787, "b": 0.4, "r": 0.00787, "t": 0.4, "z": 0.3}
-    tied = values(complete(body, {}, table, ties=True))
+    tied = values(complete(body, {}, table, shared_scales=True))
     assert tied == {"x": 0.5, "y": 0.5, "a": 0.4, "b": 0.4, "r": 0.4, "t": 0.4, "z": 0.4}

@@ -75,8 +75,8 @@ TIES = {
 def test_tied_groups(name: str) -> None:
     body, together = TIES[name]
     points = points_of(plan_of(body))
-    assert {tensor for tensor, point in points.items() if point.tie == points["a"].tie} == together
-    assert points["a"].tie == "a"
+    assert {tensor for tensor, point in points.items() if point.shared_scale == points["a"].shared_scale} == together
+    assert points["a"].shared_scale == "a"
 
 
 def test_sizes_are_left_alone() -> None:

@@ -52,5 +52,5 @@ def test_words_that_do_not_exist_are_refused_when_the_index_is_made(word: str, s
 def test_every_kind_that_ships_can_be_indexed(target: str) -> None:
     book: RuleBook = load_rules(target)
     view = view_of(TEXT)
-    for kind in (book.readers, book.commutes, book.weights, book.bounds, book.ties):
+    for kind in (book.consumers, book.commutes, book.weights, book.bounds, book.shared_scales):
         assert all(rule in kind for _, rule in RuleIndex(kind, book).nodes(view))

@@ -61,7 +61,7 @@ def test_where_a_second_pair_stands(name: str) -> None:
 def test_the_product_reads_the_second_pair_and_the_resize_the_first() -> None:
     made = rtx(PLACES["behind a resize"][0])
     assert readers_of(made, "u") == {("z", 0)} and readers_of(made, "c") == {("u", 0)}
-    assert [point.tie for point in made.activations] == ["x", "c", "c"]
+    assert [point.shared_scale for point in made.activations] == ["x", "c", "c"]
     (point,) = [point for point in made.activations if point.tensor == "u"]
     assert point.rule == "resize-nearest" and point.reason.startswith("INT8 does not pass Resize")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdqtool.match.shared_scales import tie_scales, unequal_inputs
+from qdqtool.match.shared_scales import take_shared_scales, unequal_inputs
 from qdqtool.rulebook import load_rules
 from qdqtool.scales import Scale
 from qdqtool.trtversion import TrtVersion, parse
@@ -19,10 +19,10 @@ V8_6, V8_0 = TrtVersion(8, 6, 1), TrtVersion(8, 0, 1)
 def tied(
     body: str, scales: dict[str, float], target: str = "gpu", version: TrtVersion = V8_6, more: str = ""
 ) -> tuple[dict[str, Scale], dict[str, str]]:
-    """What `tie_scales` makes of a graph that reads x and gives z."""
+    """What `take_shared_scales` makes of a graph that reads x and gives z."""
     text = f"g (float[1,4,8,8] x, float[1,4,8,8] y) => (float[N] z) <float[4] unused{more}> {{ {body} }}"
     table = {name: Scale.of(value, method="mse", samples=3) for name, value in scales.items()}
-    return tie_scales(view_of(text), load_rules(target, version), table)
+    return take_shared_scales(view_of(text), load_rules(target, version), table)
 
 
 def values(scales: dict[str, Scale]) -> dict[str, float]:
@@ -158,7 +158,7 @@ def test_a_product_is_left_alone_on_the_dla() -> None:
     rules = load_rules("dla", TrtVersion(8, 5, 2))
     assert rules.rule("dla-product").status == "documented"
     scales = {"x": Scale.of(0.5), "s": Scale.of(0.01), "y": Scale.of(0.25)}
-    tied, taken = tie_scales(view, rules, scales)
+    tied, taken = take_shared_scales(view, rules, scales)
     assert not taken and all(tied[name].same_bits(scale) for name, scale in scales.items())
 
 
@@ -175,7 +175,7 @@ def test_the_rule_of_elementwise_layers_holds_for_comparisons(op: str, version: 
     out = "bool" if op == "Greater" else "float"
     view = view_of(f"g (float[1,4] x, float[1,4] y) => ({out}[1,4] z) {{ z = {op}(x, y) }}")
     rules = load_rules("dla", version)
-    _, taken = tie_scales(view, rules, {"x": Scale.of(0.5), "y": Scale.of(0.25)})
+    _, taken = take_shared_scales(view, rules, {"x": Scale.of(0.5), "y": Scale.of(0.25)})
     assert taken == ({"y": "x"} if tied else {})
     apart = {"x": np.float32(0.5), "y": np.float32(0.25)}
     assert unequal_inputs(view, rules, apart) == (["z"] if op == "Div" else [])

@@ -16,7 +16,7 @@ NOTHING = "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         (
             "w = Reshape(w0, s) y = Conv(x, w)",
@@ -35,8 +35,8 @@ NOTHING = "it has no Conv, ConvTranspose, Gemm or MatMul with constant weights"
         ("w = Relu(w0) y = MatMul(x, w)", NOTHING),  # an operator that is not folded
     ],
 )
-def test_the_operator_that_keeps_a_weight_from_being_one_is_named(body: str, told: str) -> None:
+def test_the_operator_that_keeps_a_weight_from_being_one_is_named(body: str, reported: str) -> None:
     view = GraphView(model_of(f"{HEAD} {{ {body} }}").graph)
     with pytest.raises(QdqError) as caught:
         refuse_empty(view, Plan((), (), (), (), ()), "m.onnx")
-    assert f"has nothing to quantize ({told})" in str(caught.value)
+    assert f"has nothing to quantize ({reported})" in str(caught.value)

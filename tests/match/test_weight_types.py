@@ -65,8 +65,8 @@ def test_every_target_quantizes_depthwise_convolutions_unless_told(target: str) 
 def test_depthwise_convolutions_stay_in_float_where_asked(asked: Any, weights: int) -> None:
     plan = verbs.plan(model_of(DEPTHWISE), PlanOptions("rtx", depthwise=asked, float_heads="none"))
     assert len(plan.weights) == weights
-    told = [(one.site, one.rule) for one in plan.refusals if one.rule == "depthwise-float"]
-    assert told == ([("c", "depthwise-float")] if asked == "float" else [])
+    reported = [(one.site, one.rule) for one in plan.refusals if one.rule == "depthwise-float"]
+    assert reported == ([("c", "depthwise-float")] if asked == "float" else [])
 
 
 def test_what_stands_before_a_float_depthwise_convolution_has_no_pair() -> None:

@@ -226,9 +226,9 @@ def test_the_detector_finds_nine_digits_in_ten(models: Path, scoring: ModuleType
     figures = scoring.evaluate(models / DETECTOR, models / "digits_test.npz")
     assert figures["ap50"] >= 0.90
     assert 0.60 <= figures["ap50_95"] < figures["ap50"]
-    told = readme_figures(models)
+    reported = readme_figures(models)
     # another processor's float32 may move a detection across a threshold
-    assert [figures["ap50"], figures["ap50_95"]] == pytest.approx([told["AP50:"], told["AP50:95:"]], abs=0.005)
+    assert [figures["ap50"], figures["ap50_95"]] == pytest.approx([reported["AP50:"], reported["AP50:95:"]], abs=0.005)
 
 
 def test_the_classifier_knows_more_than_nine_in_ten(models: Path) -> None:

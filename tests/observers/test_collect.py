@@ -23,7 +23,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
 from qdqtool.amax import kernel
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.data.loader import Batch, DataOptions, inputs_of, open_feed
+from qdqtool.data.loader import Batch, DataOptions, inputs_of, open_loader
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import State, read_state, state_to_bytes
@@ -87,9 +87,9 @@ def test_the_table_of_both_kinds_is_the_same_too() -> None:
 
 def needed(limit: int = 1) -> int:
     """What a limit that is too small says would do, in bytes."""
-    with pytest.raises(QdqError, match="give at least") as told:
+    with pytest.raises(QdqError, match="give at least") as reported:
         counted(max_memory=limit)
-    return int(told.value.todo.split("at least ")[1].split("M")[0]) << 20
+    return int(reported.value.todo.split("at least ")[1].split("M")[0]) << 20
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -247,7 +247,7 @@ def test_a_checkpoint_in_the_way(tmp_path: Path) -> None:
 
 def feed_of(folder: Path, data: npt.NDArray[np.float32], **options: Any) -> Any:
     np.savez(folder / "d.npz", x=data)
-    return open_feed(folder / "d.npz", inputs_of(model_of(NET).graph), DataOptions(**options))
+    return open_loader(folder / "d.npz", inputs_of(model_of(NET).graph), DataOptions(**options))
 
 
 DATA = np.random.default_rng(1).normal(size=(6, 3, 8, 8)).astype(np.float32)

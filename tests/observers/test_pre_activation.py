@@ -158,7 +158,7 @@ def test_max_tells_the_largest_value_of_each_tensor() -> None:
     r = np.random.default_rng(3)
     feed = [{"x": r.normal(size=(1, 3, 9, 11)).astype(np.float32)} for _ in range(4)]
     model = net_of(3, False, "z = Relu(y)")
-    told, own = (calibrate(model, feed, CalibrationOptions("max", progress=False, derive=d)) for d in (True, False))
-    assert told["y"].origin == "ptq"
+    reported, own = (calibrate(model, feed, CalibrationOptions("max", progress=False, derive=d)) for d in (True, False))
+    assert reported["y"].origin == "ptq"
     for name in ("x", "c", "y", "z"):
-        np.testing.assert_allclose(told[name].bits, own[name].bits, 1e-4)
+        np.testing.assert_allclose(reported[name].bits, own[name].bits, 1e-4)

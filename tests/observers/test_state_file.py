@@ -120,8 +120,8 @@ def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
 def forged(kinds: tuple[str, ...] = ("mergeable",), *, meta: dict[str, Any] | None = None, **arrays: Any) -> bytes:
     """A state with other arrays, or other entries of its description."""
     parts = parts_of(state_of(ranges=kinds == ("mergeable",), kinds=kinds))
-    told = {**json.loads(parts["meta"].tobytes()), **(meta or {})}
-    parts["meta"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    reported = {**json.loads(parts["meta"].tobytes()), **(meta or {})}
+    parts["meta"] = np.frombuffer(json.dumps(reported).encode(), np.uint8)
     return bytes_of({**parts, **{name.replace("__", "."): array for name, array in arrays.items()}})
 
 
@@ -191,9 +191,9 @@ def test_a_damaged_description_is_one_line(meta: dict[str, Any]) -> None:
     ],
 )
 def test_a_survey_whose_sources_are_not_there_is_refused(changed: dict[str, Any]) -> None:
-    told = state_of(ranges=False).plan.to_json()
-    assert ObservationPlan.from_json(told).to_json() == told
+    reported = state_of(ranges=False).plan.to_json()
+    assert ObservationPlan.from_json(reported).to_json() == reported
     with pytest.raises((KeyError, TypeError, ValueError)):
-        ObservationPlan.from_json({**told, **changed})
+        ObservationPlan.from_json({**reported, **changed})
     with pytest.raises(QdqError, match="is no calibration state"):
-        state_from_bytes(forged(meta={"survey": {**told, **changed}}))
+        state_from_bytes(forged(meta={"survey": {**reported, **changed}}))

@@ -19,7 +19,7 @@ CHAIN = """g (float[N,2] x) => (float[N,2] y) { a = Relu(x)  b = Neg(a)  c = Abs
 VALUES = np.array([[-3.0, 4.0], [6.0, 9.0]], np.float32)
 
 
-def told(proto: onnx.ModelProto, *sites: str, step: str = "relu6") -> onnx.ModelProto:
+def reported(proto: onnx.ModelProto, *sites: str, step: str = "relu6") -> onnx.ModelProto:
     """The model with metadata that tell of these edits."""
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
     edits = [{"step": step, "site": site, "decibel": 0.0, "reason": "why"} for site in sites]
@@ -128,13 +128,13 @@ def test_a_tensor_that_no_relu_makes_is_refused_before_anything_is_done() -> Non
 
 def test_a_source_is_cut_as_the_metadata_tell_and_only_once() -> None:
     source = model_of(CHAIN, 9, 4)
-    assert replay_cuts(source, None, told(model_of(CHAIN), "d")) == ["d"]
+    assert replay_cuts(source, None, reported(model_of(CHAIN), "d")) == ["d"]
     assert ops(source) == ["Relu", "Neg", "Abs", "Clip", "Neg"]
     assert json.loads(get_metadata(source, "condition") or "")["edits"][0]["site"] == "d"
     again = source.SerializeToString()
-    assert replay_cuts(source, None, told(model_of(CHAIN), "d")) == []
+    assert replay_cuts(source, None, reported(model_of(CHAIN), "d")) == []
     assert source.SerializeToString() == again
-    assert replay_cuts(source, None, told(model_of(CHAIN), "a", "d")) == ["a"]
+    assert replay_cuts(source, None, reported(model_of(CHAIN), "a", "d")) == ["a"]
     assert [edit["site"] for edit in json.loads(get_metadata(source, "condition") or "")["edits"]] == ["d", "a"]
 
 
@@ -142,7 +142,7 @@ def test_a_source_without_the_relu_is_refused_and_other_steps_mean_nothing_here(
     source = model_of(CHAIN)
     before = source.SerializeToString()
     with pytest.raises(QdqError, match="c: is made by Abs"):
-        replay_cuts(source, None, told(source, "c"))
-    assert replay_cuts(source, None, told(source, "a", step="smooth")) == []
+        replay_cuts(source, None, reported(source, "c"))
+    assert replay_cuts(source, None, reported(source, "a", step="smooth")) == []
     assert replay_cuts(source, None, source) == []
     assert source.SerializeToString() == before

@@ -84,21 +84,23 @@ def test_candidates_are_reported_on_request_only(
     detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable
 ) -> None:
     assert table.provenance.candidates is None
-    told = calibrate(detector, one_by_one(images), CalibrationOptions("auto", progress=False, candidates=True))
-    assert told.provenance.candidates is not None
-    tried = told.provenance.candidates["images"]
-    taken = told["images"].method.removeprefix("auto:")
+    reported = calibrate(detector, one_by_one(images), CalibrationOptions("auto", progress=False, candidates=True))
+    assert reported.provenance.candidates is not None
+    tried = reported.provenance.candidates["images"]
+    taken = reported["images"].method.removeprefix("auto:")
     assert tried[taken][1] == min(loss for _, loss in tried.values())
-    assert np.float32(tried[taken][0]) / np.float32(127) == told["images"].bits
-    assert {name: scale.hex() for name, scale in told.scales.items()} == {n: s.hex() for n, s in table.scales.items()}
+    assert np.float32(tried[taken][0]) / np.float32(127) == reported["images"].bits
+    assert {name: scale.hex() for name, scale in reported.scales.items()} == {
+        n: s.hex() for n, s in table.scales.items()
+    }
 
 
 @pytest.mark.slow
 def test_a_prediction_beside_is_for_the_scales_that_were_chosen(detector: onnx.ModelProto, images: np.ndarray) -> None:
     options = CalibrationOptions("auto", progress=False, beside="mse")
-    told = calibrate(detector, one_by_one(images), options)
-    assert told.provenance.predicted is not None
-    decibel = told.provenance.predicted.decibel
+    reported = calibrate(detector, one_by_one(images), options)
+    assert reported.provenance.predicted is not None
+    decibel = reported.provenance.predicted.decibel
     assert all(chosen <= other + 0.02 for chosen, other in decibel.values())  # mse is the best by that measure
     assert any(chosen < other - 0.02 for chosen, other in decibel.values())
 

@@ -17,8 +17,8 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.runtime.activations import OrtActivations
+from qdqtool.selection.candidate_losses import LayerError
 from qdqtool.selection.choose import CUT_GAIN, ChoiceSource, ScaleChoice, _PointClasses, choose
-from qdqtool.selection.shadow import LayerError
 from tests.graphs import model_of
 
 ALL = PlanOptions(float_heads="none")

@@ -23,8 +23,8 @@ CAST = line(
 
 
 def test_an_engine_of_one_product() -> None:
-    told = "TensorRT for RTX 1.7.1, built on a CPU for SM89; not run"
-    assert cost_of(engine(line())) == EngineCost(1, 0, 256 + 4096, {"INT8": 1}, told)
+    reported = "TensorRT for RTX 1.7.1, built on a CPU for SM89; not run"
+    assert cost_of(engine(line())) == EngineCost(1, 0, 256 + 4096, {"INT8": 1}, reported)
 
 
 def test_what_only_converts_is_counted_and_moves_bytes() -> None:

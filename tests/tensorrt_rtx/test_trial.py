@@ -12,7 +12,7 @@ from qdqtool import doctor
 from qdqtool.diagnosis import Item
 from qdqtool.doctor import RTX
 from qdqtool.errors import MissingPackageError
-from qdqtool.loading import Loaded, load_apart
+from qdqtool.import_probe import Loaded, load_apart
 from qdqtool.tensorrt_rtx import installed
 from qdqtool.tensorrt_rtx.installed import RtxLibrary, require_library
 from qdqtool.tensorrt_rtx.trial import try_build

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import DataLoader, DataOptions, open_feed
+from qdqtool.data.loader import DataLoader, DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
@@ -79,7 +79,7 @@ def images(folder: Path) -> DataLoader:
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(folder / "a.png")
     one = Input("x", (None, 3, 4, 4), np.dtype(F))
-    return open_feed(folder, [one], DataOptions(preprocess="imagenet"))
+    return open_loader(folder, [one], DataOptions(preprocess="imagenet"))
 
 
 def test_it_is_fitted_to_the_folder(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_it_is_fitted_to_the_folder(tmp_path: Path) -> None:
 
 def arrays(*shape: int | None) -> DataLoader:
     sample = np.zeros([size or 1 for size in shape], F)
-    return open_feed(lambda: [{"x": sample}], [Input("x", shape, np.dtype(F))])
+    return open_loader(lambda: [{"x": sample}], [Input("x", shape, np.dtype(F))])
 
 
 @pytest.mark.parametrize(("shape", "last"), [((None, 3, 16, 32), False), ((1, 16, 32, 3), True)])
@@ -122,6 +122,6 @@ def test_a_step_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_that_are_no_images_are_refused() -> None:
-    feed = open_feed(lambda: [{"x": PIXELS}], [Input("x", (None, 3, 6, 8), np.dtype(F))])
+    feed = open_loader(lambda: [{"x": PIXELS}], [Input("x", (None, 3, 6, 8), np.dtype(F))])
     with pytest.raises(QdqError, match="--augment: changes pictures, and the data are none"):
         open_augment(["flip"], feed)

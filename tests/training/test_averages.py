@@ -41,7 +41,7 @@ def test_maxima_move_a_thousandth_and_scales_with_them() -> None:
 
 
 def test_what_is_tied_has_the_largest() -> None:
-    maxima = MovingMaxima(scales(), {"a": 127, "b": 127}, ties={"b": "a"}, decay=0.0)
+    maxima = MovingMaxima(scales(), {"a": 127, "b": 127}, shared_scales={"b": "a"}, decay=0.0)
     maxima.add([1.27, 2.54])
     assert np.allclose([maxima.values()["a"], maxima.values()["b"][0]], 0.02)
     maxima.add([5.08, 2.54])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import Batch, DataLoader, DataOptions, open_feed
+from qdqtool.data.loader import Batch, DataLoader, DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.training.batches import Batches, BatchOptions, held_out, shuffled
@@ -24,7 +24,7 @@ def samples(count: int) -> list[dict[str, np.ndarray]]:
 
 
 def feed(count: int, one: Input = FREE) -> DataLoader:
-    return open_feed(lambda: iter(samples(count)), [one])
+    return open_loader(lambda: iter(samples(count)), [one])
 
 
 def numbers(batches: Iterator[Batch], count: int) -> list[int]:
@@ -112,7 +112,7 @@ def test_rows_of_a_larger_item_are_samples() -> None:
         {"x": np.arange(10, dtype=np.float32).reshape(5, 2)},
         {"x": np.arange(10, 14, dtype=np.float32).reshape(2, 2)},
     ]
-    batches = Batches(open_feed(lambda: rows, [FREE]), BatchOptions())
+    batches = Batches(open_loader(lambda: rows, [FREE]), BatchOptions())
     assert batches.count == 6
     assert [int(one["x"][0, 0]) for one in batches.every()] == [0, 2, 4, 6, 8, 10, 12]
 
@@ -120,7 +120,7 @@ def test_rows_of_a_larger_item_are_samples() -> None:
 def test_a_fixed_batch_stays_whole() -> None:
     fixed = Input("x", (2, 2), np.dtype(np.float32))
     items = [{"x": np.full((2, 2), number, np.float32)} for number in range(3)]
-    batches = Batches(open_feed(lambda: items, [fixed]), BatchOptions())
+    batches = Batches(open_loader(lambda: items, [fixed]), BatchOptions())
     assert batches.count == 2
     assert next(batches.from_sample(0))["x"].shape == (2, 2)
     assert (batches.batch, batches.samples_per_batch) == (1, 2)
@@ -143,7 +143,7 @@ def test_one_sample_is_both_and_says_so() -> None:
 def test_samples_of_several_shapes_are_refused() -> None:
     wide = Input("x", (None, None), np.dtype(np.float32))
     items = [{"x": np.zeros((1, 2 + number), np.float32)} for number in range(4)]
-    batches = Batches(open_feed(lambda: items, [wide]), BatchOptions(batch=2))
+    batches = Batches(open_loader(lambda: items, [wide]), BatchOptions(batch=2))
     with pytest.raises(QdqError, match=r"input 'x' comes as \[1, \d\] and as \[1, \d\]"):
         next(batches.from_sample(0))
 
@@ -151,7 +151,7 @@ def test_samples_of_several_shapes_are_refused() -> None:
 def test_a_nan_is_refused_before_training() -> None:
     items = [*samples(3), {"x": np.full((1, 2), np.nan, np.float32)}]
     with pytest.raises(QdqError, match="input 'x' holds NaN"):
-        Batches(open_feed(lambda: items, [FREE]), BatchOptions())
+        Batches(open_loader(lambda: items, [FREE]), BatchOptions())
 
 
 def test_what_is_drawn_depends_on_the_place_alone() -> None:
@@ -177,7 +177,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("memory", [1 << 20, 300])
 def test_images_are_shuffled_whether_they_fit_or_not(folder: Path, memory: int) -> None:
     one = Input("x", (None, 3, 4, 4), np.dtype(np.float32))
-    opened: Any = open_feed(folder, [one], DataOptions(preprocess="size=4x4"))
+    opened: Any = open_loader(folder, [one], DataOptions(preprocess="size=4x4"))
     batches = Batches(opened, BatchOptions(memory=memory))
     assert batches.count == 10
     order = [int(batch["x"].mean()) // 10 for batch in itertools.islice(batches.from_sample(0), 20)]

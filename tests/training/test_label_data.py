@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import DataOptions, open_feed
+from qdqtool.data.loader import DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.training.label_data import label_inputs
 
@@ -23,7 +23,7 @@ def test_an_archive(tmp_path: Path) -> None:
     np.savez(path, **ARRAYS)
     found = label_inputs(path, [FREE], DataOptions())
     assert found == (Input("boxes", (None, None, None), F), Input("class", (None,), np.dtype(np.int64)))
-    batch = next(iter(open_feed(path, [FREE, *found], DataOptions(batch=2))))
+    batch = next(iter(open_loader(path, [FREE, *found], DataOptions(batch=2))))
     assert {name: array.shape for name, array in batch.items()} == {"x": (2, 2), "boxes": (2, 3, 4), "class": (2,)}
 
 
@@ -32,7 +32,7 @@ def test_a_fixed_batch_is_the_labels_too(tmp_path: Path) -> None:
     np.savez(path, **ARRAYS)
     found = label_inputs(path, [FIXED], DataOptions())
     assert [one.first for one in found] == [4, 4]
-    batches = list(open_feed(path, [FIXED, *found], DataOptions()))
+    batches = list(open_loader(path, [FIXED, *found], DataOptions()))
     assert [batch["class"].shape for batch in batches] == [(4,), (4,)]
 
 
@@ -47,7 +47,7 @@ def test_what_is_walked(tmp_path: Path, kind: str) -> None:
     data = {"function": lambda: samples, "list": samples, "script": str(script)}[kind]
     found = label_inputs(data, [FREE], DataOptions())  # type: ignore[arg-type]
     assert found == (Input("class", (None,), np.dtype(np.int64)),)
-    assert len(list(open_feed(data, [FREE, *found]))) == 2  # type: ignore[arg-type]
+    assert len(list(open_loader(data, [FREE, *found]))) == 2  # type: ignore[arg-type]
 
 
 def test_data_without_labels(tmp_path: Path) -> None:

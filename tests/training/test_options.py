@@ -21,7 +21,7 @@ def test_the_defaults_mean_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"optimizer": "adam"}, "--optimizer: 'adam' is not one"),
         ({"lr": 0.1, "relative_lr": 0.1}, "--lr: goes with no --relative-lr"),
@@ -36,14 +36,14 @@ def test_the_defaults_mean_something() -> None:
         ({"ema_decay": 1.0}, "--ema-decay: 1"),
     ],
 )
-def test_updates_that_mean_nothing(given: dict[str, Any], told: str) -> None:
+def test_updates_that_mean_nothing(given: dict[str, Any], reported: str) -> None:
     with pytest.raises(QdqError) as caught:
         UpdateOptions(**given).check()
-    assert caught.value.line().startswith(told)
+    assert caught.value.line().startswith(reported)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"steps": 0}, "--steps: 0 is no number"),
         ({"grad_accum": 0}, "--grad-accum: 0"),
@@ -59,10 +59,10 @@ def test_updates_that_mean_nothing(given: dict[str, Any], told: str) -> None:
         ({"resume": True}, "--resume: continues from a checkpoint, and none is named"),
     ],
 )
-def test_runs_that_mean_nothing(given: dict[str, Any], told: str) -> None:
+def test_runs_that_mean_nothing(given: dict[str, Any], reported: str) -> None:
     with pytest.raises(QdqError) as caught:
         RunOptions(**given).check()
-    assert caught.value.line().startswith(told)
+    assert caught.value.line().startswith(reported)
 
 
 def test_the_rate_and_the_time_that_hold() -> None:

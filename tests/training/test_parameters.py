@@ -55,7 +55,7 @@ def test_gradients_are_gathered_by_the_chain_rule() -> None:
 
 def test_tied_scales_are_one_number_and_their_gradients_add_up() -> None:
     values = {"a": np.array(0.5, F), "b": np.array(0.5, F)}
-    parameters = Parameters(values, scales=["a", "b"], ties={"b": "a"})
+    parameters = Parameters(values, scales=["a", "b"], shared_scales={"b": "a"})
     assert parameters.vector.size == 1
     into = np.zeros(1, F)
     parameters.gather({"a": np.array(1, F), "b": np.array(3, F)}, parameters.values(), into)

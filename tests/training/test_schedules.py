@@ -59,7 +59,7 @@ def test_every_factor_is_a_part(shape: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "told"),
+    ("schedule", "reported"),
     [
         (Schedule("cosin"), "--schedule: 'cosin' is not one; choose one of cosine"),  # type: ignore[arg-type]
         (Schedule(warmup=1.0), "--warmup: 1 is no part"),
@@ -68,10 +68,10 @@ def test_every_factor_is_a_part(shape: str) -> None:
         (Schedule(min_lr_ratio=0.0), "--min-lr-ratio: 0 is no factor"),
     ],
 )
-def test_what_makes_no_course_is_refused(schedule: Schedule, told: str) -> None:
+def test_what_makes_no_course_is_refused(schedule: Schedule, reported: str) -> None:
     with pytest.raises(QdqError) as caught:
         schedule.check()
-    assert caught.value.line().startswith(told)
+    assert caught.value.line().startswith(reported)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -58,10 +58,10 @@ def test_one_that_is_there_is_continued_only_if_asked(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "told"), [("model", "model"), ("data", "data"), ("teacher", "teacher"), ("options", "set of options")]
+    ("field", "reported"), [("model", "model"), ("data", "data"), ("teacher", "teacher"), ("options", "set of options")]
 )
-def test_one_of_another_run_is_refused(file: Path, field: str, told: str) -> None:
-    with pytest.raises(QdqError, match=f"was made with another {told}"):
+def test_one_of_another_run_is_refused(file: Path, field: str, reported: str) -> None:
+    with pytest.raises(QdqError, match=f"was made with another {reported}"):
         open_state(file, replace(ME, **{field: "other"}), resume=True)
 
 
@@ -73,7 +73,7 @@ def test_what_is_damaged_is_refused(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meta", "told"),
+    ("meta", "reported"),
     [
         ({"schema": 2}, "schema 2, this reads 1"),
         ({"schema": 1}, "is no checkpoint"),
@@ -81,10 +81,10 @@ def test_what_is_damaged_is_refused(file: Path) -> None:
         ({"schema": 1, "identity": {"model": "m"}, "facts": {}}, "is no checkpoint"),
     ],
 )
-def test_another_file_is_refused(tmp_path: Path, meta: object, told: str) -> None:
+def test_another_file_is_refused(tmp_path: Path, meta: object, reported: str) -> None:
     path = tmp_path / "run.npz"
     np.savez(path, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8))
-    with pytest.raises(QdqError, match=told):
+    with pytest.raises(QdqError, match=reported):
         read_state(path)
 
 

@@ -17,7 +17,7 @@ from qdqtool.graph.io import open_model, serialize
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.runtime.executor import Executor
-from qdqtool.training.check import check_same_forward
+from qdqtool.training.start_checks import check_same_forward
 from qdqtool.training.training_graph import TrainingGraph, make_form
 from tests.graphs import SMALL_NET, model_of, plan_of, table_of
 

@@ -119,13 +119,13 @@ def test_a_cache_that_tensorrt_does_not_take_ends_the_build(tmp_path: Path) -> N
 
 def test_layers_stay_in_float_as_peel_emits_them(tmp_path: Path) -> None:
     cache = cached(tmp_path)
-    told = {
+    reported = {
         "schema": 1,
         "layers": {"node_of_y": "fp32", "node_of_g": "fp16"},
         "output_types": {"node_of_y": "fp32"},
         "float_tensors": {"f": "fp16"},
     }
-    (tmp_path / "m.precision.json").write_text(json.dumps(told))
+    (tmp_path / "m.precision.json").write_text(json.dumps(reported))
     fake, result = built(tmp_path, BuildOptions(cache=cache))
     layers = {layer.outputs[0].name: layer for layer in fake.network}
     assert {name for name, layer in layers.items() if layer.precision_is_set} == {"y", "g", "f"}
@@ -137,7 +137,7 @@ def test_layers_stay_in_float_as_peel_emits_them(tmp_path: Path) -> None:
     assert result.notes == (f"layers of {tmp_path / 'm.precision.json'} stay in float",)
 
 
-def test_a_layer_that_the_network_lacks_is_told(tmp_path: Path) -> None:
+def test_a_layer_that_the_network_lacks_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps({"schema": 1, "layers": {"lost": "fp16", "node_of_y": "fp16"}}))
     _, result = built(tmp_path, BuildOptions(cache=cached(tmp_path), layer_precisions=path))

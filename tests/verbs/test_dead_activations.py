@@ -47,8 +47,8 @@ def test_it_stays_in_float_and_is_named(method: str) -> None:
         note.startswith("2 places without a scale stay in float: r2 (is all zero on the data), c3")
         for note in done.notes
     )
-    told = "\n".join(explain(verbs.plan(done.model, ALL.plan), "r2"))
-    assert "r2: left in float by rule no-scale: is all zero on the data" in told
+    reported = "\n".join(explain(verbs.plan(done.model, ALL.plan), "r2"))
+    assert "r2: left in float by rule no-scale: is all zero on the data" in reported
     assert not verbs.insert(done.model, scales=done.table, options=ALL).inserted.added, "L2"
     assert not [one for one in verbs.lint(done.model).findings if one.code in ("Q013", "Q026", "Q028")]
 

@@ -181,7 +181,7 @@ def test_json_holds_it_all(models: Path, digits: Any) -> None:
 
 def refuse(part: str, *args: Any, **options: Any) -> None:
     with pytest.raises(QdqError, match=part):
-        evaluate(*args, options=EvaluateOptions(**options), feed_options=SCALED)
+        evaluate(*args, options=EvaluateOptions(**options), data_options=SCALED)
 
 
 def test_what_has_no_task_metric_is_told_so(models: Path) -> None:

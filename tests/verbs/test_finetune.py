@@ -18,10 +18,10 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.artifacts import stored_table
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, equalized_tensors, get_metadata
 from qdqtool.graph.view import GraphView
+from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions
@@ -166,10 +166,10 @@ def test_scales_names_and_nodes_stay(folder: Path, tuned: FinetuneResult) -> Non
 def test_the_metadata_tell_of_it_and_free_scales_are_measured_again(folder: Path, tuned: FinetuneResult) -> None:
     result = tuned
     before, after = onnx.load(folder / "q.onnx"), onnx.load(tuned.model)
-    told = json.loads(get_metadata(after, FINETUNED) or "")
-    assert told["steps"] == result.step
-    assert told["after"] == result.after
-    assert told["seed"] == 0
+    reported = json.loads(get_metadata(after, FINETUNED) or "")
+    assert reported["steps"] == result.step
+    assert reported["after"] == result.after
+    assert reported["seed"] == 0
     old, new = stored_table(before), stored_table(after)
     assert old is not None
     assert new is not None

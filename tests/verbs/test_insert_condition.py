@@ -39,10 +39,10 @@ def run(folder: Path, *words: str) -> int:
 def test_it_is_both_verbs_in_turn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "m.onnx").read_bytes()
     assert run(folder, "--condition", "auto", "-o", str(folder / "one.onnx")) == 0
-    told = capsys.readouterr().err
-    assert "note: conditioned first, " in told
-    assert "predicted at" in told
-    assert "--condition auto" not in told
+    reported = capsys.readouterr().err
+    assert "note: conditioned first, " in reported
+    assert "predicted at" in reported
+    assert "--condition auto" not in reported
     data = ("--data", str(folder / "d.npz"), *NONE)
     assert main(["condition", str(folder / "m.onnx"), *data, "-o", str(folder / "c.onnx")]) == 0
     assert main(["insert", str(folder / "c.onnx"), *data, "-o", str(folder / "two.onnx")]) == 0
@@ -72,13 +72,13 @@ def test_plain_insert_says_what_it_would_win(folder: Path, capsys: pytest.Captur
 
 
 def test_no_word_where_little_is_won_or_the_data_may_be_gone(folder: Path) -> None:
-    from qdqtool.data.loader import inputs_of, open_feed
+    from qdqtool.data.loader import inputs_of, open_loader
 
     plan = PlanOptions(float_heads="none")
     proto = spread(SILU)
-    feed = open_feed(folder / "d.npz", inputs_of(proto.graph))
+    feed = open_loader(folder / "d.npz", inputs_of(proto.graph))
     assert advice_for(proto, None, feed, plan)
-    once = open_feed(({"x": row[None]} for row in samples()), inputs_of(proto.graph))
+    once = open_loader(({"x": row[None]} for row in samples()), inputs_of(proto.graph))
     assert advice_for(proto, None, once, plan) == []
     done = condition(spread(SILU), str(folder / "d.npz"), ConditionOptions(plan=plan)).model
     assert advice_for(done, None, feed, plan) == []
@@ -96,7 +96,7 @@ def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_points_only_gives_the_same_pairs(folder: Path) -> None:
-    from qdqtool.artifacts import stored_table
+    from qdqtool.metadata import stored_table
 
     for words, name in ((("--points-only",), "few.onnx"), ((), "all.onnx")):
         assert run(folder, "-q", *words, "-o", str(folder / name)) == 0
@@ -115,8 +115,8 @@ CLIPPED = ("--method", "percentile=90")  # what is cut off shifts the means: som
 
 
 def corrected(path: Path) -> set[str]:
-    told = get_metadata(onnx.load(path), "condition")
-    return {edit["site"] for edit in json.loads(told)["edits"] if edit["step"] == "correct"} if told else set()
+    reported = get_metadata(onnx.load(path), "condition")
+    return {edit["site"] for edit in json.loads(reported)["edits"] if edit["step"] == "correct"} if reported else set()
 
 
 def test_what_stays_in_float_is_not_corrected(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,14 +125,14 @@ def test_what_stays_in_float_is_not_corrected(folder: Path, capsys: pytest.Captu
     everything = corrected(out)
     assert everything
     assert run(folder, *CLIPPED, "--condition", "correct", "--keep-float", "1", "-o", str(out)) == 0
-    told = capsys.readouterr().err
-    (kept,) = [line.split()[2] for line in told.splitlines() if "stays in float" in line]
+    reported = capsys.readouterr().err
+    (kept,) = [line.split()[2] for line in reported.splitlines() if "stays in float" in line]
     assert kept in everything
     assert corrected(out) == everything - {kept}
-    assert "were corrected for INT8" not in told
+    assert "were corrected for INT8" not in reported
 
 
-def test_biases_corrected_before_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_biases_corrected_before_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--data", str(folder / "d.npz"), *NONE, *CLIPPED)
     assert main(["condition", str(folder / "m.onnx"), *words, "--steps", "correct", "-o", str(folder / "c.onnx")]) == 0
     insert = ["insert", str(folder / "c.onnx"), *words, "-o", str(folder / "q.onnx")]

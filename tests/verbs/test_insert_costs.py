@@ -58,8 +58,8 @@ def test_the_verdict_names_what_to_do() -> None:
 
 
 def test_json_has_both_engines_and_calls_the_estimate_one() -> None:
-    told = Int8Costs(int8(126_000_000), FLOAT).to_json()
-    assert told == {
+    reported = Int8Costs(int8(126_000_000), FLOAT).to_json()
+    assert reported == {
         "built": TOLD,
         "int8": {"layers": 120, "conversions": 0, "bytes_moved": 126_000_000, "products": {"INT8": 8, "FP32": 1}},
         "float": {"layers": 100, "conversions": 4, "bytes_moved": 98_000_000, "products": {"FP32": 9}},

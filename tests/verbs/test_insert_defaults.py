@@ -9,9 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdqtool.artifacts import stored_table
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
+from qdqtool.metadata import stored_table
 from qdqtool.mixed_precision import policies
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion

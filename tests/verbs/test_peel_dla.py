@@ -14,11 +14,11 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from qdqtool.amax.methods import parse_method
-from qdqtool.artifacts import store_table, stored_table
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.calibration.engine import CalibrationOptions, calibrate
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
+from qdqtool.metadata import store_table, stored_table
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.insert import insert, plan
@@ -84,16 +84,18 @@ def test_every_float_tensor_is_in_the_cache_and_nothing_else(table: bool) -> Non
     assert result.model == model_of(NET)
 
 
-def test_each_source_is_told() -> None:
+def test_each_source_is_reported() -> None:
     result = dla(placed(), shared_scales=False)
     points = {point.tensor for point in plan(model_of(NET), HEADS).activations}
-    told = origins(result)
-    assert {name for name, origin in told.items() if origin == "qdq"} == points
-    assert (told["s"], told["z"]) == ("bound", "bound")
-    assert told["f"] == "equal" and "g" in points, "the same values on the other side of Flatten"
-    assert {told[name] for name in ("d", "e", "y")} == {"ptq"}
-    assert {told[name] for name in ("c", "a")} == {"derived"}, "what only a Relu reads takes the scale of what it makes"
-    assert result.origins == {o: list(told.values()).count(o) for o in set(told.values())}
+    reported = origins(result)
+    assert {name for name, origin in reported.items() if origin == "qdq"} == points
+    assert (reported["s"], reported["z"]) == ("bound", "bound")
+    assert reported["f"] == "equal" and "g" in points, "the same values on the other side of Flatten"
+    assert {reported[name] for name in ("d", "e", "y")} == {"ptq"}
+    assert {reported[name] for name in ("c", "a")} == {"derived"}, (
+        "what only a Relu reads takes the scale of what it makes"
+    )
+    assert result.origins == {o: list(reported.values()).count(o) for o in set(reported.values())}
 
 
 def test_points_keep_their_bits_before_ties() -> None:
@@ -132,8 +134,8 @@ def test_ties_take_the_largest_and_name_it(table: bool) -> None:
         assert {result.cache.entries[name].tobytes() for name in names} == {largest.tobytes()}
     for name in set(FLOATS) - set().union(*TIED_GROUPS):
         assert result.cache.entries[name].tobytes() == alone.cache.entries[name].tobytes()
-    assert alone.ties == {} and result.ties
-    for name, source in result.ties.items():
+    assert alone.shared_scales == {} and result.shared_scales
+    for name, source in result.shared_scales.items():
         assert origins(result)[name] == "equal" and result.table[name].method == f"tied with {source}"
     assert result.origins == alone.origins, "ties are not counted as sources"
 
@@ -145,7 +147,7 @@ def test_the_sidecar_keeps_the_bits_from_before(tmp_path: Path) -> None:
     side = read_sidecar(tmp_path / "q.cache")
     assert side is not None and side.fresh
     assert {name: facts["bits"] for name, facts in side.tensors.items() if "bits" in facts} == {
-        name: alone.table[name].hex() for name in result.ties
+        name: alone.table[name].hex() for name in result.shared_scales
     }
     assert {name: facts["origin"] for name, facts in side.tensors.items()} == origins(result)
     assert (side.options["target"], side.options["fill"]) == ("dla", "ptq")
@@ -197,8 +199,8 @@ def test_propagation_alone_can_be_enough() -> None:
 def test_data_calibrates_what_is_missing_and_nothing_else() -> None:
     result = dla(placed(table=False), data=feed(), shared_scales=False)
     table = calibrate(model_of(NET), feed(), OWN)
-    told = origins(result)
-    assert {name for name, origin in told.items() if origin == "ptq"} == {"c", "d", "a", "e", "y"}
+    reported = origins(result)
+    assert {name for name, origin in reported.items() if origin == "ptq"} == {"c", "d", "a", "e", "y"}
     for name in ("c", "d", "a", "e", "y"):
         assert result.table[name].same_bits(table[name])
         assert (result.table[name].method, result.table[name].samples) == ("mse", 4)
@@ -302,7 +304,7 @@ def test_a_graph_of_graphsurgeon_has_lost_the_table_and_says_so() -> None:
     assert isinstance(result.model, gs.Graph) and set(result.cache.entries) == set(FLOATS)
 
 
-def test_a_product_of_two_ranges_is_warned_of_unless_a_builder_is_told(tmp_path: Path) -> None:
+def test_a_product_of_two_ranges_is_warned_of_unless_a_builder_is_reported(tmp_path: Path) -> None:
     """NvInfer.h, IElementWiseLayer: one range for both inputs on the DLA; the gate of a SiLU has another than its input."""
     model = placed()
     (note,) = [note for note in dla(model).notes if "one range" in note]
@@ -342,7 +344,7 @@ def test_versions_with_it(version: str) -> None:
 
 def test_the_gpu_is_as_it_was() -> None:
     result = peel(placed(), PeelOptions(V8_6))
-    assert set(result.origins) <= {"qdq", "equal"} and result.ties == {}
+    assert set(result.origins) <= {"qdq", "equal"} and result.shared_scales == {}
     assert not {"c", "d", "a", "e", "s", "z"} & set(result.cache.entries)
 
 
@@ -387,7 +389,7 @@ def test_real_models_are_covered_from_their_metadata_alone(shared: Path, tmp_pat
     assert sum(result.origins.values()) == len(want)
     for tensor, scale in done.inserted.scales.items():
         entry = result.cache.entries[tensor]
-        assert entry > scale.bits if tensor in result.ties else entry.tobytes() == scale.bits.tobytes()
+        assert entry > scale.bits if tensor in result.shared_scales else entry.tobytes() == scale.bits.tobytes()
     forced = PeelOptions(V8_6, "dla", source=path, force_ptq=True, data=data)
     again = peel(done.model, forced, output=tmp_path / "f.onnx", cache=tmp_path / "f.cache")
     assert (tmp_path / "f.onnx").read_bytes() == path.read_bytes()

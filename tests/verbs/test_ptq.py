@@ -144,12 +144,12 @@ def test_ties_follow_target_and_version(version: str, target: str, together: lis
         assert {result.cache.entries[name].tobytes() for name in names} == {largest.tobytes()}, names
     for name in set(FLOATS) - tied:
         assert result.cache.entries[name].tobytes() == alone.cache.entries[name].tobytes(), name
-    assert set(result.ties) <= tied and alone.ties == {}
+    assert set(result.shared_scales) <= tied and alone.shared_scales == {}
 
 
 def test_a_tied_tensor_names_where_its_scale_came_from() -> None:
     result = made(target="dla")
-    for name, source in result.ties.items():
+    for name, source in result.shared_scales.items():
         assert result.table[name].same_bits(result.table[source])
         assert (result.table[name].origin, result.table[name].method) == ("equal", f"tied with {source}")
 
@@ -159,10 +159,10 @@ def test_the_sidecar_keeps_the_bits_that_tied_ones_had(tmp_path: Path) -> None:
     result = ptq(net(), batches(samples()), PtqOptions(V8_6, "dla"), cache=tmp_path / "c.cache")
     side = read_sidecar(tmp_path / "c.cache")
     assert side is not None and side.fresh and side.verb == "ptq" and side.header == "TRT-8601-EntropyCalibration2"
-    assert {name for name, facts in side.tensors.items() if "bits" in facts} == set(result.ties) != set()
-    for name in result.ties:
+    assert {name for name, facts in side.tensors.items() if "bits" in facts} == set(result.shared_scales) != set()
+    for name in result.shared_scales:
         assert side.tensors[name]["bits"] == alone.table[name].hex()
-        assert side.tensors[name]["method"] == f"tied with {result.ties[name]}"
+        assert side.tensors[name]["method"] == f"tied with {result.shared_scales[name]}"
     assert (side.options["method"], side.options["samples"], side.options["ties"]) == ("entropy", 6, True)
 
 

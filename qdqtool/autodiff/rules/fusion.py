@@ -40,13 +40,13 @@ class FusedOps:
 
     def join(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """The nodes in their order, joined where that pays."""
-        readers = Counter(name for node in nodes for name in node.input)
+        consumers = Counter(name for node in nodes for name in node.input)
         producer = {name: node for node in nodes for name in node.output}
         replaced: dict[str, list[onnx.NodeProto]] = {}
         gone: set[str] = set()
         for node in nodes:
             inner = self._inner(node, producer)
-            if inner is None or inner.output[0] in self._kept or readers[inner.output[0]] != 1:
+            if inner is None or inner.output[0] in self._kept or consumers[inner.output[0]] != 1:
                 continue
             joint = self._scaled_conv(inner, node) if inner.op_type == "Conv" else [_silu(inner, node)]
             if joint:

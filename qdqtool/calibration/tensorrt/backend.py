@@ -44,8 +44,8 @@ class Calibrated:
 
     Attributes:
         table: one scale per float32 tensor, the tensors without one and why, and facts: `method`, `samples`, and `data`
-            where the batches come from a `Feed`. Nothing in it differs between two equal runs.
-        cache: the cache that the back end itself wrote, with the ties it made; None where it writes none.
+            where the batches come from a `DataLoader`. Nothing in it differs between two equal runs.
+        cache: the cache that the back end itself wrote, with the scales it shared; None where it writes none.
         written: that cache byte for byte.
     """
 

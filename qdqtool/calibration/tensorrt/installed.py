@@ -52,7 +52,7 @@ def find_tensorrt(method: str, version: TrtVersion | None = None) -> Installed:
 
     Raises:
         MissingPackageError: there is no TensorRT, one that does not load, one before 8.5, or one without calibrators.
-        QdqError: another method, another version, or Polygraphy told to use TensorRT-RTX.
+        QdqError: another method, another version, or Polygraphy set to use TensorRT-RTX.
     """
     name = parse_method(method).name
     if name not in _CALIBRATORS:
@@ -78,7 +78,7 @@ def load_tensorrt(need: str) -> tuple[Any, str, TrtVersion]:
 
     Raises:
         MissingPackageError: there is none, one that does not load, or one before 8.5.
-        QdqError: Polygraphy is told to use TensorRT-RTX.
+        QdqError: Polygraphy is set to use TensorRT-RTX.
     """
     module = _load(need)
     text = str(module.__version__)

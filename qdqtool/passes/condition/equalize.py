@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equalize and smooth: one tensor divided per channel, its readers' weights multiplied. The float function stays.
+"""Equalize and smooth: one tensor divided per channel, its consumers' weights multiplied. The float function stays.
 
 Equalize divides in the weights of what makes the tensor, smooth with a Mul behind it. Enters the main graph only.
 """
@@ -89,7 +89,7 @@ def _divide_producers(view: GraphView, constants: Constants, nodes: Mapping[str,
 
 
 def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
-    """A Mul behind the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
+    """A Mul behind the tensor, read by the consumers named; its constant is 1 / factor, rounded once."""
     producer = editor.view.producers.get(one.tensor)
     shape = [1] * one.rank
     shape[one.axis] = one.factors.size

@@ -17,7 +17,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.order import remove_unread_initializers
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime, one_line, provider_names
-from qdqtool.runtime.runnable import runnable_part
+from qdqtool.runtime.runnable_part import runnable_part
 from qdqtool.runtime.session import session_options, start_session, strip_weights
 from qdqtool.training.losses.options import nearest
 

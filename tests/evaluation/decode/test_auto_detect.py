@@ -32,7 +32,7 @@ def test_none_fits_names_every_family_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("yolo", "'yolo' is none, did you mean yolo"),
         ("frcnn", "'frcnn' is none; choose auto, yolox, nanodet"),
@@ -45,8 +45,8 @@ def test_none_fits_names_every_family_with_its_reason() -> None:
         ("ssd,decoded=no,decoded=no", "decoded is given twice"),
     ],
 )
-def test_names_and_settings_that_cannot_be(name: str, told: str) -> None:
-    with pytest.raises(QdqError, match=told):
+def test_names_and_settings_that_cannot_be(name: str, reported: str) -> None:
+    with pytest.raises(QdqError, match=reported):
         find_decoder(name, {"output": (1, 2016, 8)}, SIZE)
 
 

@@ -87,8 +87,8 @@ def test_each_family_refuses_the_outputs_of_the_others_with_a_reason(case: str) 
 
 
 def test_told_says_what_was_seen_and_what_is_kept() -> None:
-    told = recognized("auto", outputs_of("yolox")[0]).description
-    assert told == "yolox: output [1, 2016, 8], 3 classes, strides 8, 16, 32; score above 0.05, NMS at IoU 0.65"
+    reported = recognized("auto", outputs_of("yolox")[0]).description
+    assert reported == "yolox: output [1, 2016, 8], 3 classes, strides 8, 16, 32; score above 0.05, NMS at IoU 0.65"
     found = find_decoder("auto", outputs_of("yunet")[0], SIZE, Selection(score=0.3, iou=0.5))
     assert found.description.endswith("faces; score above 0.3, NMS at IoU 0.5")
     assert "1 class and background" in recognized("ssd", make.ssd([], SIZE, 1, decoded=True)).description
@@ -159,11 +159,11 @@ def test_ssd_with_priors_of_no_known_number() -> None:
         recognized("ssd", outputs)
 
 
-@pytest.mark.parametrize(("count", "told"), [(8732, "SSD300 of VGG"), (3000, "SSD300 of MobileNet")])
-def test_ssd300_is_known_by_its_number_of_priors(count: int, told: str) -> None:
+@pytest.mark.parametrize(("count", "reported"), [(8732, "SSD300 of VGG"), (3000, "SSD300 of MobileNet")])
+def test_ssd300_is_known_by_its_number_of_priors(count: int, reported: str) -> None:
     rng = np.random.default_rng(0)
     outputs = {"scores": np.zeros((1, count, 21)), "boxes": rng.normal(size=(1, count, 4))}
-    assert f"priors of {told}" in recognized("auto", outputs, (300, 300)).description
+    assert f"priors of {reported}" in recognized("auto", outputs, (300, 300)).description
     with pytest.raises(QdqError, match="no known set"):
         recognized("ssd", outputs, (320, 320))
 
@@ -192,7 +192,7 @@ def test_yolov5_anchors_can_be_given_and_must_be_as_many_as_the_maps_want() -> N
 
 
 @pytest.mark.parametrize(
-    ("shapes", "told"),
+    ("shapes", "reported"),
     [
         ({"a": (1, 3, 32, 48, 8), "b": (1, 3, 16, 24, 8), "c": (1, 3, 8, 12, 9)}, "maps differ in classes"),
         ({"a": (1, 4, 32, 48, 8), "b": (1, 4, 16, 24, 8), "c": (1, 4, 8, 12, 8)}, "or have not three anchors"),
@@ -205,8 +205,8 @@ def test_yolov5_anchors_can_be_given_and_must_be_as_many_as_the_maps_want() -> N
         ({"a": (1, 25, 32, 48), "b": (1, 25, 16, 24)}, "maps have 25 channels, not 3"),
     ],
 )
-def test_maps_that_are_not_yolov5s(shapes: dict[str, tuple[int, ...]], told: str) -> None:
-    with pytest.raises(QdqError, match=told):
+def test_maps_that_are_not_yolov5s(shapes: dict[str, tuple[int, ...]], reported: str) -> None:
+    with pytest.raises(QdqError, match=reported):
         find_decoder("yolov5", shapes, SIZE)
 
 

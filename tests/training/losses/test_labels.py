@@ -12,8 +12,8 @@ from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.append import append_losses
 from qdqtool.training.losses.labels import label_feeds
+from qdqtool.training.losses.loss_graph import append_losses
 from qdqtool.training.losses.options import LossOptions, parse_label
 from tests.training.losses.loss_graphs import bare, label_loss, labeled, shapes_of, term_value
 
@@ -72,7 +72,7 @@ def test_what_an_array_must_be_is_reported_beforehand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "arrays", "told"),
+    ("text", "arrays", "reported"),
     [
         ("x:ce", {}, "holds no array 'x_label': --label x:ce wants int64 [2, 6]"),
         ("x:ce", {"X_label": CLASSES}, "did you mean X_label"),
@@ -90,12 +90,12 @@ def test_what_an_array_must_be_is_reported_beforehand() -> None:
         ("x:smooth-l1-mask", {"x_label": T}, "holds no array 'x_label_mask'"),
     ],
 )
-def test_what_the_data_must_not_be(text: str, arrays: dict[str, npt.NDArray[Any]], told: str) -> None:
+def test_what_the_data_must_not_be(text: str, arrays: dict[str, npt.NDArray[Any]], reported: str) -> None:
     graph = labeled(text, x=X)
     with pytest.raises(QdqError) as caught:
         label_feeds(graph.label_specs, arrays, "train.npz")
     assert caught.value.where == "train.npz"
-    assert told in caught.value.reason
+    assert reported in caught.value.reason
     assert "\n" not in caught.value.line()
 
 
@@ -122,15 +122,15 @@ def test_two_losses_may_read_one_array() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("z:ce", "the model has no tensor z"),
         ("x:ce:1:x_w", "the array 'x_w' has the name of a tensor of the model"),
         ("x:ce:1:x", "the array 'x' has the name of a tensor of the model"),
     ],
 )
-def test_names_that_do_not_do(text: str, told: str) -> None:
-    with pytest.raises(QdqError, match=told):
+def test_names_that_do_not_do(text: str, reported: str) -> None:
+    with pytest.raises(QdqError, match=reported):
         labeled(text, x=X)
 
 

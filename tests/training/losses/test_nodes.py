@@ -81,10 +81,10 @@ def test_a_gradient_runs_through_what_is_differentiable() -> None:
     assert not nodes.op("Floor", given).trained  # no gradient is asked of it
 
 
-@pytest.mark.parametrize(("op_type", "told"), [("Floor", "Floor"), ("Sofmax", "did you mean Softmax")])
-def test_no_operator_without_a_gradient_before_the_loss(op_type: str, told: str) -> None:
+@pytest.mark.parametrize(("op_type", "reported"), [("Floor", "Floor"), ("Sofmax", "did you mean Softmax")])
+def test_no_operator_without_a_gradient_before_the_loss(op_type: str, reported: str) -> None:
     _, nodes, x = started()
-    with pytest.raises(QdqError, match=told) as caught:
+    with pytest.raises(QdqError, match=reported) as caught:
         nodes.op(op_type, x)
     assert "has no gradient in both back ends" in caught.value.reason
 

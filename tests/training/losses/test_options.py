@@ -44,7 +44,7 @@ def test_bindings(text: str, pair: str, kind: str, weight: float, numbers: dict[
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("logits", "names none of the kinds ce, focal"),
         ("ce", "names none of the kinds"),
@@ -62,15 +62,15 @@ def test_bindings(text: str, pair: str, kind: str, weight: float, numbers: dict[
         ("logits:smooth-l1=", "beta '' is no number"),
     ],
 )
-def test_what_is_no_label(text: str, told: str) -> None:
+def test_what_is_no_label(text: str, reported: str) -> None:
     with pytest.raises(QdqError) as caught:
         parse_label(text)
     assert caught.value.where == f"--label {text}"
-    assert told in caught.value.reason
+    assert reported in caught.value.reason
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("a:b", "names none of the kinds L1, L2, KL, COS"),
         ("a:b:kl", "did you mean KL"),
@@ -81,10 +81,10 @@ def test_what_is_no_label(text: str, told: str) -> None:
         ("a:b:L2=3", "L2 takes no numbers"),
     ],
 )
-def test_what_is_no_binding(text: str, told: str) -> None:
+def test_what_is_no_binding(text: str, reported: str) -> None:
     with pytest.raises(QdqError) as caught:
         parse_distill(text)
-    assert told in caught.value.reason
+    assert reported in caught.value.reason
 
 
 def test_the_teacher_is_matched_where_nothing_else_is_asked_for() -> None:

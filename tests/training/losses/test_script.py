@@ -13,8 +13,8 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.append import LossGraph, append_losses
 from qdqtool.training.losses.labels import label_feeds
+from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.options import LossOptions
 from qdqtool.training.losses.teacher import Teacher
 from tests.conftest import PROJECT
@@ -96,7 +96,7 @@ def test_the_teacher_is_at_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         ("return 1 / 0", "fails when it builds the loss (ZeroDivisionError"),
         ("return 1.0", "gives a float for the term loss; return a scalar"),
@@ -113,11 +113,11 @@ def test_the_teacher_is_at_hand(tmp_path: Path) -> None:
         ("return b.nothing", "AttributeError"),
     ],
 )
-def test_a_script_that_fails_says_why_in_one_line(tmp_path: Path, body: str, told: str) -> None:
+def test_a_script_that_fails_says_why_in_one_line(tmp_path: Path, body: str, reported: str) -> None:
     with pytest.raises(QdqError) as caught:
         built(tmp_path, f"def loss(b):\n    {body}")
     line = caught.value.line()
-    assert told in line
+    assert reported in line
     assert str(tmp_path / "my.py") in line
     assert "\n" not in line
 
@@ -126,9 +126,9 @@ def test_scripts_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="defines no other"):
         built(tmp_path, EXAMPLE, ":other")
     proto = bare(x=SCORES)
-    for text, told in (
+    for text, reported in (
         ("nothing.py", r"does not exist; give the script that defines loss\(builder\)"),
         ("a", "script"),
     ):
-        with pytest.raises(QdqError, match=told):
+        with pytest.raises(QdqError, match=reported):
             append_losses(proto, (), LossOptions(script=text), None, shapes_of(proto))

@@ -12,7 +12,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.append import LossGraph, append_losses
+from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.options import LossOptions, parse_distill
 from qdqtool.training.losses.teacher import Teacher
 from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of, term_value
@@ -97,7 +97,7 @@ def test_projections_come_from_the_seed_and_each_has_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "student", "teacher", "told"),
+    ("text", "student", "teacher", "reported"),
     [
         ("a:b:L2", MAP, OTHER[:, :, :2], "[2, 4, 3, 3] and the teacher's [2, 4, 2, 3] differ beside their channels"),
         ("a:b:L2", MAP, WIDE[:1], "differ beside their channels (axis 1)"),
@@ -111,10 +111,10 @@ def test_projections_come_from_the_seed_and_each_has_its_own() -> None:
         ("a:B:L2", MAP, OTHER, "tensor B is not in it, did you mean b"),
     ],
 )
-def test_what_does_not_go_together(text: str, student: Any, teacher: Any, told: str) -> None:
+def test_what_does_not_go_together(text: str, student: Any, teacher: Any, reported: str) -> None:
     with pytest.raises(QdqError) as caught:
         bound(text, {"a": student}, {"b": teacher})
-    assert told in caught.value.line()
+    assert reported in caught.value.line()
 
 
 def test_names_with_colons_are_parted_where_both_sides_know_them() -> None:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph as TensorRT's optimizer has it: pairs of weights seen through, pairs of activations operators of their own.
+
+Also where INT8 values lie by the Q/DQ nodes alone. Which operators become one layer is `predict.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
+from qdqtool.graph.weighted import pair_behind, weight_index
+from qdqtool.match.flow import commuting, joins, value_names
+from qdqtool.rulebook import RuleBook
+
+
+class EngineView(GraphView):
+    """The index of a graph whose activation pairs break every chain.
+
+    Attributes:
+        weight_pairs: output of the DequantizeLinear of a constant -> its pair.
+        activation_pairs: the same of the pairs that are operators here; what lies between Q and DQ is left out.
+        flow: the walk across operators that a pair may be moved across.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, rules: RuleBook, folder: Path | None = None) -> None:
+        self.flow = commuting(self, rules)
+        self._wanted: dict[str, bytes | None] = {}
+        self._dequantized_by: dict[str, Node | None] = {}
+        self.weight_pairs: dict[str, Pair] = {}
+        self.activation_pairs: dict[str, Pair] = {}
+        super().__init__(graph, folder)
+
+    def _find_pairs(self, order: Sequence[Node]) -> None:
+        super()._find_pairs(order)
+        consumers = self._plain_readers()
+        kept: dict[str, list[Pair]] = {}
+        for tensor, pairs in self.pairs.items():
+            for pair in pairs:
+                if tensor in self._constants:
+                    self.weight_pairs[pair.dequantize.outputs[0]] = pair
+                elif not self._idle(pair, consumers):
+                    self.activation_pairs[pair.dequantize.outputs[0]] = pair
+                    continue
+                kept.setdefault(tensor, []).append(pair)
+        for name, pair in self.activation_pairs.items():
+            self._root.pop(name, None)
+            self._hidden -= {id(pair.quantize), id(pair.dequantize)}
+        self.pairs = kept
+        self.nodes = [node for node in self.every if id(node) not in self._hidden]
+
+    def _plain_readers(self) -> dict[str, list[Node]]:
+        consumers: dict[str, list[Node]] = {}
+        for node in self.every:
+            for name in dict.fromkeys(node.inputs):
+                consumers.setdefault(name, []).append(node)
+        return consumers
+
+    def _idle(self, pair: Pair, consumers: Mapping[str, list[Node]]) -> bool:
+        """Whether only operators that move values read a pair, and pairs of the same scale alone read what they make.
+
+        Q(max(DQ(Q(x)))) is Q(max(x)): the pair before the pool does nothing that the one behind it does not do.
+        """
+        if pair.quantize is None or self.is_output(pair.dequantize.outputs[0]):
+            return False
+        movers = consumers.get(pair.dequantize.outputs[0], [])
+        behind = [consumer for node in movers for consumer in consumers.get(node.outputs[0], [])]
+        scale = self.scale_of(pair.quantize)
+        return (
+            bool(movers and behind)
+            and scale is not None
+            and all(self.flow.moves(node) and not joins(node) for node in movers)
+            and not any(self.is_output(node.outputs[0]) for node in movers)
+            and all(node.op == QUANTIZE and self.scale_of(node) == scale for node in behind)
+        )
+
+    def scale_of(self, node: Node) -> bytes | None:
+        """The bits of the scale of a QuantizeLinear or DequantizeLinear; None where it is computed."""
+        value = self.array(node.inputs[1]) if len(node.inputs) > 1 else None
+        return None if value is None else np.ascontiguousarray(value, np.float32).tobytes()
+
+    def wanted_scale(self, name: str) -> bytes | None:
+        """The one scale by which everything that reads a tensor quantizes it; None where something reads it in float.
+
+        Looks forward across operators that move values: their consumers are its consumers.
+        """
+        if not self._wanted:
+            for node in sorted(self.every, key=lambda node: node.level, reverse=True):
+                self._wanted.update({made: self._find_wanted(made) for made in node.outputs if made})
+        return self._wanted.get(name) if name in self.producers else self._find_wanted(name)
+
+    def used_outputs(self, node: Node) -> list[str]:
+        """What a node makes that something reads or the graph gives out."""
+        return [name for name in node.outputs if name and (self.consumers(name) or self.is_output(name))]
+
+    def _find_wanted(self, name: str) -> bytes | None:
+        if self.is_output(name) or name in self.captured:
+            return None
+        scales: dict[bytes | None, None] = {}
+        for use in self.consumers(name):
+            if use.node.op == QUANTIZE:
+                scales[self.scale_of(use.node)] = None
+            elif self.flow.crosses(use):
+                scales |= dict.fromkeys(self._wanted.get(made) for made in self.used_outputs(use.node))
+            else:
+                return None
+        return next(iter(scales)) if len(scales) == 1 else None
+
+    def dequantizer(self, name: str) -> Node | None:
+        """The DequantizeLinear whose values a tensor carries, back across operators that move them; None for float.
+
+        Behind a Concat the first of its inputs', if all have one scale.
+        """
+        passed: list[str] = []
+        while name not in self._dequantized_by:
+            passed.append(name)
+            maker = self.producers.get(self.root(name))
+            if maker is not None and self.flow.moves(maker) and not joins(maker) and not self.is_constant(name):
+                name = maker.inputs[0]
+            else:
+                self._dequantized_by[name] = self._made_by(maker, name)
+        found = self._dequantized_by[name]
+        self._dequantized_by.update(dict.fromkeys(passed, found))
+        return found
+
+    def _made_by(self, maker: Node | None, name: str) -> Node | None:
+        if maker is None or self.is_constant(name):
+            return None
+        if maker.op == DEQUANTIZE:
+            return maker
+        return self._of_all(maker) if joins(maker) and self.flow.moves(maker) else None
+
+    def _of_all(self, joined: Node) -> Node | None:
+        found = [self.dequantizer(name) for name in value_names(joined)]
+        scales = {None if node is None else self.scale_of(node) for node in found}
+        return found[0] if len(scales) == 1 else None
+
+    def quantized_tensor(self, dequantize: Node) -> str:
+        """The tensor that the integers of a DequantizeLinear stand for; its own output where no Q makes them."""
+        pair = self.activation_pairs.get(dequantize.outputs[0])
+        name: str = dequantize.outputs[0] if pair is None or pair.quantize is None else pair.quantize.inputs[0]
+        return name
+
+    def multiplies_int8(self, node: Node) -> bool:
+        """Whether a weighted operator reads its activation and its weight from integers."""
+        index = weight_index(self, node)
+        if index is None or pair_behind(self, node.inputs[index]) is None:
+            return False
+        return self.dequantizer(node.inputs[1 - index]) is not None

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repeats in a source model the edits of `condition` that add something: a Mul, a bias, a copy of a shared constant.
+
+The values come from the model that was made from the source, bit for bit, and the result is byte for byte what
+`condition` made of the source. Weights that changed in place are `restore_weights.py`'s, Relu cut at six `relu6.py`'s.
+Enters the main graph only, as `condition` does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import CONDITIONED, Editor, count_uses, edits_of, get_metadata, release, set_metadata
+from qdqtool.graph.tensors import array_of
+from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.passes.condition.constants import list_as_inputs
+
+_TODO = "give the model that was conditioned, or its result, or peel without --source"
+_TRACE = (("rule", "smooth"), ("origin", "condition"))
+
+
+def replay_additions(
+    source: onnx.ModelProto, source_folder: Path | None, edited: onnx.ModelProto, folder: Path | None
+) -> list[str]:
+    """Add to a source model what `condition` added to it; and note its edits there, too.
+
+    Args:
+        source: the model before conditioning, edited; one that has the additions already stays as it is.
+        source_folder: where its external data lie.
+        edited: the plain model that was made from it, whose metadata tell the edits; its opset may be higher.
+        folder: where the external data of `edited` lie.
+
+    Returns:
+        The tensors that were added, in the order of `edited`: constants, and what a Mul gives out.
+
+    Raises:
+        QdqError: what was conditioned is not there, or is made by another operator in the source.
+    """
+    edits = edits_of(edited)
+    if not edits or edits == edits_of(source):
+        return []
+    replay = _Replay(GraphView(source.graph, source_folder), GraphView(edited.graph, folder))
+    for edit in edits:
+        if edit["step"] == "smooth" and edit.get("added"):
+            replay.multiply(edit)
+    for node in replay.view.every:
+        replay.constants(node)
+    for edit in edits:
+        if edit["step"] == "correct" and edit.get("added"):
+            replay.check_bias(edit)
+    added = replay.finish()
+    list_as_inputs(source)
+    set_metadata(source, CONDITIONED, str(get_metadata(edited, CONDITIONED)))
+    return added
+
+
+class _Replay:
+    """The edits of one source graph."""
+
+    def __init__(self, view: GraphView, edited: GraphView) -> None:
+        self.view, self.edited, self.editor = view, edited, Editor(view)
+        self.nodes = {node.key: node for node in view.every}
+        self.muls: dict[str, None] = {}
+        self.added: dict[str, None] = {}
+        self.uses = count_uses(view)
+
+    def multiply(self, edit: dict[str, Any]) -> None:
+        """A Mul behind a tensor, read by those that read it in the other model."""
+        site, made = edit["site"], edit["added"]
+        if made in self.view.producers:
+            return
+        mul = self.edited.producers.get(made)
+        here = site in self.view.producers or site in self.view.inputs
+        if not here or mul is None or mul.op != "Mul" or mul.inputs[0] != site or len(mul.inputs) != 2:
+            what = "which the source lacks" if not here else "which the model does not hold"
+            raise QdqError(str(site), f"got a Mul by condition, {what}", _TODO)
+        producer = self.view.producers.get(site)
+        self.editor.add_node("Mul", [site, mul.inputs[1]], made, beside=producer, after=True, trace=_TRACE)
+        self.muls[made] = self.added[mul.inputs[1]] = None
+        for node in self.edited.every:
+            for index, name in enumerate(node.inputs):
+                if name == made:
+                    self._reread(node, index, site, made)
+
+    def _reread(self, edited: Node, index: int, site: str, made: str) -> None:
+        node = self.nodes.get(edited.key)
+        if node is None or index >= len(node.inputs) or node.inputs[index] != site:
+            raise QdqError(edited.key, f"reads {made} by condition, and not {site} in the source", _TODO)
+        self.editor.reroute(Use(node, index), made)
+
+    def constants(self, node: Node) -> None:
+        """The constants that `condition` made for this node alone, under the names that it gives."""
+        edited = self.edited.producers.get(node.key)
+        if edited is None or edited.op != node.op:
+            return
+        for index, name in enumerate(edited.inputs):
+            old = node.inputs[index] if index < len(node.inputs) else ""
+            made_here = name.startswith(f"{old}_conditioned" if old else f"{node.key}_bias")
+            if name == old or not made_here or name not in self.edited.initializers or name in self.view.initializers:
+                continue
+            self.editor.set_input(node, index, name)
+            self.added[name] = None
+            if old:
+                release(self.editor, self.uses, old)
+
+    def check_bias(self, edit: dict[str, Any]) -> None:
+        """Refuse a source whose operator has no bias where one was added."""
+        node, edited = self.nodes.get(edit["site"]), self.edited.producers.get(edit["site"])
+        if edited is not None and (node is None or len(node.inputs) < len(edited.inputs)):
+            raise QdqError(str(edit["site"]), "got a bias by condition, which the source lacks", _TODO)
+
+    def finish(self) -> list[str]:
+        """Put the constants in, in the order in which they were added, and commit."""
+        order = [name for name in self.edited.initializers if name in self.added]
+        for name in order:
+            self.editor.add_initializer(name, array_of(self.edited.initializers[name], self.edited.folder))
+        self.editor.commit()
+        return [*order, *self.muls]

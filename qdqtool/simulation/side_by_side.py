@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two models side by side over the same batches: which tensors they share, and how far these lie apart. No verdict."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.data.model_inputs import Input
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import GraphView
+from qdqtool.measures import Measure, MeasureSums, why_incomparable
+from qdqtool.progress import is_shown
+
+Array = npt.NDArray[Any]
+
+
+class Runs(Protocol):
+    """What an executor does."""
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The wanted tensors of one batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The tensors of two graphs by name.
+
+    Attributes:
+        both: those that both have, in the first graph's order; its inputs are left out.
+        first: those that only the first one has.
+        second: those that only the second one has.
+    """
+
+    both: tuple[str, ...]
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredTensors:
+    """How far tensors lie apart.
+
+    Attributes:
+        measures: tensor -> measure, in the order asked for.
+        uncompared: tensor -> why there is none.
+        samples: how many were run.
+    """
+
+    measures: dict[str, Measure]
+    uncompared: dict[str, str] = field(default_factory=dict)
+    samples: int = 0
+
+
+def shared_tensors(first: GraphView, second: GraphView, wanted: str = "all") -> Shared:
+    """The tensors that operators of two graphs make, Q/DQ pairs seen through, matched by name.
+
+    Args:
+        first: the reference.
+        second: the other.
+        wanted: all, outputs (of the graphs), or a regular expression that is searched in names.
+
+    Raises:
+        QdqError: not a regular expression, or no tensor of both is wanted.
+    """
+    names, others = _wanted(first, wanted), _wanted(second, wanted)
+    known, other_known = frozenset(names), frozenset(others)
+    both = tuple(name for name in names if name in other_known)
+    if not both:
+        near = f"such as {names[0]}" if names else "none"
+        reason = f"the models share no tensor's name (of {len(names)} in the first, {near})"
+        raise QdqError(f"--tensors {wanted}", reason, "names must be those of the original model in both")
+    only_first = tuple(name for name in names if name not in other_known)
+    return Shared(both, only_first, tuple(name for name in others if name not in known))
+
+
+def _wanted(view: GraphView, wanted: str) -> list[str]:
+    if wanted == "outputs":
+        return list(dict.fromkeys(view.outputs))
+    made = [name for node in view.nodes for name in node.outputs if name and not view.is_constant(name)]
+    every = list(dict.fromkeys((*made, *view.outputs)))
+    if wanted == "all":
+        return every
+    try:
+        pattern = re.compile(wanted)
+    except re.error as error:
+        raise QdqError(
+            f"--tensors {wanted}", f"not a regular expression ({error})", "escape what is meant literally"
+        ) from None
+    return [name for name in every if pattern.search(name)]
+
+
+def check_same_inputs(first: Iterable[Input], second: Iterable[Input], names: tuple[str, str]) -> None:
+    """Refuse two models that cannot be fed the same batch.
+
+    Args:
+        first: inputs of the reference.
+        second: of the other.
+        names: what messages call the two.
+
+    Raises:
+        QdqError: a name, type or shape differs; the first such one is named.
+    """
+    ours, theirs = {one.name: one for one in first}, {one.name: one for one in second}
+    todo = "compare models of one origin"
+    for name in (*ours, *theirs):
+        if name not in ours or name not in theirs:
+            here, there = names if name in ours else names[::-1]
+            raise QdqError(there, f"has no input {name!r}, which {here} has", todo)
+        one, other = ours[name], theirs[name]
+        if one.dtype != other.dtype:
+            raise QdqError(names[1], f"its input {name!r} is {other.dtype}, in {names[0]} {one.dtype}", todo)
+        if not _can_agree(one, other):
+            raise QdqError(
+                names[1], f"its input {name!r} is {other.format_shape()}, in {names[0]} {one.format_shape()}", todo
+            )
+
+
+def _can_agree(one: Input, other: Input) -> bool:
+    """Whether some array fits both."""
+    if one.shape is None or other.shape is None:
+        return True
+    if len(one.shape) != len(other.shape):
+        return False
+    both = zip(one.shape, other.shape, strict=True)
+    return all(a == b for a, b in both if isinstance(a, int) and isinstance(b, int))
+
+
+def stricter(first: Iterable[Input], second: Iterable[Input]) -> tuple[Input, ...]:
+    """The inputs with every size that one of the two fixes; for models that `check_same_inputs` lets through."""
+    theirs = {one.name: one for one in second}
+    merged = []
+    for one in first:
+        other = theirs[one.name]
+        shape = one.shape if other.shape is None else other.shape if one.shape is None else None
+        if one.shape is not None and other.shape is not None:
+            shape = tuple(b if isinstance(b, int) else a for a, b in zip(one.shape, other.shape, strict=True))
+        merged.append(Input(one.name, shape, one.dtype))
+    return tuple(merged)
+
+
+def without(shared: Shared, reasons: Mapping[str, str]) -> tuple[Shared, dict[str, str]]:
+    """The tensors of both without those that cannot be compared, and why these are left out.
+
+    Args:
+        shared: the tensors of both.
+        reasons: tensor -> why it cannot be compared, in words that follow its name.
+
+    Raises:
+        QdqError: none is left.
+    """
+    left_out = {name: reasons[name] for name in shared.both if name in reasons}
+    both = tuple(name for name in shared.both if name not in reasons)
+    if not both:
+        name, reason = next(iter(left_out.items()))
+        raise QdqError(name, f"cannot be compared: it is {reason}", "compare other tensors")
+    return replace(shared, both=both), left_out
+
+
+def read_tensors(first: GraphView, second: GraphView, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """What the consumers of a tensor see in two graphs, for tensors with Q/DQ in one of them.
+
+    Args:
+        first: the reference.
+        second: the other.
+        names: tensors of both.
+
+    Returns:
+        Tensor -> the name behind its first pair in either graph, its own name where it has none there.
+    """
+    found = {}
+    for name in names:
+        behind = tuple(
+            next((p.dequantize.outputs[0] for p in view.pairs.get(name, ()) if p.quantize is not None), name)
+            for view in (first, second)
+        )
+        if behind != (name, name):
+            found[name] = (behind[0], behind[1])
+    return found
+
+
+def measure(
+    runs: tuple[Runs, Runs],
+    names: Mapping[str, tuple[str, str]],
+    batches: Iterable[tuple[int, Batch]],
+    also: Callable[[dict[str, Array]], None] | None = None,
+) -> MeasuredTensors:
+    """Run both models batch by batch and measure each tensor that both give.
+
+    Args:
+        runs: the reference, and the other.
+        names: what a measure is called -> the tensor of either model.
+        batches: each with its number of samples.
+        also: called with what the other model gives of each batch; None for nothing.
+    """
+    running = {name: MeasureSums() for name in names}
+    uncompared: dict[str, str] = {}
+    samples = 0
+    for count, batch in batches:
+        ours, theirs = (one.run(batch) for one in runs)
+        for name in [name for name in running if name not in uncompared]:
+            one, other = ours[names[name][0]], theirs[names[name][1]]
+            reason = why_incomparable(one, other)
+            if reason:
+                uncompared[name] = reason
+            else:
+                running[name].add(one, other, count)
+        if also is not None:
+            also(theirs)
+        samples += count
+    found = {name: one.measure(name) for name, one in running.items() if name not in uncompared}
+    return MeasuredTensors(found, {name: uncompared[name] for name in names if name in uncompared}, samples)
+
+
+def counted_batches(loader: DataLoader, title: str, progress: bool | None) -> Iterator[tuple[int, Batch]]:
+    """The batches with their number of samples, with a bar on stderr while they pass.
+
+    Args:
+        loader: the data.
+        title: what stands before the bar.
+        progress: whether there is one; None for where stderr is a terminal.
+    """
+    batches: Iterable[Batch] = loader
+    if is_shown(progress):
+        from tqdm import tqdm
+
+        batches = tqdm(loader, desc=title, total=loader.batches, unit="batch", file=sys.stderr, leave=False)
+    for batch in batches:
+        yield loader.count(batch), batch

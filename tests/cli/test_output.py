@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the verbs print: names of a hostile model neither break lines nor reach the terminal as they are."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from qdqtool.cli.output import print_json, print_lines, warn
+from tests.cli.command import run
+from tests.graphs import model_of
+
+HOSTILE = "t\x1b[31m\nqdqtool: error: forged\x9b2J\u202e"
+LOUD = argparse.Namespace(quiet=False)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    proto = model_of("g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w> { c = Conv(x, w) y = Relu(c) }")
+    for node in proto.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"{name}{HOSTILE}" for name in names]
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        value.name += HOSTILE
+    onnx.save(proto, tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_lines_and_warnings_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_lines([HOSTILE, "plain"], LOUD)
+    warn(HOSTILE * 10_000, LOUD)
+    said = capsys.readouterr()
+    assert said.out.splitlines() == ["t\\x1b[31m\\nqdqtool: error: forged\\x9b2J\\u202e", "plain"]
+    assert said.err.count("\n") == 1 and said.err[:-1].isprintable() and len(said.err) < 3000
+
+
+def test_json_holds_the_name_and_nothing_for_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({HOSTILE: "half \udcff"})
+    text = capsys.readouterr().out
+    assert all(line.isprintable() for line in text.split("\n")) and json.loads(text) == {HOSTILE: "half \udcff"}
+
+
+def test_json_is_json_where_the_terminal_has_but_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
+    print_json({"é": 1})
+    sys.stdout.flush()
+    assert json.loads(raw.getvalue()) == {"é": 1}
+
+
+@pytest.mark.parametrize("words", [("lint",), ("lint", "--json"), ("insert", "--dry-run")])
+def test_no_verb_shows_a_name_as_it_is(model: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    said = run(capsys, words[0], model, *words[1:])
+    assert "forged" in said.out
+    assert all(line.isprintable() for line in (said.out + said.err).split("\n"))
+    assert not any(line.startswith("qdqtool: error") for line in (said.out + said.err).split("\n"))

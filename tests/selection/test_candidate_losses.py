@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shadow pass against the same computed in numpy and by real Q/DQ, on every weighted operator and old opsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from qdqtool.data.loader import Batch
+from qdqtool.selection.candidate_losses import LayerError, Trial, shadow_pass
+from qdqtool.simulation.rounding import weight_through_int8
+from tests.graphs import model_of
+
+CONV = """g (float[N,4,6,6] x) => (float[N,5,4,4] y) <float[5,4,3,3] w, float[5] b> { y = Conv(x, w, b) }"""
+SCALES = tuple(np.float32(v) for v in (0.01, 0.03, 0.2))
+
+
+def samples(shape: tuple[int, ...], count: int = 3, seed: int = 0) -> list[Batch]:
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(count)]
+
+
+def run(model: onnx.ModelProto, feed: Batch) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, feed)[0], np.float64)
+
+
+def quantized(x: np.ndarray, scale: np.float32) -> np.ndarray:
+    return (np.clip(np.rint(x / scale), -128, 127) * scale).astype(np.float32)
+
+
+def by_hand(model: onnx.ModelProto, data: list[Batch], axis: int | None, channel: int) -> LayerError:
+    """The same sums from whole runs of a model whose weight is replaced."""
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
+    int8 = onnx.ModelProto()
+    int8.CopyFrom(model)
+    other = next(tensor for tensor in int8.graph.initializer if tensor.name == "w")
+    other.CopyFrom(onnx.numpy_helper.from_array(weight_through_int8(onnx.numpy_helper.to_array(weight), axis), "w"))
+    plain = np.concatenate([np.moveaxis(run(model, one), channel, 0).reshape(5, -1) for one in data], axis=1)
+    error, shift = [], []
+    for scale in SCALES:
+        tried = [run(int8, {"x": quantized(one["x"], scale)}) for one in data]
+        gap = np.concatenate([np.moveaxis(one, channel, 0).reshape(5, -1) for one in tried], axis=1) - plain
+        error.append((gap**2).sum())
+        shift.append((gap.mean(axis=1) ** 2).sum() * gap.shape[1])
+    signal = ((plain - plain.mean(axis=1, keepdims=True)) ** 2).sum()
+    return LayerError(np.array(error), np.array(shift), float(signal))
+
+
+def close(one: LayerError, other: LayerError) -> None:
+    """Sums over squares in float32: four digits; means come out of them as differences."""
+    np.testing.assert_allclose(one.error, other.error, rtol=1e-3)
+    np.testing.assert_allclose(one.shift, other.shift, rtol=1e-2, atol=1e-4 * float(other.error.max()))
+    assert one.signal == pytest.approx(other.signal, rel=1e-3)
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13, 17, 18])
+def test_a_convolution_feels_what_numpy_says_at_any_opset(opset: int) -> None:
+    model, data = model_of(CONV, opset), samples((1, 4, 6, 6))
+    felt = shadow_pass(model, None, data, [Trial("y", SCALES, 0)])
+    close(felt["y"], by_hand(model, data, 0, 1))
+    assert felt["y"].error.argmin() == 1  # the first clips, the last is coarse
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "axis", "channel"),
+    [
+        (
+            "g (float[N,4,6,6] x) => (float[N,5,8,8] y) <float[4,5,3,3] w> { y = ConvTranspose(x, w) }",
+            (1, 4, 6, 6),
+            None,
+            1,
+        ),
+        ("g (float[N,7] x) => (float[N,5] y) <float[5,7] w, float[5] b> { y = Gemm<transB=1>(x, w, b) }", (6, 7), 0, 1),
+        ("g (float[N,7] x) => (float[N,5] y) <float[7,5] w> { y = Gemm(x, w) }", (6, 7), 1, 1),
+        ("g (float[N,3,7] x) => (float[N,3,5] y) <float[7,5] w> { y = MatMul(x, w) }", (2, 3, 7), 1, 2),
+        ("g (float[N,7] x) => (float[N,5] y) <float[7,5] w> { y = MatMul(x, w) }", (4, 7), 1, 1),
+    ],
+)
+def test_every_weighted_operator_has_a_shadow(
+    text: str, shape: tuple[int, ...], axis: int | None, channel: int
+) -> None:
+    model, data = model_of(text), samples(shape)
+    close(shadow_pass(model, None, data, [Trial("y", SCALES, axis)])["y"], by_hand(model, data, axis, channel))
+
+
+def test_a_depthwise_convolution_and_a_fixed_batch() -> None:
+    text = "g (float[2,5,6,6] x) => (float[2,5,4,4] y) <float[5,1,3,3] w> { y = Conv<group=5>(x, w) }"
+    model, data = model_of(text), samples((2, 5, 6, 6))
+    close(shadow_pass(model, None, data, [Trial("y", SCALES, 0)])["y"], by_hand(model, data, 0, 1))
+
+
+def test_a_float_weight_stays_float() -> None:
+    fine = (np.float32(1e-3),)  # nothing is clipped nor rounded much, so what remains is the weight's error
+    model, data = model_of(CONV), samples((1, 4, 6, 6))
+    int8 = shadow_pass(model, None, data, [Trial("y", (np.float32(0.03),), 0)])["y"]
+    half = shadow_pass(model, None, data, [Trial("y", (np.float32(0.03),), 0, int8=False)])["y"]
+    assert half.error[0] < int8.error[0]
+    assert shadow_pass(model, None, data, [Trial("y", fine, 0, int8=False)])["y"].error.shape == (1,)
+
+
+def test_each_operator_sees_float_inputs_whatever_the_one_before_it_tries() -> None:
+    text = """g (float[N,4,6,6] x) => (float[N,5,2,2] y) <float[4,4,3,3] v, float[5,4,3,3] w>
+              { a = Conv(x, v) r = Relu(a) y = Conv(r, w) }"""
+    model, data = model_of(text), samples((1, 4, 6, 6))
+    both = shadow_pass(model, None, data, [Trial("a", SCALES, 0), Trial("y", SCALES, 0)])
+    alone = shadow_pass(model, None, data, [Trial("y", SCALES, 0)])
+    assert (both["y"].error == alone["y"].error).all() and both["y"].signal == alone["y"].signal
+    assert both.keys() == {"a", "y"}
+
+
+def test_the_model_is_not_changed_and_the_order_of_trials_does_not_matter() -> None:
+    text = """g (float[N,4,6,6] x) => (float[N,5,4,4] y, float[N,4,4,4] z) <float[4,4,3,3] v, float[5,4,3,3] w>
+              { y = Conv(x, w) z = Conv(x, v) }"""
+    model, data = model_of(text), samples((1, 4, 6, 6))
+    before = model.SerializeToString()
+    trials = [Trial("y", SCALES, 0), Trial("z", SCALES[:2], 0)]
+    one, other = shadow_pass(model, None, data, trials), shadow_pass(model, None, data, trials[::-1])
+    assert model.SerializeToString() == before
+    for key in ("y", "z"):
+        assert one[key].error.tobytes() == other[key].error.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "opset"),
+    [
+        (CONV, 6),
+        ("g (float[7,N] x) => (float[N,5] y) <float[7,5] w, float[5] b> { y = Gemm<transA=1>(x, w, b) }", 17),
+        ("g (float[N,7,3] x) => (float[N,5,3] y) <float[5,7] w> { y = MatMul(w, x) }", 17),
+    ],
+)
+def test_what_has_no_shadow_is_left_out(text: str, opset: int) -> None:
+    assert shadow_pass(model_of(text, opset), None, [], [Trial("y", SCALES, 0)]) == {}
+
+
+def test_a_large_model_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """g (float[N,4,6,6] x) => (float[N,5,4,4] y, float[N,4,4,4] z) <float[4,4,3,3] v, float[5,4,3,3] w>
+              { y = Conv(x, w) z = Conv(x, v) }"""
+    model, data = model_of(text), samples((1, 4, 6, 6))
+    trials = [Trial("y", SCALES, 0), Trial("z", SCALES, 0)]
+    whole = shadow_pass(model, None, data, trials)
+    monkeypatch.setattr("qdqtool.selection.candidate_losses._PART_BYTES", 1)
+    parts = shadow_pass(model, None, data, trials)
+    assert all((whole[key].error == parts[key].error).all() for key in ("y", "z"))
+
+
+def test_weights_outside_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
+    model, data = model_of(CONV), samples((1, 4, 6, 6))
+    want = shadow_pass(model, None, data, [Trial("y", SCALES, 0)])["y"]
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    light = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    assert (shadow_pass(light, tmp_path, data, [Trial("y", SCALES, 0)])["y"].error == want.error).all()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors two models share, whether one batch fits both, and what has no distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdqtool.data.model_inputs import Input
+from qdqtool.errors import QdqError
+from qdqtool.simulation.side_by_side import check_same_inputs, measure, read_tensors, shared_tensors, stricter
+from tests.graphs import view_of
+
+PLAIN = "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Abs(a)  y = Relu(b) }"
+PAIRS = """g (float[2] x) => (float[2] y) <float k = {0.1}, int8 z = {0}> {
+    a = Neg(x)  q = QuantizeLinear(a, k, z)  d = DequantizeLinear(q, k, z)  other = Abs(d)  y = Relu(other)
+}"""
+
+
+def test_by_name_with_pairs_seen_through() -> None:
+    shared = shared_tensors(view_of(PLAIN), view_of(PAIRS))
+    assert (shared.both, shared.first, shared.second) == (("a", "y"), ("b",), ("other",))
+
+
+@pytest.mark.parametrize(("wanted", "both"), [("outputs", ("y",)), ("^a$", ("a",)), ("a|y", ("a", "y"))])
+def test_wanted_only(wanted: str, both: tuple[str, ...]) -> None:
+    assert shared_tensors(view_of(PLAIN), view_of(PAIRS), wanted).both == both
+
+
+@pytest.mark.parametrize(("wanted", "message"), [("(", "not a regular expression"), ("zzz", "share no tensor's name")])
+def test_what_is_wanted_must_be_there(wanted: str, message: str) -> None:
+    with pytest.raises(QdqError, match=message):
+        shared_tensors(view_of(PLAIN), view_of(PAIRS), wanted)
+
+
+def test_what_readers_see() -> None:
+    plain, pairs = view_of(PLAIN), view_of(PAIRS)
+    assert read_tensors(plain, pairs, ["x", "a", "y"]) == {"a": ("a", "d")}
+    assert read_tensors(pairs, pairs, ["a"]) == {"a": ("d", "d")}
+
+
+def one(name: str = "x", shape: Any = ("n", 3), dtype: str = "float32") -> Input:
+    return Input(name, shape, np.dtype(dtype))
+
+
+@pytest.mark.parametrize("other", [one(), one(shape=(4, 3)), one(shape=("m", None)), one(shape=None)])
+def test_inputs_that_agree(other: Input) -> None:
+    check_same_inputs([one()], [other], ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (one(name="z"), "b: has no input 'x', which a has"),
+        (one(dtype="float16"), "b: its input 'x' is float16, in a float32"),
+        (one(shape=("n", 4)), r"b: its input 'x' is \[n, 4\], in a \[n, 3\]"),
+        (one(shape=("n", 3, 1)), "its input 'x' is"),
+    ],
+)
+def test_inputs_that_do_not(other: Input, message: str) -> None:
+    with pytest.raises(QdqError, match=message):
+        check_same_inputs([one()], [other], ("a", "b"))
+
+
+def test_an_input_too_many_is_that_of_the_other_model() -> None:
+    with pytest.raises(QdqError, match="a: has no input 'z', which b has"):
+        check_same_inputs([one()], [one(), one("z")], ("a", "b"))
+
+
+def test_the_stricter_shape_of_both() -> None:
+    assert stricter([one(shape=("n", 3))], [one(shape=(4, None))])[0].shape == (4, 3)
+    assert stricter([one(shape=None)], [one()])[0].shape == ("n", 3)
+    assert stricter([one()], [one(shape=None)])[0].shape == ("n", 3)
+
+
+class Fixed:
+    """Gives the same arrays for every batch."""
+
+    def __init__(self, **arrays: Any) -> None:
+        self.arrays = {name: np.asarray(array) for name, array in arrays.items()}
+
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        return self.arrays
+
+
+def test_what_has_no_distance_is_named_and_the_rest_is_measured() -> None:
+    ours = Fixed(i=np.ones(2, int), s=np.ones((1, 2)), e=np.ones((0, 2)), f=np.ones((1, 2), np.float16))
+    theirs = Fixed(i=np.ones(2, int), s=np.ones((2, 2)), e=np.ones((0, 2)), f=np.zeros((1, 2), np.float16))
+    seen: list[Any] = []
+    found = measure((ours, theirs), {n: (n, n) for n in "isef"}, [(1, {}), (2, {})], seen.append)
+    assert found.uncompared == {"i": "of type int64", "s": "of shape [1, 2] and [2, 2]", "e": "has no elements"}
+    assert list(found.measures) == ["f"]
+    assert (found.measures["f"].sqnr, found.measures["f"].elements, found.samples) == (0.0, 4, 3)
+    assert len(seen) == 2 and seen[0] is theirs.arrays
+
+
+def test_types_that_differ() -> None:
+    found = measure((Fixed(a=np.ones(1)), Fixed(a=np.ones(1, np.int8))), {"a": ("a", "a")}, [(1, {})])
+    assert found.uncompared == {"a": "of type float64 and int8"}
