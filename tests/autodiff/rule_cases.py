@@ -206,6 +206,8 @@ CONVOLUTION = [
     deconv("<dilations=[2,2]>", "1,2,3,3", "2,2,2,2"),
     deconv("<strides=[2,2], output_shape=[5,6]>", "1,2,3,3", "2,2,3,3"),
     *(deconv(f'<strides=[2,2], auto_pad="{auto}">', "1,2,3,3", "2,2,3,3") for auto in ("SAME_UPPER", "SAME_LOWER")),
+    deconv('<auto_pad="VALID", strides=[3,2], output_padding=[1,0]>', "1,2,2,3", "2,2,3,2"),
+    deconv('<auto_pad="SAME_UPPER", strides=[2,3]>', "1,2,2,3", "2,2,3,2"),
     deconv("<strides=[2]>", "2,3,4", "3,2,3", "2"),
 ]
 
@@ -220,6 +222,7 @@ POOLING = [
             ("[2,2], dilations=[2,2]", "1,2,5,4"),
             ('[3,2], strides=[2,2], auto_pad="SAME_UPPER"', "1,2,5,5"),
             ('[3,2], strides=[2,2], auto_pad="SAME_LOWER"', "1,2,4,5"),
+            ('[3,2], dilations=[2,1], auto_pad="VALID"', "1,2,7,4"),
             ("[3], strides=[2]", "2,2,7"),
             ("[2,2,2]", "1,1,3,3,3"),
         )
@@ -236,6 +239,7 @@ POOLING = [
             ("[2,2], dilations=[2,2]", "1,2,5,4", 19),
             ('[3,2], strides=[2,2], auto_pad="SAME_UPPER"', "1,2,5,5", 17),
             ('[3,2], strides=[2,2], auto_pad="SAME_LOWER"', "1,2,4,5", 17),
+            ('[3,2], strides=[2,3], auto_pad="VALID"', "1,2,7,8", 17),
             ("[3], strides=[2]", "2,2,7", 17),
             ("[2,2,2]", "1,1,3,3,3", 17),
         )
