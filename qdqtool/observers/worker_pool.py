@@ -31,7 +31,7 @@ class WorkerPool:
         """
         self._walk = walk
         self._observed = observed
-        self._source = BatchSource(walk.batches)
+        self._source = TaskSource(walk.batches)
         self._gate = OrderedGate()
         self._counted: queue.SimpleQueue[None] = queue.SimpleQueue()  # one entry for each batch
         self._parts: queue.SimpleQueue[ObserverState | None] = queue.SimpleQueue()  # None: a thread has ended
@@ -121,7 +121,7 @@ class WorkerPool:
                 self._walk.write_when_due()
 
 
-class BatchSource:
+class TaskSource:
     """Hands out the batches, each to one thread, and remembers the first fault in file order."""
 
     def __init__(self, batches: Iterator[Task]) -> None:

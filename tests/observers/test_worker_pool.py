@@ -10,7 +10,7 @@ import time
 import pytest
 
 from qdqtool.data.loader import Task
-from qdqtool.observers.worker_pool import BatchSource, OrderedGate
+from qdqtool.observers.worker_pool import OrderedGate, TaskSource
 
 
 def test_places_pass_in_order() -> None:
@@ -53,7 +53,7 @@ def test_nobody_passes_behind_one_that_fails() -> None:
 
 
 def test_source_raises_the_first_fault_in_file_order() -> None:
-    source = BatchSource(Task(index, index, 1, dict) for index in (0, 2, 4, 6))
+    source = TaskSource(Task(index, index, 1, dict) for index in (0, 2, 4, 6))
     taken = [source.take() for _ in range(3)]
     for index in (4, 2):
         with source.recording(index):
