@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
-from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader
+from qdqtool.data.image_folder import as_fed, documents_in, image_input, image_reader, images_below, images_in
+from qdqtool.data.images import SUFFIXES, ImageReader
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Input, check_dtype, check_names
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
-from qdqtool.data.preprocess import Preprocess, parse_preprocess
+from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
 
 Array = npt.NDArray[Any]
@@ -160,24 +161,16 @@ def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> SampleSo
 def _from_folder(
     path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
 ) -> SampleSource:
-    files = sorted((file for file in path.iterdir() if file.is_file()), key=lambda file: file.name)
-    images = [file for file in files if file.suffix.lower() in SUFFIXES]
+    images = images_in(path)
     if not images:
-        documents = [file for file in files if file.suffix.lower() == ".json"]
+        documents = documents_in(path)
         if documents:
             return _from_json(path, documents, max_bytes)
-        below = sorted({file.parent.name for end in SUFFIXES for file in path.glob(f"*/*{end}")})
-        raise QdqError(
-            path, "holds no images", f"there are some in {path / below[0]}" if below else f"({', '.join(SUFFIXES)})"
-        )
-    if len(inputs) != 1 or inputs[0].shape is None:
-        raise QdqError(path, f"holds images, the model has {len(inputs)} inputs", "give the data as .npz or .py")
-    if preprocess is None:
-        raise QdqError(
-            path, "holds images, and what the model wants done to them is not known", "say --preprocess, such as yolov8"
-        )
-    spec = parse_preprocess(preprocess) if isinstance(preprocess, str) else preprocess
-    return _from_images(path, images, inputs[0], fit_reader(spec, inputs[0].name, inputs[0].shape))
+        below = images_below(path)
+        hint = f"there are some in {below[0].parent}" if below else f"({', '.join(SUFFIXES)})"
+        raise QdqError(path, "holds no images", hint)
+    one = image_input(path, inputs)
+    return _from_images(path, images, one, image_reader(path, one, preprocess))
 
 
 def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageReader) -> SampleSource:
@@ -186,7 +179,7 @@ def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageRe
     used = tuple(images[:count])
 
     def read(files: Sequence[Path]) -> Item:
-        arrays = [_as_fed(file, reader.read(file), one) for file in files]
+        arrays = [as_fed(file, reader.read(file), one) for file in files]
         return {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
 
     parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
@@ -194,16 +187,6 @@ def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageRe
     return SampleSource(
         path, "images", lambda: (load() for _, load in parts), count, notes, str(reader.spec), files=used, parts=parts
     )
-
-
-def _as_fed(file: Path, values: npt.NDArray[np.float32], one: Input) -> Array:
-    """The image in the input's dtype: a model of quantized input takes integers, which must then come out exactly."""
-    with np.errstate(invalid="ignore"):
-        cast = values.astype(one.dtype, copy=False)
-    if one.dtype.kind != "f" and not np.array_equal(cast, values):
-        hint = "leave scale, mean and std out, or give what the model expects"
-        raise QdqError(file, f"preprocessed, does not stay in {one.dtype}, which {one.name!r} takes", hint)
-    return cast
 
 
 def _left_over(count: int, one: Input) -> tuple[str, ...]:

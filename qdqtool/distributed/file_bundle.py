@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdqtool.data.images import SUFFIXES
+from qdqtool.data.image_folder import documents_in, images_in
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shard_job import ShardJob, absolute, data_files
@@ -112,9 +112,7 @@ def _listed(path: Path, name: str) -> Iterator[tuple[str, Path]]:
     if not path.is_dir():
         yield name, path
         return
-    found = sorted(file for file in path.iterdir() if file.is_file())
-    images = [file for file in found if file.suffix.lower() in SUFFIXES]
-    for file in images or [file for file in found if file.suffix.lower() == ".json"]:
+    for file in images_in(path) or documents_in(path):
         yield f"{name}/{file.name}", file
 
 

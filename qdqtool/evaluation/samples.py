@@ -12,15 +12,14 @@ import numpy as np
 
 from qdqtool.data.arrays import StoredArray, open_npy, open_npz
 from qdqtool.data.geometry import Geometry, geometry_of, read_image
-from qdqtool.data.images import SUFFIXES, ImageReader, fit_reader, load_pillow
+from qdqtool.data.image_folder import GIVE_PREPROCESS, as_fed, image_input, image_reader, images_below, images_in
+from qdqtool.data.images import load_pillow
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
-from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
 
 _PIXELS = ("x", "images", "image", "data")  # what archives of images call them
-_SAY = "say --preprocess, such as yolov8 or scale=1/255"
 
 
 @dataclass(frozen=True)
@@ -70,18 +69,13 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
     """
     path = Path(data) if isinstance(data, (str, os.PathLike)) else None
     if path is not None and path.is_dir():
-        files, in_folders = _images_below(path)
+        images = images_in(path)
+        files = images or images_below(path)
         if files:
-            return _of_images(path, files, in_folders, _only(path, inputs), options)
+            return _of_images(path, files, not images, image_input(path, inputs), options)
     if path is not None and path.suffix.lower() in (".npz", ".npy") and path.is_file():
         return _of_arrays(path, inputs, options)
     return _of_loader(open_loader(data, inputs, options))
-
-
-def _only(path: Path, inputs: Sequence[Input]) -> Input:
-    if len(inputs) != 1 or inputs[0].shape is None:
-        raise QdqError(path, f"holds images, the model has {len(inputs)} inputs", "give the data as .npz or .py")
-    return inputs[0]
 
 
 def _check(options: DataOptions, one: Input) -> None:
@@ -111,25 +105,8 @@ def _kept(total: int, one: Input, options: DataOptions) -> tuple[int, int, tuple
 # ------------------------------------------------------------------------------------------------------------ images
 
 
-def _images_below(path: Path) -> tuple[list[Path], bool]:
-    """The images of a folder by name; where it has none, those of its folders, folder by folder."""
-    files = [file for file in sorted(path.iterdir()) if file.is_file() and file.suffix.lower() in SUFFIXES]
-    if files:
-        return files, False
-    below = [file for folder in sorted(path.iterdir()) if folder.is_dir() for file in sorted(folder.iterdir())]
-    found = [file for file in below if file.is_file() and file.suffix.lower() in SUFFIXES]
-    return found, True
-
-
-def _reader(path: Path, one: Input, options: DataOptions) -> ImageReader:
-    if options.preprocess is None:
-        raise QdqError(path, "holds images, and what the model wants done to them is not known", _SAY)
-    spec = parse_preprocess(options.preprocess) if isinstance(options.preprocess, str) else options.preprocess
-    return fit_reader(spec, one.name, one.shape or ())
-
-
 def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, options: DataOptions) -> LabeledSamples:
-    reader = _reader(path, one, options)
+    reader = image_reader(path, one, options.preprocess)
     count, size, notes = _kept(len(files), one, options)
     used = tuple(files[:count])
 
@@ -142,14 +119,9 @@ def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, 
 
 
 def _chunk(where: object, one: Input, arrays: Sequence[Array], geometries: Sequence[Geometry]) -> Chunk:
-    """One run, in the dtype of the input: a model of quantized input takes integers, which must come out exactly."""
+    """One run, in the type of the input."""
     values = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    with np.errstate(invalid="ignore"):
-        cast = values.astype(one.dtype, copy=False)
-    if one.dtype.kind != "f" and not np.array_equal(cast, values):
-        reason = f"preprocessed, does not stay in {one.dtype}, which {one.name!r} takes"
-        raise QdqError(where, reason, "leave scale, mean and std out, or give what the model expects")
-    return Chunk(checked(where, {one.name: cast}, [one]), tuple(geometries))
+    return Chunk(checked(where, {one.name: as_fed(where, values, one)}, [one]), tuple(geometries))
 
 
 # ------------------------------------------------------------------------------------------------------------ arrays
@@ -166,7 +138,8 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
     if options.preprocess is not None:
         return replace(_of_pixels(path, array, one, options), classes=classes, boxes=boxes)
     if array.dtype.kind in "iu" and one.dtype.kind == "f":
-        raise QdqError(path, f"holds images as {array.dtype}, and what the model wants done to them is not known", _SAY)
+        reason = f"holds images as {array.dtype}, and what the model wants done to them is not known"
+        raise QdqError(path, reason, GIVE_PREPROCESS)
     if len(stored) == 1:
         return _of_loader(open_loader(path, inputs, options))
     size = one.first or 1
@@ -201,7 +174,7 @@ def _of_pixels(path: Path, array: StoredArray, one: Input, options: DataOptions)
     if array.dtype != np.uint8 or len(array.shape) not in (3, 4):
         shape = f"{array.dtype} {list(array.shape)}"
         raise QdqError(path, f"holds {shape}, not images of eight bits", "leave --preprocess out")
-    reader = _reader(path, one, options)
+    reader = image_reader(path, one, options.preprocess)
     count, size, notes = _kept(array.shape[0], one, options)
     pillow = load_pillow()
 

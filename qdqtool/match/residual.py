@@ -8,24 +8,20 @@ import heapq
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.site import MatchSite
+from qdqtool.rule_files import operator_set
 
 # How many nodes are looked at on the way back to the common ancestor: more than any residual block has, few enough
-# that long
-# skip connections do not make the search quadratic.
+# that long skip connections do not make the search quadratic.
 _REACH = 512
 _AFFINE = frozenset({"BatchNormalization", "Add", "Mul"})
 _GATES = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Softplus"})
-_ACTIVATIONS = frozenset(
-    {"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Mish", "Gelu", "Elu"}
-)
 
 
 def fused_branch(site: MatchSite) -> str | None:
     """The operand of an Add that comes straight out of a weighted operator and fuses with it; None where neither can.
 
     With two candidates the one with more weighted operators back to the branches' common ancestor fuses: the skip, or
-    the
-    projection, gets the pair. On a tie the first operand fuses.
+    the projection, gets the pair. On a tie the first operand fuses.
     """
     able = able_branches(site)
     if len(able) < 2:
@@ -56,7 +52,7 @@ def _ends_chain(site: MatchSite, name: str) -> bool:
             return False
         if weight_index(view, node) is not None:
             return site.adders is None or node.op in site.adders
-        fuses = node.op in _AFFINE or (behind_activation and node.op in _ACTIVATIONS)
+        fuses = node.op in _AFFINE or (behind_activation and node.op in operator_set("act"))
         inputs = [view.root(n) for n in node.inputs if n and not view.is_constant(n)]
         if behind_activation and node.op == "Mul" and len(inputs) == 2:
             inputs = _gated(view, inputs)
@@ -94,8 +90,7 @@ def branch_weights(view: GraphView, first: str, second: str) -> tuple[int, int]:
     """Weighted operators on either branch back to their nearest common ancestor.
 
     Nodes are visited from the deepest level up, so the first node that both branches reach is the nearest ancestor,
-    whatever
-    the order of the node list. Where it is further than `_REACH` nodes away, what was counted so far decides.
+    whatever the order of the node list. Where it is further than `_REACH` nodes away, what was counted so far decides.
     """
     marks: dict[str, int] = {}
     heap: list[tuple[int, str]] = []

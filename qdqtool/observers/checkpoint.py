@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from qdqtool.errors import QdqError
@@ -21,29 +20,29 @@ class Checkpoint:
     Where writing takes long (thousands of tensors), it is done less often: never more than a twentieth of the time.
     """
 
-    def __init__(self, path: Path, state_of: Callable[[ObserverState], State]) -> None:
+    def __init__(self, path: Path, state: State) -> None:
         """Make it.
 
         Args:
             path: the file.
-            state_of: what is to be written of an observation.
+            state: what is written, as it is by then: its observation grows.
         """
         self._path = path
-        self._state_of = state_of
+        self._state = state
         self._next = 0.0
 
     def due(self) -> bool:
         """Whether it is time to write."""
         return time.monotonic() >= self._next
 
-    def keep(self, observation: ObserverState) -> None:
+    def write(self) -> None:
         """Write the file, whole or not at all.
 
         Raises:
             QdqError: it cannot be written.
         """
         start = time.monotonic()
-        write_state(self._state_of(observation), self._path, compress=False)
+        write_state(self._state, self._path, compress=False)
         end = time.monotonic()
         self._next = end + max(SECONDS, _SHARE * (end - start))
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One calibration up to its histograms: what is counted, in how many passes, by whom, from where on. No scale yet."""
+"""One calibration up to its histograms: the plan, each pass over the data, the checkpoint. No scale yet."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +18,12 @@ from qdqtool.amax.methods import needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Batch, DataLoader, Task
 from qdqtool.decisions import Provenance
 from qdqtool.observers.checkpoint import Checkpoint, open_checkpoint
-from qdqtool.observers.data_passes import bytes_of, split_passes
+from qdqtool.observers.data_passes import DataPass, bytes_of, split_passes
 from qdqtool.observers.observation_plan import ObservationPlan
-from qdqtool.observers.observe import Run, observe
+from qdqtool.observers.observe import observe
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
-from qdqtool.observers.state_file import State, StateIdentity
+from qdqtool.observers.state_file import State, StateIdentity, write_state
 from qdqtool.progress import is_shown
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.threads import check_threads
@@ -58,111 +58,75 @@ def count_batches(
     options = with_method(options)
     check_threads("--workers", options.workers)
     model = ObservableModel(proto, folder, options.provider, options.where)
-    names = model.names if wanted is None else model.chosen(wanted)
-    method = parse_method(options.method)
-    own = points if options.inner else names
-    cut = (
-        method.name != "max"
-    )  # the largest value of a tensor is reported as it is, also of what an activation cuts off
-    plan = ObservationPlan.of(
-        model.view, names, _kinds(options), model.behind, derive=options.derive, kept=own, activated=cut
-    )
-    plan, passes = _settled(model, plan, loader, options)
-    state = State(
-        identity=_identity(
-            proto, model, loader, options, passes, kept=options.checkpoint is not None or shard != WHOLE
-        ),
-        plan=plan,
-        observation=ObserverState(plan),
-        shard=shard,
-        complete=False,
-        provenance=Provenance(data=loader.description if isinstance(loader, DataLoader) else None),
-    )
+    plan, passes, session = _split(model, _plan(model, options, wanted, points), loader, options)
+    provider = f"{options.provider}, onnxruntime {model.runtime.__version__}"
+    identity = StateIdentity("", "", provider, tuple(map(len, passes)))
+    if options.checkpoint is not None or shard != WHOLE:
+        identity = _with_digests(identity, proto, loader)
+    provenance = Provenance(data=loader.description if isinstance(loader, DataLoader) else None)
+    state = State(identity, plan, ObserverState(plan), shard, complete=False, provenance=provenance)
+    checkpoint = None
     if options.checkpoint is not None:
         state = replace(state, observation=open_checkpoint(options.checkpoint, state, resume=options.resume))
-    with _bar(loader, state, options) as on_batch:
-        observation = _walked(_PassContext(loader, options, on_batch), passes, state)
-    done = replace(state, complete=True, observation=observation)
+        checkpoint = Checkpoint(options.checkpoint, state)
+
+    def walk(number: int) -> DataPass:  # nobody else holds its session: the memory of one is free before the next one
+        activations = session or OrtActivations.of(model, passes[number])
+        batches = pending(loader, shard, state.observation.done.copy())
+        return DataPass(activations, batches, plan, options.workers, checkpoint, on_batch)
+
+    with _progress_bar(loader, state, options) as on_batch:
+        for number in range(state.observation.passed, len(passes)):
+            state.observation.begin_pass(number)
+            observe(walk(number), state.observation)
+    done = replace(state, complete=True)
     if options.checkpoint is not None:
-        _checkpoint(options.checkpoint, done).keep(done.observation)
+        write_state(done, options.checkpoint, compress=False)
     return done
 
 
-def _kinds(options: CalibrationOptions) -> list[str]:
-    """The kinds of histogram that a method needs: the one it is read from first."""
-    kinds = ["entropy"] if needs_entropy_histogram(parse_method(options.method)) else ["mergeable"]
-    return [*kinds, "mergeable"] if options.beside and "mergeable" not in kinds else kinds
+def _plan(
+    model: ObservableModel, options: CalibrationOptions, wanted: Iterable[str] | None, points: Collection[str]
+) -> ObservationPlan:
+    """Which tensors are counted, into which histograms; see `count_batches`."""
+    method = parse_method(options.method)
+    kinds = ["entropy"] if needs_entropy_histogram(method) else ["mergeable"]  # what the method reads is the first
+    if options.beside and "mergeable" not in kinds:
+        kinds.append("mergeable")
+    names = model.names if wanted is None else model.chosen(wanted)
+    kept = points if options.inner else names
+    activated = method.name != "max"  # whose largest values are reported as they are, before an activation cuts them
+    return ObservationPlan.of(
+        model.view, names, kinds, model.behind, derive=options.derive, kept=kept, activated=activated
+    )
 
 
-def _settled(
+def _split(
     model: ObservableModel, plan: ObservationPlan, loader: Iterable[Batch], options: CalibrationOptions
-) -> tuple[ObservationPlan, list[_Pass]]:
-    """The plan without what proves to hold no float32, and the walks over the data that fetch it."""
+) -> tuple[ObservationPlan, list[tuple[str, ...]], OrtActivations | None]:
+    """The plan without what proves to hold no float32, and the tensors that each pass over the data fetches.
+
+    Returns:
+        Plan, passes, and the session of the only pass, where it was opened to learn what holds float32.
+    """
     if options.max_memory is None:
-        activations = OrtActivations.of(model, plan.fetched)
-        settled = plan.without(set(plan.fetched) - set(activations.names))
-        return settled, [_Pass(activations.names, lambda: activations)]
+        session = OrtActivations.of(model, plan.fetched)
+        return plan.without(set(plan.fetched) - set(session.names)), [session.names], session
     sizes = bytes_of(model, plan.fetched, next(tasks_of(loader)).load())
-    settled = plan.without(set(plan.fetched) - set(sizes))
+    plan = plan.without(set(plan.fetched) - set(sizes))
     lengths = split_passes(sizes, options.workers, options.max_memory)
     if len(lengths) > 1 and options.progress is not False:
         sys.stderr.write(
             f"qdqtool: {len(lengths)} passes over the data, so that arrays and histograms stay below --max-memory\n"
         )
     ends = itertools.accumulate(lengths)
-    parts = [settled.fetched[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-    return settled, [_Pass(names, partial(OrtActivations.of, model, names)) for names in parts]
+    return plan, [plan.fetched[end - length : end] for end, length in zip(ends, lengths, strict=True)], None
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """One walk over the data: the tensors it fetches, and what makes the session for them."""
-
-    names: tuple[str, ...]
-    open: Callable[[], OrtActivations]
-
-
-def _identity(
-    proto: onnx.ModelProto,
-    model: ObservableModel,
-    loader: Iterable[Batch],
-    options: CalibrationOptions,
-    passes: Sequence[_Pass],
-    *,
-    kept: bool,
-) -> StateIdentity:
-    """What a state file is held against; digests are made only where one is written."""
-    digest = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest() if kept else ""
-    data = loader.fingerprint if kept and isinstance(loader, DataLoader) else ""
-    provider = f"{options.provider}, onnxruntime {model.runtime.__version__}"
-    return StateIdentity(digest, data, provider, tuple(len(one.names) for one in passes))
-
-
-@dataclass(frozen=True)
-class _PassContext:
-    """What every pass over the data needs."""
-
-    loader: Iterable[Batch]
-    options: CalibrationOptions
-    on_batch: Callable[[], object]
-
-
-def _walked(walk: _PassContext, passes: Sequence[_Pass], state: State) -> ObserverState:
-    """The observation with what was not counted yet."""
-    observation, options = state.observation, walk.options
-    checkpointer = None if options.checkpoint is None else _checkpoint(options.checkpoint, state)
-    for number, one in enumerate(passes):
-        if number < observation.passed:
-            continue
-        if number > observation.passed:
-            observation.passed, observation.done = number, BatchSet()
-        tasks = pending(walk.loader, state.shard, BatchSet(observation.done.to_bytes()))
-        observe(Run(one.open(), tasks, state.plan, options.workers, checkpointer, walk.on_batch), observation)
-    return observation
-
-
-def _checkpoint(path: Path, state: State) -> Checkpoint:
-    return Checkpoint(path, lambda observation: replace(state, observation=observation))
+def _with_digests(identity: StateIdentity, proto: onnx.ModelProto, loader: Iterable[Batch]) -> StateIdentity:
+    """With digests of model and data, which cost a walk over their bytes: for states that are written."""
+    model = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+    return replace(identity, model=model, data=loader.fingerprint if isinstance(loader, DataLoader) else "")
 
 
 def pending(loader: Iterable[Batch], shard: tuple[int, int], done: BatchSet) -> Iterator[Task]:
@@ -185,8 +149,8 @@ def tasks_of(loader: Iterable[Batch]) -> Iterator[Task]:
 
 
 @contextmanager
-def _bar(loader: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
-    """Progress of each batch: a bar on stderr moves on."""
+def _progress_bar(loader: Iterable[Batch], state: State, options: CalibrationOptions) -> Iterator[Callable[[], object]]:
+    """What is called for each batch: a bar on stderr moves on, where one is shown."""
     if not is_shown(options.progress):
         yield lambda: None
         return

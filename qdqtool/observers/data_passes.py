@@ -1,21 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many walks over the data the fetched tensors need where memory is limited. Nothing is run here."""
+"""The walks over the data: how many the fetched tensors need where memory is limited, and what one of them takes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from qdqtool.amax.histogram import BINS
+from qdqtool.data.loader import Task
 from qdqtool.data.model_inputs import Array
 from qdqtool.errors import QdqError
-from qdqtool.runtime.activations import ObservableModel
+from qdqtool.observers.checkpoint import Checkpoint
+from qdqtool.observers.observation_plan import ObservationPlan
+from qdqtool.runtime.activations import ObservableModel, OrtActivations
 
 HISTOGRAM_BYTES = 2 * BINS * 8
 _FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class DataPass:
+    """One walk over the data.
+
+    Attributes:
+        activations: runs a batch.
+        batches: those that are to be counted, in file order.
+        plan: what is counted.
+        workers: how many threads.
+        checkpoint: keeps what is counted while it grows; None where nothing is kept.
+        on_batch: is called for each batch that has been counted, by the calling thread.
+    """
+
+    activations: OrtActivations
+    batches: Iterator[Task]
+    plan: ObservationPlan
+    workers: int
+    checkpoint: Checkpoint | None
+    on_batch: Callable[[], object]
+
+    def arrays(self, batch: Task) -> list[npt.NDArray[np.float32]]:
+        """What the fetched tensors hold for a batch, in their order."""
+        return [array for _, array in self.activations.run(batch.load())]
+
+    def write_when_due(self) -> None:
+        """Write the checkpoint where there is one and it is time to; no batch is half counted then."""
+        if self.checkpoint is not None and self.checkpoint.due():
+            self.checkpoint.write()
 
 
 def split_passes(sizes: Mapping[str, int], workers: int, limit: int) -> tuple[int, ...]:

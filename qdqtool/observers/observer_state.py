@@ -22,7 +22,7 @@ Float32 = npt.NDArray[np.float32]
 class BatchSet:
     """A set of batch numbers, one bit each: a million batches take 125 kB."""
 
-    def __init__(self, bits: bytes = b"") -> None:
+    def __init__(self, bits: bytes | bytearray = b"") -> None:
         self._bits = bytearray(bits)
 
     def add(self, index: int) -> None:
@@ -31,6 +31,10 @@ class BatchSet:
         if place >= len(self._bits):
             self._bits.extend(bytes(max(place + 1 - len(self._bits), len(self._bits))))
         self._bits[place] |= 1 << (index & 7)
+
+    def copy(self) -> BatchSet:
+        """The same numbers, which later ones do not join."""
+        return BatchSet(self._bits)
 
     def __contains__(self, index: int) -> bool:
         place = index >> 3
@@ -72,6 +76,11 @@ class ObserverState:
         self.samples = 0
         self.done = BatchSet()
         self.passed = 0
+
+    def begin_pass(self, number: int) -> None:
+        """Go on with a pass over the data: with what is in it already, or, for the next one, from its first batch."""
+        if number != self.passed:
+            self.passed, self.done = number, BatchSet()
 
     def counter(self, names: Sequence[str]) -> Counter:
         """What counts arrays that come in the order of `names` into this observation."""

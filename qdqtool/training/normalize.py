@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A copy of a model in the few forms that training knows: flat, opset 13 to 21, weights inside, no Identity or Dropout.
 
-What needs the shapes of a run (auto_pad, Split) is in concrete.py; Q/DQ are in pair_nodes.py.
+BatchNormalization is in batchnorm.py, Q/DQ are in pair_nodes.py.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from qdqtool.mixed_precision.keep_float import (
 )
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.insert import insert_pairs
+from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder
@@ -125,9 +125,7 @@ def insert(
     if estimated:
         decided = decide(proto, view, options.plan)
         table = estimate_points(view, decided, options.input_range)
-    if options.fold_bn:
-        view, folded = fold_batch_norms(view)
-        notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
+    view = _fold(view, notes) if options.fold_bn else view
     if not estimated or options.fold_bn or stored is not None:
         decided = decide(proto, view, options.plan, stored, table)
     advised: tuple[str, ...] = ()
@@ -139,9 +137,7 @@ def insert(
         decided, table = _decide_again(proto, view, options, stored, table, measured)
     if not options.allow_empty:
         refuse_empty(view, decided, opened.name)
-    decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
-    chosen = _scales_of(view, decided, table, options, given=scales is not None)
-    done = insert_pairs(view, decided, chosen, given=scales is not None)
+    decided, done = _place(view, decided, table, options, given=scales is not None)
     lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
     if data is not None:
         store_table(proto, table)
@@ -181,6 +177,13 @@ def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:
     return scales if isinstance(scales, ScaleTable) else load_table(scales)
 
 
+def _fold(view: GraphView, notes: list[str]) -> GraphView:
+    """The graph with BatchNormalization in the weights; a note says of how many."""
+    view, folded = fold_batch_norms(view)
+    notes.append(f"folded {len(folded)} BatchNormalization into the weights before them")
+    return view
+
+
 def _decide_again(
     proto: onnx.ModelProto,
     view: GraphView,
@@ -194,6 +197,15 @@ def _decide_again(
     if measured.float_layers:
         table = with_borrowed_scales(table, view, options.plan, decided)
     return decided, table
+
+
+def _place(
+    view: GraphView, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
+) -> tuple[Plan, Inserted]:
+    """The plan with its second pairs, carried out; and what was put in."""
+    decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
+    chosen = _scales_of(view, decided, table, options, given=given)
+    return decided, insert_pairs(view, decided, chosen, given=given)
 
 
 def _scales_of(

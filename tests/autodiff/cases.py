@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Case:
+class GradientCase:
     """A graph that makes y of random float inputs; what is between <> without a value is a parameter.
 
     Attributes:
@@ -38,36 +38,40 @@ class Case:
         return f"{self.operator}-{zlib.crc32(f'{self.opset}{self.text}'.encode()) % 1000000:06d}"
 
 
-def _one(operator: str, how: str = "", shape: str = "2,3,4", first: str = "h = Add(x, p)", opset: int = 17) -> Case:
+def _one(
+    operator: str, how: str = "", shape: str = "2,3,4", first: str = "h = Add(x, p)", opset: int = 17
+) -> GradientCase:
     """An operator of one input that keeps its shape, behind a parameter."""
     text = f"net (float[{shape}] x) => (float[{shape}] y) <float[{shape}] p> {{ {first} y = {operator}{how}(h) }}"
-    return Case(operator, text, opset)
+    return GradientCase(operator, text, opset)
 
 
 _POSITIVE = "s = Add(x, p) a = Mul(s, s) h = Add(a, half)"
 
 
-def _positive(operator: str, how: str = "") -> Case:
+def _positive(operator: str, how: str = "") -> GradientCase:
     text = f"net (float[2,3] x) => (float[2,3] y) <float[2,3] p, float half = {{0.5}}> {{ {_POSITIVE} y = {operator}{how}(h) }}"
-    return Case(operator, text)
+    return GradientCase(operator, text)
 
 
-def _two(operator: str, one: str, other: str, out: str) -> Case:
+def _two(operator: str, one: str, other: str, out: str) -> GradientCase:
     text = f"net (float[{one}] x) => (float[{out}] y) <float[{one}] p, float[{other}] p2> {{ h = Add(x, p) y = {operator}(h, p2) }}"
-    return Case(operator, text)
+    return GradientCase(operator, text)
 
 
-def _reduce(operator: str, how: str, out: str, opset: int = 17, axes: str = "") -> Case:
+def _reduce(operator: str, how: str, out: str, opset: int = 17, axes: str = "") -> GradientCase:
     extra, call = (f", int64[{axes.count(',') + 1}] axes = {{{axes}}}", "(h, axes)") if axes else ("", "(h)")
     body = "s = Add(x, p) h = Exp(s)" if "Log" in operator else "h = Add(x, p)"
-    return Case(
+    return GradientCase(
         operator,
         f"net (float[2,3,4] x) => (float[{out}] y) <float[2,3,4] p{extra}> {{ {body} y = {operator}{how}{call} }}",
         opset,
     )
 
 
-def _window(operator: str, how: str, shape: str, out: str, weight: str = "", bias: int = 0, alike: str = "") -> Case:
+def _window(
+    operator: str, how: str, shape: str, out: str, weight: str = "", bias: int = 0, alike: str = ""
+) -> GradientCase:
     if alike:
         return replace(
             _window(operator, how, shape, out, weight, bias),
@@ -76,14 +80,14 @@ def _window(operator: str, how: str, shape: str, out: str, weight: str = "", bia
     weights = f", float[{weight}] w" if weight else ""
     weights += f", float[{bias}] b" if bias else ""
     call = "(h" + (", w" if weight else "") + (", b" if bias else "") + ")"
-    return Case(
+    return GradientCase(
         operator,
         f"net (float[{shape}] x) => (float[{out}] y) <float[{shape}] p{weights}> {{ h = Add(x, p) y = {operator}{how}{call} }}",
     )
 
 
-def _text(operator: str, text: str, opset: int = 17, oracle: str = "", **feed: Array) -> Case:
-    return Case(operator, f"net {text}", opset, feed, oracle)
+def _text(operator: str, text: str, opset: int = 17, oracle: str = "", **feed: Array) -> GradientCase:
+    return GradientCase(operator, f"net {text}", opset, feed, oracle)
 
 
 _BOUNDED = "s = Add(x, p) t = Tanh(s) h = Mul(t, most)"
@@ -143,7 +147,7 @@ _WINDOWS = [
     _window("Conv", '<auto_pad="VALID">', "1,2,5,5", "1,3,3,3", "3,2,3,3"), _window("Conv", "<pads=[1,1]>", "2,3,8", "2,4,8", "4,3,3", 4), _window("Conv", "", "2,3,4,4", "2,5,4,4", "5,3,1,1", 5),
     _window("Conv", "", "1,2,4,4,4", "1,2,3,3,3", "2,2,2,2,2"),
     _window("ConvTranspose", "<strides=[2,2],pads=[1,1,1,1]>", "2,3,3,4", "2,2,6,8", "3,2,4,4", 2),
-    Case("ConvTranspose", f"net {_GROUPED} {{ h = Add(x, p) y = ConvTranspose<{_BY_TWO},group=2>(h, w) }}", oracle=f"net {_GROUPED} {{ h = Add(x, p) h1, h2 = Split<axis=1>(h) w1, w2 = Split<axis=0>(w) y1 = ConvTranspose<{_BY_TWO}>(h1, w1) y2 = ConvTranspose<{_BY_TWO}>(h2, w2) y = Concat<axis=1>(y1, y2) }}"),
+    GradientCase("ConvTranspose", f"net {_GROUPED} {{ h = Add(x, p) y = ConvTranspose<{_BY_TWO},group=2>(h, w) }}", oracle=f"net {_GROUPED} {{ h = Add(x, p) h1, h2 = Split<axis=1>(h) w1, w2 = Split<axis=0>(w) y1 = ConvTranspose<{_BY_TWO}>(h1, w1) y2 = ConvTranspose<{_BY_TWO}>(h2, w2) y = Concat<axis=1>(y1, y2) }}"),
     _window("ConvTranspose", '<auto_pad="SAME_UPPER",strides=[2,2]>', "1,2,3,3", "1,3,6,6", "2,3,3,3", 3, "<strides=[2,2],pads=[0,0,1,1]>"),
     _window("ConvTranspose", '<auto_pad="SAME_LOWER",strides=[2,2]>', "1,2,3,3", "1,3,6,6", "2,3,3,3", 3, "<strides=[2,2],pads=[1,1,0,0]>"), _window("ConvTranspose", "<output_shape=[6,7],strides=[2,2]>", "1,2,3,3", "1,3,6,7", "2,3,3,3", 3, "<strides=[2,2],pads=[1,0,0,0]>"), _window("ConvTranspose", "<dilations=[2,2]>", "1,2,3,3", "1,3,7,7", "2,3,3,3"),
     _window("MaxPool", "<kernel_shape=[2,2],strides=[2,2]>", "1,2,4,6", "1,2,2,3"), _window("MaxPool", "<kernel_shape=[3,3],strides=[2,2],pads=[1,1,1,1],ceil_mode=1>", "1,2,6,6", "1,2,4,4"),
@@ -153,9 +157,9 @@ _WINDOWS = [
 ]  # fmt: skip
 
 
-def _resize(how: str, scales: str, out: str, shape: str = "1,2,4,5", opset: int = 17) -> Case:
+def _resize(how: str, scales: str, out: str, shape: str = "1,2,4,5", opset: int = 17) -> GradientCase:
     extra = f"float[{scales.count(',') + 1}] s = {{{scales}}}"
-    return Case(
+    return GradientCase(
         "Resize",
         f"net (float[{shape}] x) => (float[{out}] y) <float[{shape}] p, {extra}> {{ h = Add(x, p) y = Resize<{how}>(h, , s) }}",
         opset,
@@ -229,5 +233,5 @@ _NORMALIZATIONS = [
     _text("SoftmaxCrossEntropyLoss", '(float[2,4,3] x, int64[2,3] t) => (float y) <float[2,4,3] p, float[4] k = {1.0,2.0,0.5,1.0}> { h = Add(x, p) y = SoftmaxCrossEntropyLoss<ignore_index=2,reduction="sum">(h, t, k) }', t=np.asarray([[1, 0, 3], [2, 2, 1]])),
 ]  # fmt: skip
 
-CASES: tuple[Case, ...] = (*_ELEMENTWISE, *_REDUCTIONS, *_WINDOWS, *_RESIZE, *_MOVING, *_NORMALIZATIONS)
+CASES: tuple[GradientCase, ...] = (*_ELEMENTWISE, *_REDUCTIONS, *_WINDOWS, *_RESIZE, *_MOVING, *_NORMALIZATIONS)
 """One operator each, with different attributes and shapes."""

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 
 from qdqtool.autodiff.backend import Forward
-from tests.autodiff.cases import Case
+from tests.autodiff.cases import GradientCase
 from tests.autodiff.running import gradients_of, oracle_of, prepared, slopes
 
 _WAYS = 3
 _FLOAT32 = 3e-5  # of the gradient's own size: float32 sums against differences in float64
 
 
-def assert_slopes(backend: Any, case: Case) -> None:
+def assert_slopes(backend: Any, case: GradientCase) -> None:
     """A back end's gradient, along random directions, is the slope of the loss, of the right shape and type."""
     forward, feed = prepared(case)
     found = gradients_of(backend, forward, feed)

@@ -21,7 +21,7 @@ STEP = 1e-2
 
 
 @dataclass(frozen=True)
-class Case:
+class RuleCase:
     """One graph: nodes that make y (and more outputs), what is differentiated by, and the rest of what they read."""
 
     nodes: str
@@ -55,7 +55,7 @@ def distinct(rng: np.random.Generator, shape: Sequence[int], low: float, high: f
     return rng.permutation(np.linspace(low, high, count + 2)[1:-1] + 0.0137).reshape(shape).astype(np.float32)
 
 
-def model_of_case(case: Case, values: Arrays) -> onnx.ModelProto:
+def model_of_case(case: RuleCase, values: Arrays) -> onnx.ModelProto:
     """The nodes as a model whose initializers are the parameters and the constants."""
     text = f'<ir_version: 8, opset_import: ["" : {case.opset}, "{PAIR_DOMAIN}" : 1]> g () => () {{ {case.nodes} }}'
     model = onnx.parser.parse_model(text)

@@ -15,7 +15,7 @@ from onnx.reference.op_run import OpRun
 
 from qdqtool.autodiff.backend import PAIR_DOMAIN, Forward
 from qdqtool.autodiff.pairs import PairFunction
-from tests.autodiff.cases import Array, Case
+from tests.autodiff.cases import Array, GradientCase
 from tests.graphs import model_of
 
 
@@ -97,7 +97,7 @@ def forward_of(
     return Forward(model, tuple(parameters), "loss", tuple(auxiliary), shapes, types)
 
 
-def oracle_of(case: Case, forward: Forward) -> onnx.ModelProto:
+def oracle_of(case: GradientCase, forward: Forward) -> onnx.ModelProto:
     """The model whose slopes are right: the case's own, or the one spelled otherwise, with the same parameters."""
     if not case.oracle:
         return forward.proto
@@ -109,7 +109,7 @@ def oracle_of(case: Case, forward: Forward) -> onnx.ModelProto:
     return model
 
 
-def prepared(case: Case) -> tuple[Forward, dict[str, Array]]:
+def prepared(case: GradientCase) -> tuple[Forward, dict[str, Array]]:
     """A case's Forward and the batch that it was made with."""
     model = with_loss(model_of(case.text, case.opset))
     feed = feed_of(model, case.feed)

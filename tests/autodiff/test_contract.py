@@ -9,7 +9,7 @@ from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.builtin import Builtin
 from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.runtime.installed import installed_flavors
-from tests.autodiff.cases import CASES, Case
+from tests.autodiff.cases import CASES, GradientCase
 from tests.autodiff.contract import assert_in_order, assert_slopes
 from tests.autodiff.detector_net import detector
 from tests.autodiff.running import feed_of, forward_of
@@ -25,7 +25,7 @@ _BOTH = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("backend", _BOTH)
-def test_gradient_is_the_slope(backend: GradientBackend, case: Case) -> None:
+def test_gradient_is_the_slope(backend: GradientBackend, case: GradientCase) -> None:
     assert_slopes(backend, case)
 
 

@@ -16,7 +16,7 @@ from qdqtool.autodiff.non_differentiable import STEPS
 from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.runtime.installed import installed_flavors
-from tests.autodiff.cases import CASES, Case
+from tests.autodiff.cases import CASES, GradientCase
 from tests.autodiff.contract import assert_in_order, largest_difference
 from tests.autodiff.detector_net import detector
 from tests.autodiff.running import feed_of, forward_of, gradients_of, parameters_of, prepared, with_loss
@@ -75,7 +75,7 @@ def test_both_back_ends_agree_on_a_detector(learned: bool) -> None:
 @pytest.mark.train
 @with_wheel
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_both_back_ends_agree_on_each_operator(case: Case) -> None:
+def test_both_back_ends_agree_on_each_operator(case: GradientCase) -> None:
     forward, feed = prepared(case)
     difference, name = largest_difference(*(gradients_of(one, forward, feed) for one in (OrtTraining(), Builtin())))
     assert difference <= 2e-5, name

@@ -15,7 +15,7 @@ from qdqtool.autodiff.builtin import Builtin
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from tests.autodiff.numeric import (
-    Case,
+    RuleCase,
     differences,
     distinct,
     forward_of,
@@ -35,7 +35,7 @@ def forward(
     nodes: str, values: dict[str, np.ndarray], wanted: str = "w", opset: int = 17, **constants: object
 ) -> Forward:
     """Nodes that make `loss`; gradients are wanted of the comma-separated names."""
-    model = model_of_case(Case(nodes, {}, constants, opset), values)
+    model = model_of_case(RuleCase(nodes, {}, constants, opset), values)
     return forward_of(model, wanted.split(","))
 
 
@@ -57,7 +57,7 @@ def test_gradients_add_up_over_readers() -> None:
 
 def test_inputs_come_before_parameters_and_the_loss_before_gradients() -> None:
     model = model_of_case(
-        Case("y = MatMul(x, w) z = Add(y, b) loss = ReduceSum<keepdims=0>(z)", {}), {"w": W, "b": W[0]}
+        RuleCase("y = MatMul(x, w) z = Add(y, b) loss = ReduceSum<keepdims=0>(z)", {}), {"w": W, "b": W[0]}
     )
     model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2]))
     made = forward_of(model, ["b", "w"], auxiliary=["y"], feeds={"x": X})
@@ -327,7 +327,7 @@ def test_a_small_network() -> None:
     shapes = {"w1": (4, 2, 3, 3), "b1": (4,), "w2": (4, 1, 3, 3), "w3": (2, 4, 1, 1), "b3": (2,)}
     values = {name: distinct(rng, shape, -0.5, 0.5) for name, shape in shapes.items()}
     constants = {"x": distinct(rng, (2, 2, 6, 6), -2, 2), "scales": np.array([1, 1, 2, 2], np.float32)}
-    model = model_of_case(Case(nodes, {}, constants), values)
+    model = model_of_case(RuleCase(nodes, {}, constants), values)
     weights = with_loss(model, ("y",), run_whole(model, {}), rng)
     f = loss_function(model, weights, list(values))
     found = answers(Builtin().build(forward_of(model, list(values))), values)

@@ -57,7 +57,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Bench:
+class AccuracyBench:
     """One model with its prepared data, and the interpreters."""
 
     subject: Subject
@@ -151,7 +151,9 @@ def _loss(work: Path, metric: str, before: str, after: str) -> Span | None:
 # ---------------------------------------------------------------- the run
 
 
-def run(bench: Bench, tools: Sequence[str], done: dict[tuple[str, str], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def run(
+    bench: AccuracyBench, tools: Sequence[str], done: dict[tuple[str, str], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """The rows of one model, those that are there already as they are."""
     bench.work.mkdir(parents=True, exist_ok=True)
     if not bench.samples.is_file():
@@ -276,7 +278,7 @@ def _run_all(args: argparse.Namespace, corpus: Path, work: Path) -> int:
     tools += [one for one in args.peers.split(";") if one] if args.peers_python else []
     missed = False
     for name in args.models.split(","):
-        bench = Bench(SUBJECTS[name], corpus, work / name, args.peers_python)
+        bench = AccuracyBench(SUBJECTS[name], corpus, work / name, args.peers_python)
         for row in [] if args.table else run(bench, tools, read_rows(log)):
             with log.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -291,7 +293,7 @@ def _run_all(args: argparse.Namespace, corpus: Path, work: Path) -> int:
     return int(missed)
 
 
-def _paired(bench: Bench, rows: Mapping[str, Mapping[str, Any]], before: str, after: str) -> list[str]:
+def _paired(bench: AccuracyBench, rows: Mapping[str, Mapping[str, Any]], before: str, after: str) -> list[str]:
     """Every metric that two tools share: what the second has less."""
     if not {before, after} <= {tool for tool, row in rows.items() if "figures" in row}:
         return [f"{after} less than {before}: not measured"]

@@ -44,7 +44,7 @@ def quantize(method: str, model: Path, samples: Path, out: Path) -> None:
     taken = ort.InferenceSession(str(start), providers=["CPUExecutionProvider"]).get_inputs()[0].shape[0]
     step = taken if isinstance(taken, int) else 1
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class PeerReader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             values = held[name]
             self.rest = iter([values[k : k + step] for k in range(0, len(values) - step + 1, step)])
@@ -57,7 +57,7 @@ def quantize(method: str, model: Path, samples: Path, out: Path) -> None:
     quantize_static(
         start,
         out,
-        Reader(),
+        PeerReader(),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QInt8,
         weight_type=QuantType.QInt8,

@@ -17,7 +17,7 @@ def reader_of(items: Iterator[dict[str, Any]]) -> Any:
     """Batches as onnxruntime's CalibrationDataReader."""
     from onnxruntime.quantization import CalibrationDataReader
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class CalibrationReader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self.rest = items
 
@@ -29,7 +29,7 @@ def reader_of(items: Iterator[dict[str, Any]]) -> Any:
             self.rest = itertools.chain([first], self.rest)
             return first
 
-    return Reader()
+    return CalibrationReader()
 
 
 def loader_of(script: str) -> Callable[[], Iterator[dict[str, Any]]]:

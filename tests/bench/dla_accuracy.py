@@ -49,7 +49,7 @@ status = "guess"
 
 
 @dataclass(frozen=True)
-class Bench:
+class DlaBench:
     """Where one model lies, its calibration samples, and a folder to work in."""
 
     name: str
@@ -157,7 +157,7 @@ def without(view: GraphView, entries: Mapping[str, np.float32], reported: Collec
 # ---------------------------------------------------------------- the table
 
 
-def rows(bench: Bench, sources: Sequence[str], products: Sequence[str]) -> Iterator[dict[str, Any]]:
+def rows(bench: DlaBench, sources: Sequence[str], products: Sequence[str]) -> Iterator[dict[str, Any]]:
     """One row for FP32, then one for each way."""
     bench.prepare()
     yield {"model": bench.name, "scales": "FP32", "products": "", **bench.judged(bench.plain)}
@@ -192,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
     every = []
     for name in args.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            for row in rows(Bench(name, shared, Path(folder)), args.sources.split(","), args.products.split(",")):
+            for row in rows(DlaBench(name, shared, Path(folder)), args.sources.split(","), args.products.split(",")):
                 every.append(shown(row))
                 if args.json:
                     with args.json.open("a") as file:

@@ -29,7 +29,7 @@ from tests.engine.engine_graphs import camera_resnet34, graph_of_log, rebuilt, s
 
 
 @dataclass(frozen=True)
-class Engine:
+class MeasuredEngine:
     """One engine: where its layers are told, how its graph is had, the version whose rules are asked."""
 
     label: str
@@ -40,22 +40,22 @@ class Engine:
 
 ENGINES = (
     *(
-        Engine(f"resnet18 {mode}", f"engines/resnet18/{mode}.graph.json", f"resnet18 {mode}", "8.5.1")
+        MeasuredEngine(f"resnet18 {mode}", f"engines/resnet18/{mode}.graph.json", f"resnet18 {mode}", "8.5.1")
         for mode in ("qat", "qat-residual", "qat-residual-qgap")
     ),
-    Engine("resnet18 fp16", "engines/resnet18/fp16.graph.json", "resnet18 fp", "8.5.1"),
-    Engine("mobilenet_v2 qat", "engines/mobilenet_v2/qat.graph.json", "mobilenet qat", "8.5.1"),
-    Engine("mobilenet_v2 qat older", "engines/mobilenet_v2/qat.older.graph.json", "mobilenet qat", "8.2.1"),
-    Engine(
+    MeasuredEngine("resnet18 fp16", "engines/resnet18/fp16.graph.json", "resnet18 fp", "8.5.1"),
+    MeasuredEngine("mobilenet_v2 qat", "engines/mobilenet_v2/qat.graph.json", "mobilenet qat", "8.5.1"),
+    MeasuredEngine("mobilenet_v2 qat older", "engines/mobilenet_v2/qat.older.graph.json", "mobilenet qat", "8.2.1"),
+    MeasuredEngine(
         "lannyyip int8+cache", "pairs/lannyyip_share/output.log", "file pairs/lannyyip_share/my_model.onnx", "8.0.1"
     ),
-    Engine("centerpoint fp16", "engines/centerpoint_rpn_trt8/rpn_centerhead_sim.8503.log", "log", "8.2.3"),
-    Engine("bev resnet34", "engines/bev_resnet34_trt10/layers.json", "camera", "10.3.0"),
-    Engine("mnist fp32", "engines/mnist_trt10/layers.json", "digits", "10.16.1"),
+    MeasuredEngine("centerpoint fp16", "engines/centerpoint_rpn_trt8/rpn_centerhead_sim.8503.log", "log", "8.2.3"),
+    MeasuredEngine("bev resnet34", "engines/bev_resnet34_trt10/layers.json", "camera", "10.3.0"),
+    MeasuredEngine("mnist fp32", "engines/mnist_trt10/layers.json", "digits", "10.16.1"),
 )
 
 
-def graph_of(engine: Engine, shared: Path) -> onnx.ModelProto:
+def graph_of(engine: MeasuredEngine, shared: Path) -> onnx.ModelProto:
     """The ONNX graph of an engine."""
     kind, _, rest = engine.graph.partition(" ")
     if kind == "file":
@@ -67,7 +67,7 @@ def graph_of(engine: Engine, shared: Path) -> onnx.ModelProto:
     return small_digits() if kind == "digits" else rebuilt(shared, kind, rest)
 
 
-def measure(engine: Engine, shared: Path) -> tuple[LayerComparison, EngineInfo, Forecast, int]:
+def measure(engine: MeasuredEngine, shared: Path) -> tuple[LayerComparison, EngineInfo, Forecast, int]:
     """The comparison, the engine, the forecast, and how many names are as TensorRT writes them."""
     view = GraphView(graph_of(engine, shared).graph)
     layers = predict_layers(view, parse(engine.trt))

@@ -34,7 +34,7 @@ IMAGES = "corpus/datasets/ultraface_imgs/imgs"
 
 
 @dataclass(frozen=True)
-class Row:
+class FaceRow:
     """A tool's name, what it cost, and the judgment on its model; none where it made no model."""
 
     tool: str
@@ -84,7 +84,7 @@ def quantize_with_onnxruntime(model: Path, samples: Path, out: Path) -> None:
         quantize_static,
     )
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class FaceReader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self.rest = iter(np.load(samples))
 
@@ -97,7 +97,7 @@ def quantize_with_onnxruntime(model: Path, samples: Path, out: Path) -> None:
     quantize_static(
         lifted,
         out,
-        Reader(),
+        FaceReader(),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QInt8,
         weight_type=QuantType.QInt8,
@@ -152,7 +152,7 @@ def with_project(command: Sequence[str | Path]) -> Cost:
 
 
 @dataclass(frozen=True)
-class Bench:
+class FaceBench:
     """Where things lie: the plain model, the prepared data, and the interpreters of the tools."""
 
     plain: Path
@@ -162,13 +162,13 @@ class Bench:
     qdqtool: Path
     decoded: bool = False
 
-    def row(self, tool: str, command: Sequence[str | Path], out: Path) -> Row:
+    def row(self, tool: str, command: Sequence[str | Path], out: Path) -> FaceRow:
         """Run one tool and judge what it wrote."""
         print(f"{tool} ...", file=sys.stderr)
         cost = with_project(command)
         if cost.code != 0 or not out.is_file():
-            return Row(tool, cost, None)
-        return Row(tool, cost, apart(judge, out, self.plain, self.work / "evaluation.npy", decoded=self.decoded))
+            return FaceRow(tool, cost, None)
+        return FaceRow(tool, cost, apart(judge, out, self.plain, self.work / "evaluation.npy", decoded=self.decoded))
 
     def copy(self, name: str) -> Path:
         """A copy of the model in a folder of its own, for a tool that may write beside it."""
@@ -176,7 +176,7 @@ class Bench:
         folder.mkdir()
         return Path(shutil.copyfile(self.plain, folder / "model.onnx"))
 
-    def insert(self, method: str, order: str) -> Row:
+    def insert(self, method: str, order: str) -> FaceRow:
         """`insert` with the samples in one order, other verbs around it: `[condition+]METHOD[+finetune]`."""
         tool = f"qdqtool {method}" + (", reversed" if order == "reversed" else "")
         model = self.copy(tool)
@@ -200,14 +200,14 @@ class Bench:
         peak = max(cost.peak_mb for cost in (row.cost, *spent))
         return replace(row, cost=replace(row.cost, cpu_seconds=seconds, peak_mb=peak))
 
-    def modelopt(self, python: Path, method: str, order: str) -> Row:
+    def modelopt(self, python: Path, method: str, order: str) -> FaceRow:
         """`modelopt.onnx.quantization` with the samples in one order."""
         tool = f"modelopt {method}" + (", reversed" if order == "reversed" else "")
         model = self.copy(tool)
         out = model.with_name("q.onnx")
         return self.row(tool, modelopt_command(python, model, self.work / order / "samples.npy", method, out), out)
 
-    def by_script(self, python: Path, tool: str, verb: str) -> Row:
+    def by_script(self, python: Path, tool: str, verb: str) -> FaceRow:
         """A peer that is a library: this script runs itself under that peer's interpreter."""
         model = self.copy(tool)
         out = model.with_name("q.onnx")
@@ -215,7 +215,7 @@ class Bench:
             tool, [python, Path(__file__).resolve(), verb, model, self.work / "forward" / "samples.npy", out], out
         )
 
-    def rows(self, methods: Sequence[str], *, backwards: bool) -> Iterator[Row]:
+    def rows(self, methods: Sequence[str], *, backwards: bool) -> Iterator[FaceRow]:
         """Every tool that is at hand, ours first."""
         orders = ("forward", "reversed") if backwards else ("forward",)
         yield from (self.insert(method, "forward") for method in methods)
@@ -229,7 +229,7 @@ class Bench:
             yield self.by_script(self.nncf, "nncf made int8", "peer-nncf")
 
 
-def gate(rows: Sequence[Row]) -> str:
+def gate(rows: Sequence[FaceRow]) -> str:
     """Whether `mse` lies above modelopt's and onnxruntime's entropy in scores, boxes and mean IoU."""
     by_tool = {row.tool: row.verdict for row in rows}
     ours = by_tool.get("qdqtool mse")
@@ -293,7 +293,7 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         apart(prepare, shared / IMAGES, work)
-        bench = Bench(model, work, args.peers_python, args.nncf_python, args.qdqtool_python, args.decoded)
+        bench = FaceBench(model, work, args.peers_python, args.nncf_python, args.qdqtool_python, args.decoded)
         rows = list(bench.rows([m for m in args.methods.split(",") if m], backwards=args.reverse))
         verdicts = [gate(rows), *([order_check(work)] if args.reverse else [])]
     facts = apart(environment)

@@ -35,7 +35,7 @@ _SIZES = (1, 3, 64, 64, 8, 8)
 
 
 @dataclass(frozen=True)
-class Row:
+class ForeignRow:
     """One model: what came out, or why nothing did."""
 
     model: str
@@ -65,7 +65,7 @@ def quantized_models(folder: Path) -> Iterator[Path]:
             yield file
 
 
-def row_of(file: Path, target: str, on_asymmetric: str) -> Row:
+def row_of(file: Path, target: str, on_asymmetric: str) -> ForeignRow:
     """Peel one model, into a folder that is thrown away."""
     proto = open_model(file).proto
     options: dict[str, Any] = {
@@ -84,9 +84,9 @@ def row_of(file: Path, target: str, on_asymmetric: str) -> Row:
             clean = onnx.load(result.model, load_external_data=False)
             layers = json.loads(Path(result.emitted["json"]).read_text())["layers"]
     except QdqError as error:
-        return Row(file.stem, failure=f"{error.reason}; {error.todo}")
+        return ForeignRow(file.stem, failure=f"{error.reason}; {error.todo}")
     known = _tensors(clean)
-    return Row(
+    return ForeignRow(
         file.stem,
         len(result.cache.entries),
         sum(name not in known for name in result.cache.entries),

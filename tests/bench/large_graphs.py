@@ -97,14 +97,14 @@ def quantize_with_onnxruntime(model: Path, out: Path) -> None:
     dims = onnx.load(str(model)).graph.input[0].type.tensor_type.shape.dim
     samples = iter([{"input": np.ones([dim.dim_value for dim in dims], np.float32)}])
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class LargeGraphReader(CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, Any] | None:
             return next(samples, None)
 
     options = {"ActivationSymmetric": True, "AddQDQPairToWeight": True, "QuantizeBias": False}
     kinds = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8, "op_types_to_quantize": ["Conv"]}
     quantize_static(
-        model, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, extra_options=options, **kinds
+        model, out, LargeGraphReader(), quant_format=QuantFormat.QDQ, per_channel=True, extra_options=options, **kinds
     )
 
 
@@ -168,7 +168,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Bench:
+class LargeGraphBench:
     """Where the models lie, how often and for how long each tool may run."""
 
     work: Path
@@ -295,7 +295,7 @@ def main(argv: Sequence[str]) -> int:
     print("  ".join(f"{name} {version}" for name, version in document["environment"].items()))
     memory = ""
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        bench = Bench(Path(folder), args.qdqtool_python, args.limit, args.repeats, args.channels)
+        bench = LargeGraphBench(Path(folder), args.qdqtool_python, args.limit, args.repeats, args.channels)
         if "graphs" in parts:
             timings = list(bench.timings(tools, sorted(int(size) for size in args.nodes.split(","))))
             head = ["tool", "nodes", "CPU s", "net s", "MB", *(f"/ {floor}" for floor in FLOORS), "Q placed"]

@@ -123,7 +123,7 @@ class Tokens(nn.Module):  # type: ignore[misc]
         return t + torch.tanh(t[:, :, :5]).prod(2, keepdim=True) * 0.1
 
 
-class Detector(nn.Module):  # type: ignore[misc]
+class TrainingDetector(nn.Module):  # type: ignore[misc]
     """The whole with its loss. Frozen BatchNormalization, as networks are exported."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ def write_detector(folder: Path) -> None:
     """Write forward.onnx, batch.npz, the parameters' names, and autograd's gradients in float32 and float64."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    net = Detector().eval()
+    net = TrainingDetector().eval()
     values = torch.randn(IMAGES, 3, SIZE, SIZE), torch.randint(0, 6, (IMAGES * 64,)), torch.tensor([3])
     model = _exported(net, values)
     inputs = [one.name for one in model.graph.input]
@@ -175,7 +175,7 @@ def write_detector(folder: Path) -> None:
         np.savez(folder / f"{kind}.npz", loss=loss.detach().numpy(), **found)
 
 
-def _exported(net: Detector, values: tuple[Any, ...]) -> onnx.ModelProto:
+def _exported(net: TrainingDetector, values: tuple[Any, ...]) -> onnx.ModelProto:
     """By the exporter that keeps BatchNormalization; what it ties of equal values stands by itself again."""
     data, names = io.BytesIO(), ["x", "labels", "row"]
     with warnings.catch_warnings():

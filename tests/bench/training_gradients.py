@@ -19,7 +19,7 @@ _MOST = 1e-5  # of the gradient's largest element
 
 
 @dataclass(frozen=True)
-class Row:
+class GradientRow:
     """One network by one back end: differences, relative to the largest element of each gradient; or a failure."""
 
     network: str
@@ -40,7 +40,7 @@ class Row:
         return self.network, str(self.operators), str(self.parameters), self.backend, *numbers, self.worst
 
 
-def gradient_rows(work: Path, pythons: Pythons) -> Iterator[Row]:
+def gradient_rows(work: Path, pythons: Pythons) -> Iterator[GradientRow]:
     """A row per network and back end: a detector of many operators, and one of Q/DQ pairs."""
     if pythons.torch is None:
         print("training: gradients want --torch-python", file=sys.stderr)
@@ -53,7 +53,7 @@ def gradient_rows(work: Path, pythons: Pythons) -> Iterator[Row]:
             command = [python, HERE / "training_steps.py", "gradients", name, folder]
             cost = measured(command) if not said else None  # type: ignore[arg-type]
             if cost is None or cost.code != 0:
-                yield Row(network, name, worst=(said or cost.said if cost else said)[:90])
+                yield GradientRow(network, name, worst=(said or cost.said if cost else said)[:90])
             else:
                 yield apart(compare, network, name, folder)
 
@@ -121,7 +121,7 @@ def _paired_case(folder: Path) -> None:
     write_case(folder, forward_of(model, names, feed), feed)
 
 
-def compare(network: str, backend: str, folder: Path) -> Row:
+def compare(network: str, backend: str, folder: Path) -> GradientRow:
     """What a back end's gradients differ from PyTorch's."""
     import numpy as np
     import onnx
@@ -138,7 +138,7 @@ def compare(network: str, backend: str, folder: Path) -> Row:
     graph = onnx.load(str(folder / "forward.onnx")).graph
     kinds = len({node.op_type for node in graph.node})
     more = (None, None) if wide is None else (max(most(torch, wide).values()), max(most(ours, wide).values()))
-    return Row(network, backend, kinds, len(names), found[worst], *more, worst[2:])
+    return GradientRow(network, backend, kinds, len(names), found[worst], *more, worst[2:])
 
 
 def operator_lines(work: Path, pythons: Pythons) -> Iterator[str]:

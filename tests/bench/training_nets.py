@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Net:
+class TrainingNet:
     """A network of the corpus.
 
     Attributes:
@@ -35,10 +35,10 @@ class Net:
 
 
 NETS = (
-    Net("cifar_resnet20", 32, 8),
-    Net("cifar_resnet20_bn", 32, 8),
-    Net("ultraface_rfb320_raw", 1, 20),
-    Net("yolox_nano_coco", 1, 4),
+    TrainingNet("cifar_resnet20", 32, 8),
+    TrainingNet("cifar_resnet20_bn", 32, 8),
+    TrainingNet("ultraface_rfb320_raw", 1, 20),
+    TrainingNet("yolox_nano_coco", 1, 4),
 )
 
 
@@ -74,7 +74,7 @@ def read_case(folder: Path) -> tuple[Forward, dict[str, Any]]:
     return Forward(proto, *names, shapes, facts["types"]), dict(np.load(folder / "batch.npz"))
 
 
-def make_case(net: Net, corpus: Path, folder: Path) -> None:
+def make_case(net: TrainingNet, corpus: Path, folder: Path) -> None:
     """Quantize a network by `insert` (mse, per channel), take the distance to its float outputs as loss, write it.
 
     Inputs are seeded noise of an image's size: what is measured is time.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accuracy import FP32, PROJECT, Bench
+from accuracy import FP32, PROJECT, AccuracyBench
 from accuracy_judge import Span, figure, figures_file, judge, loss
 from accuracy_subjects import SUBJECTS, Subject
 from cost import apart, measured
@@ -49,8 +49,8 @@ class Place:
         return self.corpus / "models" / f"{self.subject.name}.onnx"
 
     @property
-    def bench(self) -> Bench:
-        return Bench(self.subject, self.corpus, self.work, None)
+    def bench(self) -> AccuracyBench:
+        return AccuracyBench(self.subject, self.corpus, self.work, None)
 
     def model(self, way: str) -> Path:
         return self.work / f"{way.replace(' ', '_')}.onnx"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cost import apart, measured
-from training_nets import NETS, Net, make_case
+from training_nets import NETS, TrainingNet, make_case
 
 HERE = Path(__file__).resolve().parent
 HEAD = (
@@ -48,7 +48,7 @@ class Found:
     failed: str = ""
 
 
-def commands(pythons: Pythons, folder: Path, net: Net) -> dict[str, list[str]]:
+def commands(pythons: Pythons, folder: Path, net: TrainingNet) -> dict[str, list[str]]:
     """Tool -> what measures it."""
     counts = [str(net.steps), str(_ROUNDS)]
     found = {"builtin": [str(pythons.own), str(HERE / "training_steps.py"), "steps", "builtin", str(folder), *counts]}
@@ -77,7 +77,7 @@ def speed_rows(corpus: Path, work: Path, pythons: Pythons, names: list[str]) -> 
         yield _row(net, found)
 
 
-def _measure(command: list[str], net: Net, found: Found) -> None:
+def _measure(command: list[str], net: TrainingNet, found: Found) -> None:
     cost = measured(command, environment=_THREADS)
     try:
         reported = json.loads(cost.said)
@@ -90,7 +90,7 @@ def _measure(command: list[str], net: Net, found: Found) -> None:
     found.loss = reported["loss"]
 
 
-def _row(net: Net, found: dict[str, Found]) -> tuple[str, ...]:
+def _row(net: TrainingNet, found: dict[str, Found]) -> tuple[str, ...]:
     rivals = [tool for tool in found if tool.startswith("torch") and not found[tool].failed]
     best = min(rivals, key=lambda tool: found[tool].seconds, default=None)
     reference = found[best].seconds if best else float("nan")

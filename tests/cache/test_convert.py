@@ -217,20 +217,20 @@ def test_csv_of_others(text: str) -> None:
     assert bits(parse(text.encode(), "csv")) == {"x": 0x3C010A14}
 
 
-class Tensor:
+class ScriptTensor:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dynamic_range: tuple[float, float] | None = None
 
 
-class Network:
+class ScriptNetwork:
     """As much of trt.INetworkDefinition as the script reads."""
 
-    def __init__(self, inputs: list[Tensor], layers: list[list[Tensor]]) -> None:
+    def __init__(self, inputs: list[ScriptTensor], layers: list[list[ScriptTensor]]) -> None:
         self.inputs, self.layers = inputs, layers
         self.num_inputs, self.num_layers = len(inputs), len(layers)
 
-    def get_input(self, index: int) -> Tensor:
+    def get_input(self, index: int) -> ScriptTensor:
         return self.inputs[index]
 
     def get_layer(self, index: int) -> Any:
@@ -238,7 +238,9 @@ class Network:
         return types.SimpleNamespace(num_outputs=len(outputs), get_output=lambda i: outputs[i])
 
 
-def run_script(cache: Cache, version: str, monkeypatch: pytest.MonkeyPatch, network: Network, folder: Path) -> None:
+def run_script(
+    cache: Cache, version: str, monkeypatch: pytest.MonkeyPatch, network: ScriptNetwork, folder: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", types.SimpleNamespace(__version__=version))  # type: ignore[arg-type]
     script = folder / "ranges.py"
     script.write_bytes(render(cache, "polygraphy-script"))
@@ -249,8 +251,8 @@ def run_script(cache: Cache, version: str, monkeypatch: pytest.MonkeyPatch, netw
 def test_polygraphy_runs_our_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tensors = [Tensor(name) for name in ("input", "conv/Relu:0", "other")]
-    run_script(SMALL, "10.3.0", monkeypatch, Network(tensors[:1], [tensors[1:]]), tmp_path)
+    tensors = [ScriptTensor(name) for name in ("input", "conv/Relu:0", "other")]
+    run_script(SMALL, "10.3.0", monkeypatch, ScriptNetwork(tensors[:1], [tensors[1:]]), tmp_path)
     for tensor in tensors[:2]:
         amax = float(SMALL.entries[tensor.name]) * 127
         assert tensor.dynamic_range == (-amax, amax)
@@ -260,7 +262,7 @@ def test_polygraphy_runs_our_script(
 
 def test_the_script_refuses_tensorrt_11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="no dynamic ranges"):
-        run_script(SMALL, "11.4.1.106", monkeypatch, Network([], []), tmp_path)
+        run_script(SMALL, "11.4.1.106", monkeypatch, ScriptNetwork([], []), tmp_path)
 
 
 @given(tables)

@@ -41,7 +41,7 @@ YUNET = "color=bgr,resize=letterbox-topleft,pad=0"
 
 
 @dataclass(frozen=True)
-class Case:
+class PresetCase:
     """One evaluation: images, the input they are for, our words for it, how the other side does it, units a level."""
 
     folder: str
@@ -92,21 +92,21 @@ def seen(bench: Any, root: Path, task: Callable[[None], object]) -> Arrays:
     return found
 
 
-def torch_like(size: int, spec: str) -> Case:
+def torch_like(size: int, spec: str) -> PresetCase:
     level = 1 / 255 / 0.224  # the smallest of the deviations: the most that a grey level makes
-    return Case("imagenet", f"N,3,{size},{size}", spec, classifier(size, lambda b: b.nchw(b.IMN)), level)
+    return PresetCase("imagenet", f"N,3,{size},{size}", spec, classifier(size, lambda b: b.nchw(b.IMN)), level)
 
 
 CASES = {
-    "yolox": Case("coco", "yolox_nano_coco", "yolox", detector("YOLOX"), 1),
-    "fastestdet": Case("coco", "fastestdet_coco", "color=bgr,scale=1/255", detector("FastestDet"), 1 / 255),
-    "nanodet": Case("coco", "nanodet_m_320_coco", NANODET, detector("NanoDet", 320), 1 / 57.12),
-    "ultraface-masks": Case("masks", "ultraface_rfb320", "ultraface", detector("UltraFace"), 1 / 128),
-    "ultraface-faces": Case("faces", "ultraface_rfb320", "ultraface", detector("UltraFace"), 1 / 128),
-    "ssd": Case("masks", "ultraface_slim320", "ssd", detector("UltraFace"), 1 / 128),
-    "yunet": Case("masks", "yunet_s_320", YUNET, detector("YuNet", 320), 1),
-    "yunet-free-size": Case("masks", "yunet_n_dynamic", f"{YUNET},size=640", detector("YuNet", 640), 1),
-    "blazeface": Case(
+    "yolox": PresetCase("coco", "yolox_nano_coco", "yolox", detector("YOLOX"), 1),
+    "fastestdet": PresetCase("coco", "fastestdet_coco", "color=bgr,scale=1/255", detector("FastestDet"), 1 / 255),
+    "nanodet": PresetCase("coco", "nanodet_m_320_coco", NANODET, detector("NanoDet", 320), 1 / 57.12),
+    "ultraface-masks": PresetCase("masks", "ultraface_rfb320", "ultraface", detector("UltraFace"), 1 / 128),
+    "ultraface-faces": PresetCase("faces", "ultraface_rfb320", "ultraface", detector("UltraFace"), 1 / 128),
+    "ssd": PresetCase("masks", "ultraface_slim320", "ssd", detector("UltraFace"), 1 / 128),
+    "yunet": PresetCase("masks", "yunet_s_320", YUNET, detector("YuNet", 320), 1),
+    "yunet-free-size": PresetCase("masks", "yunet_n_dynamic", f"{YUNET},size=640", detector("YuNet", 640), 1),
+    "blazeface": PresetCase(
         "masks",
         "blazeface_front",
         "resize=letterbox-topleft,pad=0,scale=1/127.5,mean=1",
@@ -116,24 +116,24 @@ CASES = {
     "imagenet-128": torch_like(128, "imagenet,interpolation=area"),
     "imagenet-160": torch_like(160, "imagenet,interpolation=area"),
     "imagenet-224": torch_like(224, "imagenet,interpolation=area"),
-    "pixels-160": Case(
+    "pixels-160": PresetCase(
         "imagenet", "N,160,160,3", "resize=crop,interpolation=area", classifier(160, lambda b: b.ident), 1
     ),
-    "mobilenet": Case(
+    "mobilenet": PresetCase(
         "imagenet",
         "mobilenetv1_025_128",
         "resize=crop,interpolation=area,scale=1/127.5,mean=1",
         classifier(128, lambda b: b.n1),
         1 / 127.5,
     ),
-    "squeezenet": Case(
+    "squeezenet": PresetCase(
         "imagenet",
         "squeezenet11_fp32",
         "resize=crop,interpolation=area,color=bgr,mean=103.94:116.78:123.68",
         classifier(224, lambda b: b.caffe),
         1,
     ),
-    "person": Case("coco", "mlperf_vww_fp32", "interpolation=area,scale=1/255", person, 1 / 255),
+    "person": PresetCase("coco", "mlperf_vww_fp32", "interpolation=area,scale=1/255", person, 1 / 255),
 }
 # What would be another preprocessing, and must be seen as one.
 WRONG = {
@@ -199,7 +199,7 @@ def decoded(bench: Any, copies: dict[tuple[str, str], list[Path]]) -> dict[tuple
     return {key: max(map(difference, files)) for key, files in copies.items()}
 
 
-def ours(shared: Path, case: Case, files: list[Path], spec: str | None = None) -> Arrays:
+def ours(shared: Path, case: PresetCase, files: list[Path], spec: str | None = None) -> Arrays:
     """What the folder feed gives for the model's input."""
     if "," in case.input:
         model = model_of(f"g (float[{case.input}] x) => (float[{case.input}] y) {{ y = Identity(x) }}")
@@ -210,14 +210,14 @@ def ours(shared: Path, case: Case, files: list[Path], spec: str | None = None) -
     return [batch[inputs[0].name] for batch in feed]
 
 
-def levels(case: Case, got: Arrays, want: Arrays) -> tuple[float, float]:
+def levels(case: PresetCase, got: Arrays, want: Arrays) -> tuple[float, float]:
     """Largest and mean difference, in grey levels of the input's unit."""
     assert [one.shape for one in got] == [one.shape for one in want]
     off = np.stack([np.abs(a.astype(np.float64) - b) for a, b in zip(got, want, strict=True)]) / case.level
     return float(off.max()), float(off.mean())
 
 
-def mean_limit(case: Case) -> float:
+def mean_limit(case: PresetCase) -> float:
     """An area mean rounds otherwise at ties alone; a linear weight in 1/2048 turns about a tenth of the roundings."""
     return 0.02 if "interpolation=area" in case.spec else 0.2
 

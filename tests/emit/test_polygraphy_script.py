@@ -20,7 +20,7 @@ from tests.emit.jobs import VERSIONS, job_of, layer
 FP32, FP16, INT32 = "float32", "float16", "int32"
 
 
-class Layer:
+class SeenLayer:
     """What the script touches of an ILayer."""
 
     def __init__(self, name: str, *outputs: tuple[str, str]) -> None:
@@ -35,21 +35,23 @@ class Layer:
         self.types[index] = kind
 
 
-class Network:
+class SeenNetwork:
     """What the script touches of an INetworkDefinition."""
 
-    def __init__(self, *layers: Layer) -> None:
+    def __init__(self, *layers: SeenLayer) -> None:
         self.layers, self.num_layers, self.num_inputs = layers, len(layers), 1
         self.image = SimpleNamespace(name="x", dtype=FP32, dynamic_range=None)
 
     def get_input(self, index: int) -> Any:
         return [self.image][index]
 
-    def get_layer(self, index: int) -> Layer:
+    def get_layer(self, index: int) -> SeenLayer:
         return self.layers[index]
 
 
-def play(job: EmitJob, network: Network, folder: Path, monkeypatch: pytest.MonkeyPatch, trt: str = "8.5.2.2") -> None:
+def play(
+    job: EmitJob, network: SeenNetwork, folder: Path, monkeypatch: pytest.MonkeyPatch, trt: str = "8.5.2.2"
+) -> None:
     """Let Polygraphy load the script and call it, as --trt-npps does."""
     from polygraphy.backend.common import invoke_from_script
 
@@ -61,9 +63,9 @@ def play(job: EmitJob, network: Network, folder: Path, monkeypatch: pytest.Monke
 
 
 def test_layers_and_tensors_get_what_they_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    head, stem = Layer("head", ("head_out", FP32)), Layer("stem", ("stem_out", FP32))
-    other = Layer("other", ("other_out", FP32))
-    network = Network(stem, head, other)
+    head, stem = SeenLayer("head", ("head_out", FP32)), SeenLayer("stem", ("stem_out", FP32))
+    other = SeenLayer("other", ("other_out", FP32))
+    network = SeenNetwork(stem, head, other)
     play(job_of(), network, tmp_path, monkeypatch)
     assert (head.precision, head.types) == (FP32, {0: FP32})
     assert (stem.precision, stem.types) == (FP16, {})
@@ -76,27 +78,27 @@ def test_layers_and_tensors_get_what_they_should(tmp_path: Path, monkeypatch: py
 
 
 def test_a_layer_without_a_name_is_found_by_what_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Layer("(Unnamed Layer* 3) [Convolution]", ("a,b:0", FP32))
+    found = SeenLayer("(Unnamed SeenLayer* 3) [Convolution]", ("a,b:0", FP32))
     lost = layer("", node="a,b:0", outputs=("a,b:0",), precision="fp32", unnamed="its name")
-    play(job_of(layers=(lost,)), Network(found), tmp_path, monkeypatch)
+    play(job_of(layers=(lost,)), SeenNetwork(found), tmp_path, monkeypatch)
     assert found.precision == FP32
 
 
 def test_a_node_that_became_two_layers_has_both_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    product, bias = Layer("head", ("(Unnamed) out", FP32)), Layer("head_1", ("head_out", FP32))
-    play(job_of(), Network(product, bias), tmp_path, monkeypatch)
+    product, bias = SeenLayer("head", ("(Unnamed) out", FP32)), SeenLayer("head_1", ("head_out", FP32))
+    play(job_of(), SeenNetwork(product, bias), tmp_path, monkeypatch)
     assert product.precision == bias.precision == FP32
     assert bias.types == {0: FP32}
 
 
 def test_layers_of_integers_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = Layer("head", ("head_out", INT32))
-    play(job_of(), Network(shapes), tmp_path, monkeypatch)
+    shapes = SeenLayer("head", ("head_out", INT32))
+    play(job_of(), SeenNetwork(shapes), tmp_path, monkeypatch)
     assert (shapes.precision, shapes.types) == (None, {})
 
 
 def test_it_says_what_the_network_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    play(job_of(), Network(Layer("stem", ("stem_out", FP32))), tmp_path, monkeypatch)
+    play(job_of(), SeenNetwork(SeenLayer("stem", ("stem_out", FP32))), tmp_path, monkeypatch)
     said = capsys.readouterr().err
     assert "1 of 2 ranges name no tensor of the network, such as head_out" in said
     assert "1 of 2 float tensors are made by no layer of the network, such as head_out" in said
@@ -104,7 +106,7 @@ def test_it_says_what_the_network_lacks(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_it_refuses_tensorrt_11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="Q/DQ"):
-        play(job_of(), Network(), tmp_path, monkeypatch, trt="11.4.1")
+        play(job_of(), SeenNetwork(), tmp_path, monkeypatch, trt="11.4.1")
     with pytest.raises(QdqError, match="reads no calibration caches"):
         write_polygraphy_script(job_of("11.0.0"))
 

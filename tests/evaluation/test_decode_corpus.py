@@ -29,7 +29,7 @@ NANODET = "color=bgr,mean=103.53:116.28:123.675,std=57.375:57.12:58.395,resize=l
 
 
 @dataclass(frozen=True)
-class Case:
+class DecodeCase:
     """A model with its reference decoder, what is done to its images, and the family that must be recognized."""
 
     reference: Callable[[ModuleType], Any]
@@ -40,13 +40,17 @@ class Case:
 
 
 CASES = {
-    "yolox_nano_coco": Case(lambda b: b.YOLOX(), COCO, "yolox", 0.01, "yolox: output [1, 3549, 85], 80 classes"),
-    "nanodet_m_320_coco": Case(lambda b: b.NanoDet(320), COCO, NANODET, 0.01, "nanodet: cls_pred_stride_8 and 5 more"),
-    "fastestdet_coco": Case(lambda b: b.FastestDet(), COCO, "color=bgr,scale=1/255", 0.01, "fastestdet: 758"),
-    "ultraface_rfb320": Case(lambda b: b.UltraFace(), FACES, "ultraface", 0.05, "boxes decoded in the graph"),
-    "ultraface_rfb320_simplified": Case(lambda b: b.UltraFaceRaw(), FACES, "ultraface", 0.05, "priors of UltraFace"),
-    "ultraface_rfb320_raw": Case(lambda b: b.UltraFaceRaw(), FACES, "ultraface", 0.05, "priors of UltraFace"),
-    "yunet_n_dynamic": Case(
+    "yolox_nano_coco": DecodeCase(lambda b: b.YOLOX(), COCO, "yolox", 0.01, "yolox: output [1, 3549, 85], 80 classes"),
+    "nanodet_m_320_coco": DecodeCase(
+        lambda b: b.NanoDet(320), COCO, NANODET, 0.01, "nanodet: cls_pred_stride_8 and 5 more"
+    ),
+    "fastestdet_coco": DecodeCase(lambda b: b.FastestDet(), COCO, "color=bgr,scale=1/255", 0.01, "fastestdet: 758"),
+    "ultraface_rfb320": DecodeCase(lambda b: b.UltraFace(), FACES, "ultraface", 0.05, "boxes decoded in the graph"),
+    "ultraface_rfb320_simplified": DecodeCase(
+        lambda b: b.UltraFaceRaw(), FACES, "ultraface", 0.05, "priors of UltraFace"
+    ),
+    "ultraface_rfb320_raw": DecodeCase(lambda b: b.UltraFaceRaw(), FACES, "ultraface", 0.05, "priors of UltraFace"),
+    "yunet_n_dynamic": DecodeCase(
         lambda b: b.YuNet(640), FACES, "color=bgr,resize=letterbox-topleft,pad=0,size=640x640", 0.05, "yunet: cls_8"
     ),
 }

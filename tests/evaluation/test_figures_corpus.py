@@ -30,7 +30,7 @@ FACE = "face=with_mask|without_mask|mask_weared_incorrect"
 
 
 @dataclass(frozen=True)
-class Case:
+class FigureCase:
     """A detector, the script's class for it, how its images lie in the input, and what the script keeps."""
 
     adapter: tuple[Any, ...]
@@ -42,12 +42,14 @@ class Case:
 
 
 DETECTORS = {
-    "yolox_nano_coco": Case(("YOLOX",), COCO, "yolox", Selection(0.01, 0.65)),
-    "nanodet_m_320_coco": Case(("NanoDet", 320), COCO, "resize=letterbox,color=bgr,pad=0", Selection(0.01, 0.6)),
-    "fastestdet_coco": Case(("FastestDet",), COCO, "color=bgr", Selection(0.01, 0.45)),
-    "ultraface_rfb320": Case(("UltraFace",), FACES, "ultraface", Selection(0.05, 0.4), FACE),
-    "ultraface_slim320": Case(("UltraFace",), FACES, "ultraface", Selection(0.05, 0.4), FACE),
-    "yunet_s_320": Case(("YuNet", 320), FACES, "resize=letterbox-topleft,color=bgr,pad=0", Selection(0.05, 0.45), FACE),
+    "yolox_nano_coco": FigureCase(("YOLOX",), COCO, "yolox", Selection(0.01, 0.65)),
+    "nanodet_m_320_coco": FigureCase(("NanoDet", 320), COCO, "resize=letterbox,color=bgr,pad=0", Selection(0.01, 0.6)),
+    "fastestdet_coco": FigureCase(("FastestDet",), COCO, "color=bgr", Selection(0.01, 0.45)),
+    "ultraface_rfb320": FigureCase(("UltraFace",), FACES, "ultraface", Selection(0.05, 0.4), FACE),
+    "ultraface_slim320": FigureCase(("UltraFace",), FACES, "ultraface", Selection(0.05, 0.4), FACE),
+    "yunet_s_320": FigureCase(
+        ("YuNet", 320), FACES, "resize=letterbox-topleft,color=bgr,pad=0", Selection(0.05, 0.45), FACE
+    ),
 }
 CLASSIFIERS = {
     "mobilenetv1_025_128": ("imagenet_a400", "filename", "resize=crop,interpolation=area,scale=1/127.5,mean=1"),

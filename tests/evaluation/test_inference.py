@@ -22,7 +22,7 @@ SIZE = (64, 64)
 GEOMETRY = Geometry(64, 64, (1.0, 1.0), (0.0, 0.0), SIZE)
 
 
-class Fixed:
+class FixedOutputs:
     """A model that gives the same outputs for every sample, and counts its runs."""
 
     def __init__(self, outputs: dict[str, np.ndarray]) -> None:
@@ -51,7 +51,7 @@ def test_a_classifier_a_detector_and_neither() -> None:
 
 
 def test_two_models_are_read_alike_and_samples_are_counted_through() -> None:
-    first, second = Fixed({"y": head_of(BOXES)}), Fixed({"y": head_of(BOXES[:1])})
+    first, second = FixedOutputs({"y": head_of(BOXES)}), FixedOutputs({"y": head_of(BOXES[:1])})
     models: Any = [first, second]
     sights = list(see(models, samples(2, 1), DecodeOptions(), "see", False))
     assert [(one.index, one.row) for one in sights] == [(0, 0), (1, 1), (2, 0)]
@@ -65,14 +65,14 @@ def test_the_reference_decides_how_the_other_is_read() -> None:
     """Decoded or not shows in values: what INT8 made of the other model must not change the decoder."""
     far = head_of(BOXES)
     far[..., :4] = 50.0
-    models: Any = [Fixed({"y": head_of(BOXES)}), Fixed({"y": far})]
+    models: Any = [FixedOutputs({"y": head_of(BOXES)}), FixedOutputs({"y": far})]
     prediction = next(see(models, samples(1), DecodeOptions(), "see", False))
     assert isinstance(prediction.reader, HeadDecoder)
     assert "strides" in prediction.reader.description
 
 
 def test_a_bar_only_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    models: Any = [Fixed({"y": head_of(BOXES)})]
+    models: Any = [FixedOutputs({"y": head_of(BOXES)})]
     assert len(list(see(models, samples(1, 1), DecodeOptions(), "seeing", None))) == 2
     assert capsys.readouterr().err == ""
     assert len(list(see(models, samples(1, 1), DecodeOptions(), "seeing", True))) == 2

@@ -31,7 +31,7 @@ Way = Literal["error", "kill"]
 
 
 @dataclass(frozen=True)
-class Subject:
+class SavedCommand:
     """A command that writes, what it writes when nothing is in its way, and the calls that it makes for it."""
 
     command: Command
@@ -102,14 +102,14 @@ def _attack(
     return True
 
 
-def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> Subject | None:
+def _subject(command: Command, families: Sequence[Family], place: Path, limits: Limits) -> SavedCommand | None:
     """Run the command undisturbed on one family after the other, until it writes all; None where none does."""
     for family in families:
         if set(command.roles) <= set(family.files):
-            bare = Subject(command, family, {}, ())
+            bare = SavedCommand(command, family, {}, ())
             (found,) = (_seen(ended) for ended in run_all([_counting(bare)], place, limits))
             if found and set(command.saves) <= set(found[0]):
-                return Subject(command, family, *found)
+                return SavedCommand(command, family, *found)
     return None
 
 
@@ -121,7 +121,7 @@ def _unfit(command: Command, place: Path) -> tuple[Ended, list[Fault]]:
     return ended, [Fault("harness", what)]
 
 
-def _counting(subject: Subject) -> Task:
+def _counting(subject: SavedCommand) -> Task:
     def prepare(folder: Path) -> Plan:
         calls = Calls(folder / "run")
         atexit.register(lambda: (folder / "calls.json").write_text(json.dumps(calls.names)))
@@ -138,7 +138,7 @@ def _seen(ended: Ended) -> tuple[dict[str, str], list[str]] | None:
     return {name: digest for name, digest in after.items() if name not in before}, json.loads(ended.text("calls.json"))
 
 
-def _attacked(subject: Subject, place: Path, limits: Limits) -> Iterator[tuple[Ended, list[Fault]]]:
+def _attacked(subject: SavedCommand, place: Path, limits: Limits) -> Iterator[tuple[Ended, list[Fault]]]:
     for at, old in itertools.product(_chosen(subject.calls), (False, True)):
         over = old and not any("/" in name for name in subject.outputs)  # a folder of pictures must be new
         for ended in run_all([subject.task("error", at, over)], place, limits):
@@ -171,7 +171,7 @@ def _again(killed: Ended, folder: Path) -> Plan:
     return Plan([*words, "--force"] if pictures.is_dir() and any(pictures.iterdir()) else words)
 
 
-def _states(subject: Subject, ended: Ended, old: bool) -> tuple[dict[str, str], list[Fault]]:
+def _states(subject: SavedCommand, ended: Ended, old: bool) -> tuple[dict[str, str], list[Fault]]:
     """Output -> old, new or torn; and the inputs that are not as they were."""
     before, after = json.loads(ended.text("job.json"))["inputs"], snapshot(ended.folder / "run")
     faults = [Fault("changed", name) for name in before if after.get(name) != before[name]]
@@ -187,7 +187,7 @@ def _strays(ended: Ended) -> list[str]:
     return [path.name for path in (ended.folder / "run").rglob("*") if STRAY in path.name]
 
 
-def _after_error(subject: Subject, ended: Ended, call: str, old: bool) -> list[Fault]:
+def _after_error(subject: SavedCommand, ended: Ended, call: str, old: bool) -> list[Fault]:
     states, faults = _states(subject, ended, old)
     faults += [*code_faults(ended), *message_faults(ended)]
     kinds = set(states.values())
@@ -201,12 +201,12 @@ def _after_error(subject: Subject, ended: Ended, call: str, old: bool) -> list[F
     return faults
 
 
-def _after_kill(subject: Subject, ended: Ended, old: bool) -> list[Fault]:
+def _after_kill(subject: SavedCommand, ended: Ended, old: bool) -> list[Fault]:
     """Inputs and whole outputs; sets may be half renamed, since no system renames two files at once."""
     return _states(subject, ended, old)[1]
 
 
-def _after_second(subject: Subject, again: Ended) -> list[Fault]:
+def _after_second(subject: SavedCommand, again: Ended) -> list[Fault]:
     """The run after a kill: it does its work and sweeps what the killed one has left."""
     after = snapshot(again.folder / "run")
     wrong = [name for name, digest in subject.outputs.items() if after.get(name) != digest]

@@ -39,7 +39,7 @@ class Style:
 
 
 @dataclass
-class Net:
+class RandomNet:
     """A graph under construction: the current tensor is [1, channels, size, size]."""
 
     style: Style
@@ -83,7 +83,7 @@ class Net:
 # ---------------------------------------------------------------------- operators, as their opset has them
 
 
-def conv(net: Net, x: str, out: int, kernel: int = 3, *, into: int = 0, groups: int = 1, weight: str = "") -> str:
+def conv(net: RandomNet, x: str, out: int, kernel: int = 3, *, into: int = 0, groups: int = 1, weight: str = "") -> str:
     into = into or net.channels
     inputs = [x, weight or net.normal(out, into // groups, kernel, kernel)]
     if net.values.random() < 0.5:
@@ -91,12 +91,12 @@ def conv(net: Net, x: str, out: int, kernel: int = 3, *, into: int = 0, groups: 
     return net.op("Conv", inputs, pads=[kernel // 2] * 4, group=groups, kernel_shape=[kernel, kernel])
 
 
-def norm(net: Net, x: str, channels: int) -> str:
+def norm(net: RandomNet, x: str, channels: int) -> str:
     spread = net.store(net.values.uniform(0.5, 2, channels))
     return net.op("BatchNormalization", [x, spread, net.normal(channels), net.normal(channels), spread], epsilon=1e-3)
 
 
-def act(net: Net, x: str, kind: str, channels: int) -> str:
+def act(net: RandomNet, x: str, kind: str, channels: int) -> str:
     if kind == "SiLU":
         return net.op("Mul", [x, net.op("Sigmoid", [x])])
     if kind == "HardSwish":
@@ -111,7 +111,7 @@ def act(net: Net, x: str, kind: str, channels: int) -> str:
     return net.op(kind, [x])
 
 
-def split(net: Net, x: str, sizes: tuple[int, int]) -> list[str]:
+def split(net: RandomNet, x: str, sizes: tuple[int, int]) -> list[str]:
     if net.style.opset < 13:
         net.op("Split", [x], 2, axis=1, split=list(sizes))
     else:
@@ -119,7 +119,7 @@ def split(net: Net, x: str, sizes: tuple[int, int]) -> list[str]:
     return list(net.nodes[-1].output)
 
 
-def doubled(net: Net, x: str, mode: str) -> str:
+def doubled(net: RandomNet, x: str, mode: str) -> str:
     scales, opset = net.store([1, 1, 2, 2]), net.style.opset
     if opset < 10:
         return net.op("Upsample", [x, scales], mode=mode)
@@ -129,35 +129,35 @@ def doubled(net: Net, x: str, mode: str) -> str:
     return net.op("Resize", [x, net.store(np.zeros(0)), scales], mode=mode, **how)
 
 
-def padded(net: Net, x: str, mode: str) -> str:
+def padded(net: RandomNet, x: str, mode: str) -> str:
     if net.style.opset < 11:
         return net.op("Pad", [x], mode=mode, pads=[0, 0, 1, 1, 0, 0, 1, 1])
     return net.op("Pad", [x, net.ints(0, 0, 1, 1, 0, 0, 1, 1)], mode=mode)
 
 
-def unsqueezed(net: Net, x: str) -> str:
+def unsqueezed(net: RandomNet, x: str) -> str:
     return net.op("Unsqueeze", [x], axes=[0]) if net.style.opset < 13 else net.op("Unsqueeze", [x, net.ints(0)])
 
 
 # ---------------------------------------------------------------------- blocks: [1, c, s, s] -> [1, c', s', s']
 
 
-def plain_block(net: Net, kind: str) -> None:
+def plain_block(net: RandomNet, kind: str) -> None:
     net.current = act(net, conv(net, net.current, 8), kind, 8)
     net.channels = 8
 
 
-def norm_block(net: Net, kind: str) -> None:
+def norm_block(net: RandomNet, kind: str) -> None:
     net.current = act(net, norm(net, conv(net, net.current, 8, 1), 8), kind, 8)
     net.channels = 8
 
 
-def depthwise(net: Net, kind: str) -> None:
+def depthwise(net: RandomNet, kind: str) -> None:
     c = net.channels
     net.current = act(net, norm(net, conv(net, net.current, c, groups=c), c), kind, c)
 
 
-def residual(net: Net, kind: str) -> None:
+def residual(net: RandomNet, kind: str) -> None:
     c = net.channels
     first = act(net, norm(net, conv(net, net.current, c), c), kind, c)
     pair = [norm(net, conv(net, first, c), c), net.current]
@@ -166,50 +166,50 @@ def residual(net: Net, kind: str) -> None:
     net.current = act(net, net.op("Add", pair), kind, c)
 
 
-def projected(net: Net, kind: str) -> None:
+def projected(net: RandomNet, kind: str) -> None:
     one, other = conv(net, act(net, conv(net, net.current, 8), kind, 8), 8, into=8), conv(net, net.current, 8, 1)
     net.current, net.channels = net.op("Relu", [net.op("Add", [one, other])]), 8
 
 
-def fire(net: Net, kind: str) -> None:
+def fire(net: RandomNet, kind: str) -> None:
     one, other = (act(net, conv(net, net.current, 4, k), kind, 4) for k in (1, 3))
     net.current, net.channels = net.op("Concat", [one, other], axis=1), 8
 
 
-def dense(net: Net, kind: str) -> None:
+def dense(net: RandomNet, kind: str) -> None:
     new = act(net, conv(net, net.current, 4), kind, 4)
     net.current, net.channels = net.op("Concat", [net.current, new], axis=1), net.channels + 4
 
 
-def pooled(net: Net, kind: str) -> None:
+def pooled(net: RandomNet, kind: str) -> None:
     op = "AveragePool" if kind in ("SiLU", "Tanh") else "MaxPool"
     net.current = net.op(op, [net.current], kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
 
 
-def shrunk(net: Net, kind: str) -> None:
+def shrunk(net: RandomNet, kind: str) -> None:
     if net.size >= 4:
         net.current, net.size = net.op("MaxPool", [net.current], kernel_shape=[2, 2], strides=[2, 2]), net.size // 2
 
 
-def resized(net: Net, kind: str) -> None:
+def resized(net: RandomNet, kind: str) -> None:
     if net.size <= 16:
         net.current, net.size = doubled(net, net.current, "linear" if kind == "Tanh" else "nearest"), net.size * 2
 
 
-def turned_up(net: Net, kind: str) -> None:
+def turned_up(net: RandomNet, kind: str) -> None:
     if net.size <= 16:
         weight = net.normal(net.channels, 4, 2, 2)
         net.current = net.op("ConvTranspose", [net.current, weight], strides=[2, 2], kernel_shape=[2, 2])
         net.channels, net.size = 4, net.size * 2
 
 
-def padded_conv(net: Net, kind: str) -> None:
+def padded_conv(net: RandomNet, kind: str) -> None:
     x = padded(net, net.current, "reflect" if kind == "Sigmoid" else "constant")
     net.current = net.op("Conv", [x, net.normal(4, net.channels, 3, 3)], kernel_shape=[3, 3])
     net.channels = 4
 
 
-def excited(net: Net, kind: str) -> None:
+def excited(net: RandomNet, kind: str) -> None:
     c = net.channels
     squeezed = net.op("GlobalAveragePool", [net.current])
     inner = net.op("Relu", [conv(net, squeezed, 4, 1)])
@@ -217,19 +217,19 @@ def excited(net: Net, kind: str) -> None:
     net.current = net.op("Mul", [net.current, gate])
 
 
-def shuffled(net: Net, kind: str) -> None:
+def shuffled(net: RandomNet, kind: str) -> None:
     c, s = net.channels, net.size
     wide = net.op("Reshape", [net.current, net.ints(1, 2, c // 2, s, s)])
     net.current = net.op("Reshape", [net.op("Transpose", [wide], perm=[0, 2, 1, 3, 4]), net.ints(1, c, s, s)])
 
 
-def cut(net: Net, kind: str) -> None:
+def cut(net: RandomNet, kind: str) -> None:
     half = net.channels // 2
     one, other = split(net, net.current, (half, half))
     net.current = net.op("Concat", [conv(net, one, half, into=half), other], axis=1)
 
 
-def measured(net: Net, kind: str) -> None:
+def measured(net: RandomNet, kind: str) -> None:
     """Reshape to a shape that is computed from the tensor's own."""
     sizes = net.op("Shape", [net.current])
     first = unsqueezed(net, net.op("Gather", [sizes, net.store(0, np.int64)], axis=0))
@@ -237,31 +237,31 @@ def measured(net: Net, kind: str) -> None:
     net.current = net.op("Reshape", [net.current, shape])
 
 
-def repeated(net: Net, kind: str) -> None:
+def repeated(net: RandomNet, kind: str) -> None:
     """The same weight in two convolutions, here and wherever this block comes again."""
     weight = net.shared.setdefault(net.channels, net.normal(net.channels, net.channels, 3, 3))
     first = act(net, conv(net, net.current, net.channels, weight=weight), kind, net.channels)
     net.current = conv(net, first, net.channels, weight=weight)
 
 
-def passed_on(net: Net, kind: str) -> None:
+def passed_on(net: RandomNet, kind: str) -> None:
     net.current = net.op("Dropout" if kind == "Relu" else "Identity", [net.current])
 
 
-def mixed_in(net: Net, kind: str) -> None:
+def mixed_in(net: RandomNet, kind: str) -> None:
     net.current = net.op("Mul" if kind == "Tanh" else "Add", [net.current, net.normal(1, net.channels, 1, 1)])
 
 
-def given_out(net: Net, kind: str) -> None:
+def given_out(net: RandomNet, kind: str) -> None:
     net.give_out(net.current)
 
 
-def left_over(net: Net, kind: str) -> None:
+def left_over(net: RandomNet, kind: str) -> None:
     """A branch that ends in an output of its own."""
     net.give_out(act(net, conv(net, net.current, 4), kind, 4))
 
 
-def branched(net: Net, kind: str) -> None:
+def branched(net: RandomNet, kind: str) -> None:
     """If on a constant, whose bodies read the tensor from outside of them; a convolution stands in one."""
     x, c = net.current, net.channels
     weight, none = net.normal(c, c, 1, 1), helper.make_tensor_value_info
@@ -276,7 +276,7 @@ def branched(net: Net, kind: str) -> None:
     net.current = net.op("If", [condition], then_branch=bodies[0], else_branch=bodies[1])
 
 
-def looped(net: Net, kind: str) -> None:
+def looped(net: RandomNet, kind: str) -> None:
     """Loop over a tensor that is carried, twice, adding one from outside of the body."""
     outer = net.current
     start = net.op("Relu", [outer])
@@ -295,7 +295,7 @@ def looped(net: Net, kind: str) -> None:
     net.current = net.op("Loop", [net.store(2, np.int64), net.store(True, np.bool_), start], body=body)
 
 
-def called(net: Net, kind: str) -> None:
+def called(net: RandomNet, kind: str) -> None:
     """A local function: an activation behind a convolution whose weight is an argument."""
     name = f"block{len(net.functions)}"
     nodes = [
@@ -308,7 +308,7 @@ def called(net: Net, kind: str) -> None:
     net.current, net.channels = net.op(name, [net.current, weight], domain="laws"), 4
 
 
-def box_head(net: Net) -> None:
+def box_head(net: RandomNet) -> None:
     scores = net.op("Sigmoid", [conv(net, net.current, 2)])
     boxes = net.op("Mul", [net.op("Exp", [conv(net, net.current, 4)]), net.store(0.1)])
     flat = [
@@ -318,13 +318,13 @@ def box_head(net: Net) -> None:
     net.give_out(net.op("Concat", flat, axis=2), 3)
 
 
-def class_head(net: Net) -> None:
+def class_head(net: RandomNet) -> None:
     flat = net.op("Flatten", [net.op("GlobalAveragePool", [net.current])], axis=1)
     weight, bias = net.normal(5, net.channels), net.normal(5)
     net.give_out(net.op("Softmax", [net.op("Gemm", [flat, weight, bias], transB=1)], axis=1), 2)
 
 
-def map_head(net: Net) -> None:
+def map_head(net: RandomNet) -> None:
     net.give_out(conv(net, net.current, 3, 1))
 
 
@@ -365,7 +365,7 @@ def networks(draw: st.DrawFn, *, tidy: bool = False, entered: bool = False) -> o
 
 def build(style: Style, blocks: Sequence[tuple[Any, str]], heads: Sequence[Any]) -> onnx.ModelProto:
     """The model that blocks and heads make."""
-    net = Net(style)
+    net = RandomNet(style)
     for block, kind in blocks:
         block(net, kind)
     for head in heads:
@@ -373,7 +373,7 @@ def build(style: Style, blocks: Sequence[tuple[Any, str]], heads: Sequence[Any])
     return _written(net)
 
 
-def _written(net: Net) -> onnx.ModelProto:
+def _written(net: RandomNet) -> onnx.ModelProto:
     style, nodes, weights = net.style, list(net.nodes), list(net.weights)
     if style.constants:
         held = [w for w in weights if len(w.dims) == 4 or w.data_type == TensorProto.INT64]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.shared
 
 
 @dataclass(frozen=True)
-class Case:
+class CacheCase:
     """A model, a cache over all its float tensors, and what `graft` made of both."""
 
     file: Path
@@ -46,18 +46,18 @@ def cache_for(file: Path) -> Cache:
 
 
 @pytest.fixture(scope="module", params=laws.few_at_once(TRAINED), ids=[file.stem for file in TRAINED])
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CacheCase:
     folder, cache = tmp_path_factory.mktemp(request.param.stem), cache_for(request.param)
     write_cache(cache, folder / "c.cache")
     done = verbs.graft(request.param, folder / "c.cache", output=folder / "q.onnx")
-    return Case(request.param, folder, cache, done)
+    return CacheCase(request.param, folder, cache, done)
 
 
 def test_the_models_are_there(shared: Path) -> None:
     assert len(TRAINED) == 29
 
 
-def test_l3_peel_undoes_graft_and_the_scales_come_back_to_the_bit(case: Case) -> None:
+def test_l3_peel_undoes_graft_and_the_scales_come_back_to_the_bit(case: CacheCase) -> None:
     assert case.placed
     peeled = verbs.peel(
         case.done.model,
@@ -81,7 +81,7 @@ def test_l3_peel_undoes_graft_and_the_scales_come_back_to_the_bit(case: Case) ->
     assert (case.folder / "s.cache").read_bytes() == (case.folder / "p.cache").read_bytes()
 
 
-def test_every_entry_is_placed_or_has_a_reason(case: Case) -> None:
+def test_every_entry_is_placed_or_has_a_reason(case: CacheCase) -> None:
     done = case.done
     assert not set(case.placed) & set(done.unplaced)
     reported = {*case.placed, *done.unplaced}
@@ -89,7 +89,7 @@ def test_every_entry_is_placed_or_has_a_reason(case: Case) -> None:
     assert all(done.unplaced.values()) and done.unknown == {}
 
 
-def test_a_cache_that_peel_wrote_grafts_back_to_the_same_model(case: Case) -> None:
+def test_a_cache_that_peel_wrote_grafts_back_to_the_same_model(case: CacheCase) -> None:
     """graft(m, peel(q)) == q: what is in a cache of ours is enough for the Q/DQ model it was taken from."""
     verbs.peel(
         case.done.model,
@@ -101,13 +101,13 @@ def test_a_cache_that_peel_wrote_grafts_back_to_the_same_model(case: Case) -> No
     assert laws.same(back.model, case.done.model)
 
 
-def test_l9_nobody_complains_of_the_grafted_model(case: Case) -> None:
+def test_l9_nobody_complains_of_the_grafted_model(case: CacheCase) -> None:
     pytest.importorskip("onnxruntime")
     laws.check_no_new_complaint(case.file, case.done.model)
     assert laws.runtime_complaint(case.done.model) == ""
 
 
-def test_everywhere_comes_out_again_too(case: Case) -> None:
+def test_everywhere_comes_out_again_too(case: CacheCase) -> None:
     options = verbs.GraftOptions(everywhere=True)
     done = verbs.graft(case.file, case.cache, options, output=case.folder / "e.onnx")
     output, cache = case.folder / "ep.onnx", case.folder / "ep.cache"

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.shared
 
 
 @dataclass(frozen=True)
-class Case:
+class CorpusCase:
     """A file, what `insert` made of it, and a folder to write to."""
 
     file: Path
@@ -63,7 +63,7 @@ def sha256_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def case_of(file: Path, folder: Path, options: PlanOptions | None = None) -> Case:
+def case_of(file: Path, folder: Path, options: PlanOptions | None = None) -> CorpusCase:
     """`insert` with another scale for each point; skips what it refuses, which must be one line and write nothing."""
     before, output = sha256_of(file), folder / "q.onnx"
     try:
@@ -76,11 +76,11 @@ def case_of(file: Path, folder: Path, options: PlanOptions | None = None) -> Cas
     except QdqError as error:
         assert "\n" not in error.line() and error.todo and not output.exists()
         pytest.skip(f"refused: {error.line()}")
-    return Case(file, folder, table, done, before)
+    return CorpusCase(file, folder, table, done, before)
 
 
 @pytest.fixture(scope="module", params=laws.few_at_once(TRAINED), ids=[file.stem for file in TRAINED])
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CorpusCase:
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem))
 
 
@@ -89,13 +89,13 @@ _ODD = [pytest.param(file, marks=pytest.mark.slow) for file in STRUCTURE]
 
 
 @pytest.fixture(scope="module", params=_ODD, ids=[file.stem for file in STRUCTURE])
-def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CorpusCase:
     """No head stays float: these graphs are small, and often the head is all there is."""
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem), PlanOptions(float_heads="none"))
 
 
 @pytest.fixture(scope="module", params=QDQ, ids=lambda file: file.stem)
-def paired(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def paired(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CorpusCase:
     return case_of(request.param, tmp_path_factory.mktemp(request.param.stem))
 
 
@@ -106,41 +106,41 @@ def test_the_corpus_is_there(shared: Path) -> None:
 # ---------------------------------------------------------------------- trained models
 
 
-def test_trained_models_get_pairs_and_stay_as_they_are(trained: Case) -> None:
+def test_trained_models_get_pairs_and_stay_as_they_are(trained: CorpusCase) -> None:
     assert trained.done.plan.activations and trained.done.plan.weights
     assert len(trained.done.inserted.added) == len(trained.done.plan.points)
     assert sha256_of(trained.file) == trained.sha256
 
 
-def test_l1_peel_undoes_insert(trained: Case) -> None:
+def test_l1_peel_undoes_insert(trained: CorpusCase) -> None:
     laws.check_peel_undoes_insert(trained.file, trained.done, trained.folder)
 
 
-def test_l2_insert_twice_is_insert_once(trained: Case) -> None:
+def test_l2_insert_twice_is_insert_once(trained: CorpusCase) -> None:
     laws.check_insert_is_idempotent(trained.done, trained.table, trained.folder)
 
 
-def test_l7_the_order_of_the_nodes_is_nothing(trained: Case) -> None:
+def test_l7_the_order_of_the_nodes_is_nothing(trained: CorpusCase) -> None:
     laws.check_order_of_nodes_is_nothing(laws.lifted(trained.file), trained.file.parent)
 
 
-def test_l9_nobody_complains_of_the_output(trained: Case) -> None:
+def test_l9_nobody_complains_of_the_output(trained: CorpusCase) -> None:
     pytest.importorskip("onnxruntime")
     laws.check_no_new_complaint(trained.file, trained.done.model)
     assert laws.runtime_complaint(trained.done.model) == ""
 
 
-def test_l10_without_rounding_nothing_changes(trained: Case) -> None:
+def test_l10_without_rounding_nothing_changes(trained: CorpusCase) -> None:
     pytest.importorskip("onnxruntime")
     looked = laws.check_nothing_but_rounding(laws.lifted(trained.file), trained.model)
     assert looked == len(trained.done.plan.activations)
 
 
-def test_pairs_are_symmetric_and_outside_of_groups(trained: Case) -> None:
+def test_pairs_are_symmetric_and_outside_of_groups(trained: CorpusCase) -> None:
     assert laws.wrong_pairs(trained.model) == [] and laws.pairs_inside_groups(trained.model) == []
 
 
-def test_box_regressions_stay_float(trained: Case) -> None:
+def test_box_regressions_stay_float(trained: CorpusCase) -> None:
     heads = [head for head in trained.done.plan.heads if head.label in ("regression", "mixed")]
     assert len(heads) >= BOX_HEADS.get(trained.file.stem, 0)
     made = {name: node for node in trained.model.graph.node for name in node.output}
@@ -152,32 +152,32 @@ def test_box_regressions_stay_float(trained: Case) -> None:
 # ---------------------------------------------------------------------- odd structures
 
 
-def test_odd_structures_stay_as_they_are(odd: Case) -> None:
+def test_odd_structures_stay_as_they_are(odd: CorpusCase) -> None:
     assert sha256_of(odd.file) == odd.sha256
 
 
-def test_l1_on_odd_structures(odd: Case) -> None:
+def test_l1_on_odd_structures(odd: CorpusCase) -> None:
     if GraphView(laws.lifted(odd.file).graph, odd.file.parent).pairs:
         pytest.skip("has Q/DQ of its own")
     laws.check_peel_undoes_insert(odd.file, odd.done, odd.folder)
 
 
-def test_l2_on_odd_structures(odd: Case) -> None:
+def test_l2_on_odd_structures(odd: CorpusCase) -> None:
     options = verbs.InsertOptions(plan=PlanOptions(float_heads="none"), allow_empty=True)
     again = verbs.insert(odd.done.model, scales=odd.table, options=options, output=odd.folder / "again.onnx")
     assert laws.same(again.model, odd.done.model)
 
 
-def test_l7_on_odd_structures(odd: Case) -> None:
+def test_l7_on_odd_structures(odd: CorpusCase) -> None:
     laws.check_order_of_nodes_is_nothing(laws.lifted(odd.file), odd.file.parent)
 
 
-def test_l9_on_odd_structures(odd: Case) -> None:
+def test_l9_on_odd_structures(odd: CorpusCase) -> None:
     pytest.importorskip("onnxruntime")
     laws.check_no_new_complaint(odd.file, odd.done.model)
 
 
-def test_l10_on_odd_structures(odd: Case) -> None:
+def test_l10_on_odd_structures(odd: CorpusCase) -> None:
     pytest.importorskip("onnxruntime")
     if not odd.done.inserted.added or laws.runtime_complaint(odd.file):
         pytest.skip("no pair was added, or onnxruntime cannot run the file")
@@ -187,7 +187,7 @@ def test_l10_on_odd_structures(odd: Case) -> None:
 # ---------------------------------------------------------------------- models with Q/DQ of other tools
 
 
-def test_pairs_of_others_stay_and_insert_twice_is_insert_once(paired: Case) -> None:
+def test_pairs_of_others_stay_and_insert_twice_is_insert_once(paired: CorpusCase) -> None:
     before = [node for node in laws.lifted(paired.file).graph.node if node.op_type in laws.PAIR]
     after = {node.SerializeToString() for node in paired.model.graph.node if node.op_type in laws.PAIR}
     assert all(node.SerializeToString() in after for node in before)
@@ -196,13 +196,13 @@ def test_pairs_of_others_stay_and_insert_twice_is_insert_once(paired: Case) -> N
     assert sha256_of(paired.file) == paired.sha256
 
 
-def test_l7_and_l9_with_pairs_of_others(paired: Case) -> None:
+def test_l7_and_l9_with_pairs_of_others(paired: CorpusCase) -> None:
     pytest.importorskip("onnxruntime")
     laws.check_order_of_nodes_is_nothing(laws.lifted(paired.file), paired.file.parent)
     laws.check_no_new_complaint(paired.file, paired.done.model)
 
 
-def test_peel_takes_pairs_of_others_out_or_says_why_not(paired: Case) -> None:
+def test_peel_takes_pairs_of_others_out_or_says_why_not(paired: CorpusCase) -> None:
     options = verbs.PeelOptions(laws.V8_6, on_conflict="max")
     outputs = [paired.folder / "p.onnx", paired.folder / "p.cache"]
     try:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
-import time
 from functools import partial
 
 import numpy as np
@@ -17,7 +15,6 @@ from qdqtool.data.loader import Task
 from qdqtool.errors import QdqError
 from qdqtool.observers.interruption import Interruption
 from qdqtool.observers.observation_plan import ObservationPlan
-from qdqtool.observers.observe import _OrderedGate, _Supply
 from qdqtool.observers.observer_state import BatchSet, ObserverState
 from qdqtool.observers.pre_batchnorm_range import Affine
 from tests.graphs import view_of
@@ -136,60 +133,6 @@ def test_merged_is_the_sum() -> None:
     assert total.samples == len(total.done) == 4
     assert total.histograms["mergeable"]["x"].count == 12  # type: ignore[union-attr]
     assert parts[0].samples == 1
-
-
-# Threads.
-
-
-def test_turns_come_in_order() -> None:
-    turn, passed, places = _OrderedGate(), [], list(range(12))
-    random.Random(2).shuffle(places)
-
-    def pass_on(place: int) -> None:
-        with turn.holding(place) as wait:
-            time.sleep(random.Random(place).random() / 100)
-            if wait():
-                passed.append(place)
-
-    threads = [threading.Thread(target=pass_on, args=(place,)) for place in places]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert passed == list(range(12))
-
-
-def test_nobody_passes_behind_one_that_fails() -> None:
-    turn, passed = _OrderedGate(), []
-
-    def pass_on(place: int) -> None:
-        try:
-            with turn.holding(place) as wait:
-                if place == 3:
-                    raise ValueError
-                if wait():
-                    passed.append(place)
-        except ValueError:
-            pass
-
-    threads = [threading.Thread(target=pass_on, args=(place,)) for place in (5, 3, 4, 2, 0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert passed == [0, 1, 2]
-
-
-def test_supply_raises_the_first_fault_in_file_order() -> None:
-    supply = _Supply(task(index) for index in (0, 2, 4, 6))
-    taken = [supply._take() for _ in range(3)]
-    for index in (4, 2):
-        with supply.failing(index):
-            raise KeyError(index)
-    assert [one[1].index for one in taken if one] == [0, 2, 4]
-    assert supply._take() is None
-    with pytest.raises(KeyError, match="2"):
-        supply.raise_first()
 
 
 # Signals.

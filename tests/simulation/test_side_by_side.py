@@ -76,7 +76,7 @@ def test_the_stricter_shape_of_both() -> None:
     assert stricter([one()], [one(shape=None)])[0].shape == ("n", 3)
 
 
-class Fixed:
+class FixedArrays:
     """Gives the same arrays for every batch."""
 
     def __init__(self, **arrays: Any) -> None:
@@ -87,8 +87,8 @@ class Fixed:
 
 
 def test_what_has_no_distance_is_named_and_the_rest_is_measured() -> None:
-    ours = Fixed(i=np.ones(2, int), s=np.ones((1, 2)), e=np.ones((0, 2)), f=np.ones((1, 2), np.float16))
-    theirs = Fixed(i=np.ones(2, int), s=np.ones((2, 2)), e=np.ones((0, 2)), f=np.zeros((1, 2), np.float16))
+    ours = FixedArrays(i=np.ones(2, int), s=np.ones((1, 2)), e=np.ones((0, 2)), f=np.ones((1, 2), np.float16))
+    theirs = FixedArrays(i=np.ones(2, int), s=np.ones((2, 2)), e=np.ones((0, 2)), f=np.zeros((1, 2), np.float16))
     seen: list[Any] = []
     found = measure((ours, theirs), {n: (n, n) for n in "isef"}, [(1, {}), (2, {})], seen.append)
     assert found.uncompared == {"i": "of type int64", "s": "of shape [1, 2] and [2, 2]", "e": "has no elements"}
@@ -98,5 +98,5 @@ def test_what_has_no_distance_is_named_and_the_rest_is_measured() -> None:
 
 
 def test_types_that_differ() -> None:
-    found = measure((Fixed(a=np.ones(1)), Fixed(a=np.ones(1, np.int8))), {"a": ("a", "a")}, [(1, {})])
+    found = measure((FixedArrays(a=np.ones(1)), FixedArrays(a=np.ones(1, np.int8))), {"a": ("a", "a")}, [(1, {})])
     assert found.uncompared == {"a": "of type float64 and int8"}

@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.autodiff.builtin import Builtin
 from tests.autodiff.numeric import (
-    Case,
+    RuleCase,
     differences,
     distinct,
     forward_of,
@@ -38,7 +38,7 @@ def values_of(names: str) -> dict[str, np.ndarray]:
 def operators(
     nodes: str, names: str, auxiliary: tuple[str, ...] = (), tail: str = "ReduceSum<keepdims=0>(y)"
 ) -> set[str]:
-    model = model_of_case(Case(f"{nodes} loss = {tail}", {}), values_of(",".join(SHAPES)))
+    model = model_of_case(RuleCase(f"{nodes} loss = {tail}", {}), values_of(",".join(SHAPES)))
     graph = Builtin().build(forward_of(model, names.split(","), auxiliary=auxiliary)).proto
     onnx.checker.check_model(graph, full_check=True)
     return {node.op_type for node in graph.graph.node}
@@ -56,7 +56,7 @@ def operators(
 def test_gradients_are_those_of_differences(nodes: str, names: str) -> None:
     rng = np.random.default_rng(6)
     values = values_of(names)
-    model = model_of_case(Case(nodes, {}, {"i0": np.array([0]), "i1": np.array([1])}), values)
+    model = model_of_case(RuleCase(nodes, {}, {"i0": np.array([0]), "i1": np.array([1])}), values)
     weights = with_loss(model, ("y",), run_whole(model, {}), rng)
     f = loss_function(model, weights, list(values))
     graph = Builtin().build(forward_of(model, list(values)))
@@ -91,7 +91,7 @@ def test_a_normalization_stays(nodes: str, auxiliary: tuple[str, ...], tail: str
 def test_a_sigmoid_that_is_read_elsewhere_is_differentiated_by_itself() -> None:
     rng = np.random.default_rng(8)
     values = values_of("x")
-    model = model_of_case(Case("s = Sigmoid(x) p = Mul(x, s) y = Add(p, s)", {}), values)
+    model = model_of_case(RuleCase("s = Sigmoid(x) p = Mul(x, s) y = Add(p, s)", {}), values)
     weights = with_loss(model, ("y",), run_whole(model, {}), rng)
     expected = differences(loss_function(model, weights, ["x"]), values, "x")
     graph = Builtin().build(forward_of(model, ["x"]))
@@ -99,7 +99,7 @@ def test_a_sigmoid_that_is_read_elsewhere_is_differentiated_by_itself() -> None:
 
 
 def test_both_of_a_joint_can_be_given_out() -> None:
-    model = model_of_case(Case(f"{SILU} loss = ReduceSum<keepdims=0>(y)", {}), values_of("x"))
+    model = model_of_case(RuleCase(f"{SILU} loss = ReduceSum<keepdims=0>(y)", {}), values_of("x"))
     graph = Builtin().build(forward_of(model, ["x"], auxiliary=["s", "y"]))
     s, y = session_of(graph.proto).run(["s", "y"], values_of("x"))
     np.testing.assert_allclose(y, values_of("x")["x"] * s, rtol=1e-6)

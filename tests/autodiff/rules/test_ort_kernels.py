@@ -11,7 +11,7 @@ from qdqtool.autodiff.reverse_mode import differentiate
 from qdqtool.autodiff.rules.ort_kernels import KERNELS, with_kernels
 from qdqtool.autodiff.rules.table import RULES
 from qdqtool.runtime.installed import installed_flavors
-from tests.autodiff.numeric import Case, distinct, forward_of, model_of_case
+from tests.autodiff.numeric import RuleCase, distinct, forward_of, model_of_case
 from tests.autodiff.rule_cases import CASES, CONVOLUTION
 from tests.autodiff.rules.test_rules import check
 
@@ -24,7 +24,7 @@ def kernels(nodes: str, wanted: str) -> list[str]:
     """The operators of com.microsoft in the gradient graph by the comma-separated parameters."""
     rng = np.random.default_rng(2)
     values = {name: distinct(rng, shape, -1, 1) for name, shape in _SHAPES.items()}
-    model = model_of_case(Case(f"{nodes} loss = ReduceSum<keepdims=0>(y)", {}), values)
+    model = model_of_case(RuleCase(f"{nodes} loss = ReduceSum<keepdims=0>(y)", {}), values)
     proto = differentiate(forward_of(model, wanted.split(",")), with_kernels(RULES)).proto
     made = [f"{node.op_type}/{sum(map(bool, node.output))}" for node in proto.graph.node if node.domain]
     assert {entry.domain for entry in proto.opset_import} == ({"", "com.microsoft"} if made else {""})
@@ -59,5 +59,5 @@ def test_every_kernel_stands_for_a_rule() -> None:
 @pytest.mark.train
 @pytest.mark.skipif(_LACKING, reason="onnxruntime-training is not installed: make train")
 @pytest.mark.parametrize("case", [*CONVOLUTION, *_UNARY], ids=lambda case: case.name)
-def test_gradients_are_those_of_differences(case: Case) -> None:
+def test_gradients_are_those_of_differences(case: RuleCase) -> None:
     check(case, OrtTraining())

@@ -17,7 +17,7 @@ from qdqtool.autodiff.rules.fusion import SILU
 from qdqtool.autodiff.rules.pairs import PAIR
 from qdqtool.autodiff.rules.table import DECOMPOSED, RULES
 from tests.autodiff.numeric import (
-    Case,
+    RuleCase,
     differences,
     distinct,
     forward_of,
@@ -33,7 +33,7 @@ from tests.autodiff.rule_cases import CASES, CONVOLUTION
 TOLERANCE = 2e-4
 
 
-def check(case: Case, backend: GradientBackend | None = None) -> None:
+def check(case: RuleCase, backend: GradientBackend | None = None) -> None:
     """The gradients of a case, by default those of the built-in back end, against differences."""
     rng = np.random.default_rng(3)
     values = {
@@ -56,12 +56,12 @@ def check(case: Case, backend: GradientBackend | None = None) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_gradients_are_those_of_differences(case: Case) -> None:
+def test_gradients_are_those_of_differences(case: RuleCase) -> None:
     check(case)
 
 
 @pytest.mark.parametrize("case", CONVOLUTION, ids=lambda case: case.name)
-def test_convolutions_by_the_ways_of_large_ones(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_by_the_ways_of_large_ones(case: RuleCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of images and channels, flipped weights and long rows, which small shapes do not come to otherwise."""
     monkeypatch.setattr(convolution, "_BLOCK", 20)
     monkeypatch.setattr(convolution, "_LARGE_BUFFER", 0)
@@ -82,7 +82,7 @@ def test_no_operator_both_stops_and_passes_on() -> None:
 def gradient_at(nodes: str, x: object, opset: int = 17, **constants: object) -> np.ndarray:
     """The gradient of sum(y * (1, 2, 3, ...)) by x."""
     values = {"x": np.asarray(x, np.float32)}
-    model = model_of_case(Case(nodes, {}, constants, opset), values)
+    model = model_of_case(RuleCase(nodes, {}, constants, opset), values)
     shape = run_whole(model, {})["y"].shape
     weight = np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
