@@ -16,6 +16,8 @@ from onnx import AttributeProto, TensorProto
 from qdqtool.graph.nodes import Node, captured_names, may_have_bodies
 from qdqtool.graph.order import topological, wrapped
 from qdqtool.precision.type_rules import OperatorTypes, StoredAt, TypeRules, TypeSource, load_type_rules
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.trtversion import TrtVersion
 
 _SHORT = {"FLOAT": "FP32", "FLOAT16": "FP16", "BFLOAT16": "BF16", "DOUBLE": "FP64", "FLOAT4E2M1": "FP4"}
 _Attributes = Mapping[str, AttributeProto]
@@ -59,12 +61,30 @@ class TypeReport:
     conflicts: tuple[TypeConflict, ...]
 
 
+FIRST_STRONGLY_TYPED = 11  # the major version of TensorRT that has no other networks
+FLOATS = frozenset((int(TensorProto.FLOAT), int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16)))
+HALVES = FLOATS - {int(TensorProto.FLOAT)}
+
+
 def type_name(code: int) -> str:
     """FP32, FP16, BF16, INT8 ...: an element type as people write it."""
     if code not in TensorProto.DataType.values():
         return str(code)
     name = str(TensorProto.DataType.Name(code))
     return _SHORT.get(name, name.replace("FLOAT8", "FP8"))
+
+
+def is_strongly_typed(report: TypeReport, version: TrtVersion | None = None, target: str = "gpu") -> bool:
+    """Whether an engine has the types of the file: TensorRT from 11 on and for RTX always, else where it has halves.
+
+    Args:
+        report: the types of the model.
+        version: of TensorRT that was asked for; None where none was.
+        target: gpu, rtx or dla.
+    """
+    if target == RTX_TARGET or (version is not None and version.major >= FIRST_STRONGLY_TYPED):
+        return True
+    return any(code in HALVES for code in report.types.values())
 
 
 def infer_types(model: onnx.ModelProto, rules: TypeRules | None = None) -> TypeReport:
@@ -80,18 +100,25 @@ def infer_types(model: onnx.ModelProto, rules: TypeRules | None = None) -> TypeR
     Raises:
         QdqError: the graph has a cycle.
     """
-    inference = _Inference(model, rules or load_type_rules())
-    types = inference.graph(model.graph, {})
+    return infer_graph_types(model.graph, model.functions, rules)
+
+
+def infer_graph_types(
+    graph: onnx.GraphProto, functions: Iterable[onnx.FunctionProto] = (), rules: TypeRules | None = None
+) -> TypeReport:
+    """As `infer_types`, for a main graph and the local functions that it calls."""
+    inference = _Inference(functions, rules or load_type_rules())
+    types = inference.graph(graph, {})
     return TypeReport({name: code for name, code in types.items() if code}, tuple(inference.conflicts))
 
 
 class _Inference:
     """The walk through one model, and what it has found."""
 
-    def __init__(self, model: onnx.ModelProto, rules: TypeRules) -> None:
+    def __init__(self, functions: Iterable[onnx.FunctionProto], rules: TypeRules) -> None:
         self.rules = rules
         self.conflicts: list[TypeConflict] = []
-        self._functions = {(one.domain, one.name): one for one in model.functions}
+        self._functions = {(one.domain, one.name): one for one in functions}
         self._called: dict[tuple[object, ...], list[int]] = {}
 
     def graph(

@@ -15,7 +15,7 @@ from qdqtool.rule_files import rules_folder
 from qdqtool.trtversion import TrtVersion
 
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
-# Operators that NVIDIA's parser takes and that have no element types of their own: bodies, layers that only plugins name,
+# Operators that the parser takes and that have no types of data written down: bodies, those that make data of none,
 # those of old versions, and those that a plugin runs.
 UNWRITTEN = {
     *("Constant", "ConstantOfShape", "RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike"),
