@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What predicted layers cost: how many there are, what only converts, the bytes that they move. No time."""
+"""What predicted layers cost: how many there are, what only converts, the bytes that they move. No time is predicted.
+
+In a strongly typed network bytes and multiply-adds go by the types of the file, else as in an FP16 build.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from qdqtool.engine.predict import REFORMATS, Port, PredictedLayer
+from onnx import TensorProto
+
+from qdqtool.engine.macs import multiply_adds
+from qdqtool.engine.predict import REFORMATS, PredictedLayer
 from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.tensors import BITS
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product
+from qdqtool.precision.element_types import type_name
 
 FP16_BYTES, FP32_BYTES = 2, 4
 
@@ -27,6 +37,9 @@ class Forecast:
         conversions: those that only turn INT8 into float or back, or copy.
         float_residuals: fused Adds whose other branch comes in as float.
         bytes_moved: read and written by all layers, weights included; None where a shape is not known.
+        bytes_by_type: "INT8", "FP16", "FP32" ... -> those of them that are of this type, the most first; empty where a
+            shape is not known, or where the network is not strongly typed.
+        macs_by_type: the same of the multiply-adds of products whose shapes are known.
     """
 
     layers: int
@@ -34,51 +47,95 @@ class Forecast:
     conversions: int
     float_residuals: int
     bytes_moved: int | None
+    bytes_by_type: Mapping[str, int] = field(default_factory=dict)
+    macs_by_type: Mapping[str, int] = field(default_factory=dict)
 
     def cost(self) -> tuple[float, int]:
         """What orders placements of one network, the cheapest first: bytes moved, then layers."""
         return (math.inf if self.bytes_moved is None else self.bytes_moved, self.layers)
 
 
-def forecast(view: GraphView, layers: Sequence[PredictedLayer]) -> Forecast:
+def forecast(view: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int] | None = None) -> Forecast:
     """The cost of the layers that were predicted for a graph.
 
-    An INT8 value is one byte, a float two as in an FP16 build; the network's own inputs and outputs are FP32. Weights
-    count one byte each where the layer computes in INT8, else two. A batch that is free counts as one sample.
+    An INT8 value is one byte. A float is as wide as the file has it in a strongly typed network; else two bytes as in
+    an FP16 build, and the network's own inputs and outputs are FP32. Weights count one byte each where the layer
+    computes in INT8, else as a float. A batch that is free counts as one sample.
 
     Args:
         view: the graph.
         layers: from `predict_layers` on it.
+        types: element types by `infer_types`, for a strongly typed network; None for another.
     """
     shapes = shapes_of(view)
-    ends = frozenset((*view.inputs, *view.outputs))
-    moved: list[int | None] = [
-        _port_bytes(port, shapes, ends) for layer in layers for port in (*layer.inputs, *layer.outputs)
-    ]
-    moved += [_weight_bytes(layer, shapes) for layer in layers]
-    known = [count for count in moved if count is not None]
+    widths = _Widths(types, frozenset((*view.inputs, *view.outputs)))
+    moved = [item for layer in layers for item in _moved(layer, shapes, widths)]
+    known = [(kind, count) for kind, count in moved if count is not None]
+    whole = len(known) == len(moved)
     return Forecast(
         len(layers),
         sum(layer.compute == "int8" for layer in layers),
         sum(layer.kind in REFORMATS for layer in layers),
         sum(layer.residual is not None and layer.residual.precision == "float" and _int8(layer) for layer in layers),
-        sum(known) if len(known) == len(moved) else None,
+        sum(count for _, count in known) if whole else None,
+        _summed(known) if whole and types is not None else {},
+        {} if types is None else _summed(_macs(view, layers, shapes, widths)),
     )
+
+
+class _Widths:
+    """What a value of a tensor is in memory."""
+
+    def __init__(self, types: Mapping[str, int] | None, ends: frozenset[str]) -> None:
+        self._types, self._ends = types, ends
+
+    def of(self, tensor: str, *, int8: bool = False) -> tuple[str, int]:
+        """Its type as people write it, and bits of a value."""
+        if int8:
+            return "INT8", 8
+        if self._types is None:
+            return ("FP32", 8 * FP32_BYTES) if tensor in self._ends else ("FP16", 8 * FP16_BYTES)
+        code = self._types.get(tensor, int(TensorProto.FLOAT))
+        return type_name(code), BITS.get(code, 8 * FP32_BYTES)
+
+
+def _summed(items: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Type -> sum, the largest first."""
+    sums: Counter[str] = Counter()
+    for kind, count in items:
+        sums[kind] += count
+    return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _int8(layer: PredictedLayer) -> bool:
     return layer.compute == "int8"
 
 
-def _port_bytes(port: Port, shapes: Mapping[str, Shape], ends: frozenset[str]) -> int | None:
-    axes = shapes.get(port.tensor)
-    if axes is None or None in axes[1:]:
-        return None
-    width = 1 if port.precision == "int8" else FP32_BYTES if port.tensor in ends else FP16_BYTES
-    return math.prod(axis or 1 for axis in axes) * width
+def _moved(layer: PredictedLayer, shapes: Mapping[str, Shape], widths: _Widths) -> Iterator[tuple[str, int | None]]:
+    """Type and bytes of everything that a layer reads and writes; None for bytes that are not known."""
+    for port in (*layer.inputs, *layer.outputs):
+        axes = shapes.get(port.tensor)
+        kind, bits = widths.of(port.tensor, int8=port.precision == "int8")
+        known = axes is not None and None not in axes[1:]
+        yield kind, _bytes(axes, bits) if known and axes is not None else None
+    for name in layer.weights:
+        kind, bits = widths.of(name, int8=_int8(layer))
+        yield kind, _bytes(shapes.get(name, ()), bits)
 
 
-def _weight_bytes(layer: PredictedLayer, shapes: Mapping[str, Shape]) -> int:
-    width = 1 if layer.compute == "int8" else FP16_BYTES
-    sizes = [shapes.get(name, ()) for name in layer.weights]
-    return sum(math.prod(axis or 1 for axis in axes) * width for axes in sizes)
+def _bytes(axes: Shape, bits: int) -> int:
+    return (math.prod(axis or 1 for axis in axes) * bits + 7) // 8
+
+
+def _macs(
+    view: GraphView, layers: Sequence[PredictedLayer], shapes: Mapping[str, Shape], widths: _Widths
+) -> Iterator[tuple[str, int]]:
+    """Type and multiply-adds of each product whose shapes are known, a free axis counted as 1."""
+    int8 = {name for layer in layers if _int8(layer) for name in layer.nodes}
+    for node in view.every:
+        if not is_product(node) or len(node.inputs) < 2:
+            continue
+        found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
+        first, second, output = ([axis or 1 for axis in axes] if axes is not None else None for axes in found)
+        if first is not None and second is not None and output is not None:
+            yield widths.of(node.inputs[0], int8=node.name in int8)[0], multiply_adds(node, first, second, output)

@@ -15,11 +15,14 @@ import onnx
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.flow import commuting, joins, value_names
+from qdqtool.precision.element_types import FLOATS
 from qdqtool.rulebook import RuleBook
 
 
 class EngineView(GraphView):
     """The index of a graph whose activation pairs break every chain.
+
+    Casts between float types are seen through where the types are known: the kernels beside them convert.
 
     Attributes:
         weight_pairs: output of the DequantizeLinear of a constant -> its pair.
@@ -27,7 +30,14 @@ class EngineView(GraphView):
         flow: the walk across operators that a pair may be moved across.
     """
 
-    def __init__(self, graph: onnx.GraphProto, rules: RuleBook, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        rules: RuleBook,
+        folder: Path | None = None,
+        types: Mapping[str, int] | None = None,
+    ) -> None:
+        self._types = types or {}
         self.flow = commuting(self, rules)
         self._wanted: dict[str, bytes | None] = {}
         self._dequantized_by: dict[str, Node | None] = {}
@@ -36,7 +46,11 @@ class EngineView(GraphView):
         super().__init__(graph, folder)
 
     def _find_pairs(self, order: Sequence[Node]) -> None:
+        casts = [node for node in order if node.op == "Cast" and self._converts_floats(node)] if self._types else []
+        self._see_through(casts)  # so that the pair behind a Cast stands on what the Cast reads
         super()._find_pairs(order)
+        self._hidden |= {id(node) for node in casts}
+        self._hidden |= {id(node) for node in order if node.op == "Cast" and self.is_constant(node.key)}  # folded
         consumers = self._plain_readers()
         kept: dict[str, list[Pair]] = {}
         for tensor, pairs in self.pairs.items():
@@ -50,8 +64,19 @@ class EngineView(GraphView):
         for name, pair in self.activation_pairs.items():
             self._root.pop(name, None)
             self._hidden -= {id(pair.quantize), id(pair.dequantize)}
+        self._see_through(casts)
         self.pairs = kept
         self.nodes = [node for node in self.every if id(node) not in self._hidden]
+
+    def _converts_floats(self, node: Node) -> bool:
+        """Whether a Cast turns one float type into another, for readers inside the graph."""
+        if not node.inputs or self.is_constant(node.key) or self.is_output(node.key):
+            return False
+        return {self._types.get(node.inputs[0], 0), self._types.get(node.key, 0)} <= FLOATS
+
+    def _see_through(self, casts: Sequence[Node]) -> None:
+        for node in casts:
+            self._root[node.key] = self._root.get(node.inputs[0], node.inputs[0])
 
     def _plain_readers(self) -> dict[str, list[Node]]:
         consumers: dict[str, list[Node]] = {}

@@ -6,7 +6,7 @@ Predicted from the graph and rules/gpu_layers.toml; nothing is built. Not Reform
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,7 +72,10 @@ class PredictedLayer:
 
 
 def predict_layers(
-    view: GraphView, version: TrtVersion | None = None, target: str = "gpu"
+    view: GraphView,
+    version: TrtVersion | None = None,
+    target: str = "gpu",
+    types: Mapping[str, int] | None = None,
 ) -> tuple[PredictedLayer, ...]:
     """The layers that TensorRT would list for a plain or a Q/DQ model, in the order in which they can run.
 
@@ -82,6 +85,7 @@ def predict_layers(
         view: the graph.
         version: of TensorRT; None for the newest whose rules are known.
         target: gpu; the DLA's compiler fuses in its own way and lists one layer per subgraph.
+        types: element types by `infer_types`, for a graph with Casts to FP16 or BF16; None for one without.
 
     Raises:
         QdqError: another target.
@@ -89,7 +93,7 @@ def predict_layers(
     if target != "gpu":
         raise QdqError(f"--target {target}", "a DLA subgraph is one layer of the engine", "predict layers for gpu")
     rules = load_rules("gpu_layers", version)
-    engine = EngineView(view.graph, rules, view.folder)
+    engine = EngineView(view.graph, rules, view.folder, types)
     units = find_units(engine, rules)
     storage = Storage(engine, rules, units)
     layers: list[tuple[tuple[int, int], PredictedLayer]] = []

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qdqtool.engine.compare import MEANING, LayerComparison, LayerPair
@@ -27,7 +27,16 @@ def forecast_lines(forecast: Forecast) -> list[str]:
     )
     if forecast.bytes_moved is None:
         return [line, "bytes moved are unknown: a tensor has no fixed shape but for its batch"]
-    return [line, f"bytes moved: {forecast.bytes_moved:,} with floats as FP16"]
+    if not forecast.bytes_by_type:
+        return [line, f"bytes moved: {forecast.bytes_moved:,} with floats as FP16"]
+    lines = [line, f"bytes moved: {forecast.bytes_moved:,} ({format_shares(forecast.bytes_by_type)})"]
+    return lines + ([f"multiply-adds: {format_shares(forecast.macs_by_type)}"] if forecast.macs_by_type else [])
+
+
+def format_shares(sums: Mapping[str, int]) -> str:
+    """`61 % FP32, 39 % INT8`."""
+    total = sum(sums.values()) or 1
+    return ", ".join(f"{100 * count / total:.0f} % {kind}" for kind, count in sums.items())
 
 
 def comparison_lines(comparison: LayerComparison, info: EngineInfo) -> list[str]:
@@ -81,6 +90,8 @@ def layers_json(layers: Sequence[PredictedLayer], forecast: Forecast) -> dict[st
             "conversions": forecast.conversions,
             "float_residuals": forecast.float_residuals,
             "bytes_moved": forecast.bytes_moved,
+            "bytes_by_type": dict(forecast.bytes_by_type),
+            "macs_by_type": dict(forecast.macs_by_type),
         },
     }
 

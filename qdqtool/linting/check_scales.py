@@ -12,6 +12,7 @@ from qdqtool.graph.edit import TRACE
 from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_rank
 from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, number_of
 from qdqtool.match.flow import value_names
 from qdqtool.match.rule_index import RuleIndex
@@ -224,13 +225,18 @@ def half_scale(context: LintContext) -> Iterator[CheckFault]:
     """A scale in FP16 or BF16.
 
     TensorRT reads such scales from 9 on; before, they must be FP32. A calibration cache holds FP32 in any case.
+    FP16 keeps 11 bits of a scale, fewer below 6.1e-5 (a warning), and nothing below 3e-8, which is refused as zero.
+    FP32 scales with a Cast behind each DequantizeLinear give the same engine.
     """
     old = context.asked is not None and context.version.major < 9
     for pair in _pairs(context):
         scale = context.scale_of(pair)
         if scale is not None and (scale.dtype == np.float16 or scale.dtype.name == "bfloat16"):
             text = f"its scale is {scale.dtype.name}, which TensorRT reads from 9 on"
-            yield CheckFault(pair.tensor, text, "export scales in FP32", severity="error" if old else None)
+            tiny = scale.dtype == np.float16 and bool((np.abs(scale) < np.finfo(np.float16).smallest_normal).any())
+            text += f"; below {np.finfo(np.float16).smallest_normal:.2g} FP16 loses bits of it" if tiny else ""
+            graver: Severity | None = "error" if old else "warning" if tiny else None
+            yield CheckFault(pair.tensor, text, "export scales in FP32", severity=graver)
 
 
 @check("Q023", "estimated-scale", "warning")

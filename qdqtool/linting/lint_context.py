@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 
 from qdqtool.decisions import Decisions, decode_facts
+from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.heads import Head, find_heads
@@ -25,6 +27,9 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.precision.element_types import HALVES, TypeReport, is_strongly_typed
+from qdqtool.precision.element_types import infer_types as infer_element_types
+from qdqtool.precision.type_rules import load_type_rules
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
@@ -117,6 +122,34 @@ class LintContext:
         return self.types[name].tensor_type.elem_type if name in self.types else 0
 
     @cached_property
+    def typed(self) -> TypeReport:
+        """The element types that a strongly typed network would have, and where TensorRT refuses them."""
+        return infer_element_types(self.proto, load_type_rules(self.asked))
+
+    @cached_property
+    def has_halves(self) -> bool:
+        """Whether the file has tensors in FP16 or BF16."""
+        return any(code in HALVES for code in self.typed.types.values())
+
+    @property
+    def reads_types(self) -> bool:
+        """Whether the TensorRT that was asked for takes every type from the file: 11 and later, and RTX."""
+        return is_strongly_typed(TypeReport({}, ()), self.asked, self.target)
+
+    @property
+    def strongly_typed(self) -> bool:
+        """Whether the network would be strongly typed: by the version, or as the file has halves."""
+        return self.reads_types or self.has_halves
+
+    @cached_property
+    def forecast(self) -> Forecast | None:
+        """What the layers that are predicted cost, with the types of the file; None for a DLA."""
+        if self.target == "dla":
+            return None
+        types = self.typed.types if self.strongly_typed else None
+        return forecast(self.view, predict_layers(self.view, self.asked, "gpu", types), types)
+
+    @cached_property
     def dla(self) -> DlaReport | None:
         """What the DLA would run of the model, by the newest rules that have one; None for another target."""
         if self.target != "dla":
@@ -126,6 +159,15 @@ class LintContext:
         version = self.asked or max(one.version for one in RELEASES if one.version.has_dla_int8)
         floats = [node.key for node, _ in self.weighted if node.key not in self.int8_nodes]
         return dla_findings(self.view, version, self.platform, floats)
+
+    @cached_property
+    def direct_readers(self) -> dict[str, list[Node]]:
+        """Tensor -> the nodes that read it under its own name, those of Q/DQ pairs among them."""
+        found: dict[str, list[Node]] = {}
+        for node in self.view.every:
+            for name in dict.fromkeys(node.inputs):
+                found.setdefault(name, []).append(node)
+        return found
 
     # ------------------------------------------------------------------ what insert left in the metadata
 

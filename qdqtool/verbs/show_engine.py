@@ -21,6 +21,7 @@ from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
+from qdqtool.precision.element_types import infer_types, is_strongly_typed
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.build import built_layers
 from qdqtool.verbs.build_options import BuildOptions, ShapeRanges
@@ -245,5 +246,7 @@ def is_model(source: str | os.PathLike[str]) -> bool:
 def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
     opened = open_model(model)
     view = GraphView(opened.proto.graph, opened.folder)
-    layers = predict_layers(view, version, target)
-    return PredictedLayers(layers, forecast(view, layers)), view
+    found = infer_types(opened.proto)
+    types = found.types if is_strongly_typed(found, version) else None
+    layers = predict_layers(view, version, target, types)
+    return PredictedLayers(layers, forecast(view, layers, types)), view

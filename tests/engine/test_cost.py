@@ -12,10 +12,11 @@ from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.predict import predict_layers
 from qdqtool.engine.read_info import read_layer_info
 from qdqtool.graph.view import GraphView
+from qdqtool.precision.element_types import infer_types
 from qdqtool.trtversion import TrtVersion
 from tests.graphs import model_of
 
-V8_5 = TrtVersion(8, 5, 1)
+V8_5, V11 = TrtVersion(8, 5, 1), TrtVersion(11, 0, 0)
 SCALES = "float s = {0.1}, int8 z = {0}"
 PLAIN = "g (float[1,4,8,8] x) => (float[1,8,8,8] y) <float[8,4,1,1] w, float[8] b> { c = Conv(x, w, b) y = Softmax(c) }"
 
@@ -80,3 +81,42 @@ def test_the_three_placements_of_resnet18_are_told_apart_as_the_engines_are(shar
     assert [costs[mode].conversions for mode in modes] == [10, 3, 1]
     moved = [costs[mode].bytes_moved or 0 for mode in modes]
     assert moved[0] > 1.8 * moved[1] and moved[1] > moved[2]
+
+
+def typed_cost(text: str, opset: int = 21) -> Forecast:
+    model = model_of(text, opset, 10)
+    types = infer_types(model).types
+    view = GraphView(model.graph)
+    return forecast(view, predict_layers(view, V11, "gpu", types), types)
+
+
+def test_an_fp32_file_is_fp32_in_a_strongly_typed_engine() -> None:
+    found = typed_cost(PLAIN)
+    x, c, weights = 4 * 64, 8 * 64, 8 * 4 + 8
+    assert found.bytes_moved == 4 * (x + c + weights + c + c)
+    assert dict(found.bytes_by_type) == {"FP32": found.bytes_moved}
+    assert dict(found.macs_by_type) == {"FP32": c * 4}
+
+
+def test_where_the_builder_chooses_there_are_no_types() -> None:
+    found = cost_of(PLAIN)
+    assert (found.bytes_by_type, found.macs_by_type) == ({}, {})
+
+
+TYPED = """g (float16[1,4,8,8] x) => (float16[1,8,8,8] y) <float[8,4,1,1] w, float s = {0.1}, int8 z = {0}> {
+ a = Cast<to=1>(x) xq = QuantizeLinear(a, s, z) d = DequantizeLinear(xq, s, z) xd = Cast<to=10>(d)
+ wq = QuantizeLinear(w, s, z) e = DequantizeLinear(wq, s, z) wd = Cast<to=10>(e) c = Conv(xd, wd) y = Softmax(c) }"""
+
+
+def test_casts_around_a_pair_are_seen_through_and_its_product_is_int8() -> None:
+    found = typed_cost(TYPED)
+    x, c, weights = 4 * 64, 8 * 64, 8 * 4
+    assert (found.layers, found.int8_layers, found.conversions) == (3, 1, 1)
+    assert dict(found.bytes_by_type) == {"FP16": 2 * (x + c + c + c), "INT8": x + x + weights}
+    assert dict(found.macs_by_type) == {"INT8": c * 4}
+
+
+def test_a_cast_that_the_network_gives_out_stays() -> None:
+    text = "g (float16[1,4,8,8] x) => (float[1,4,8,8] y) { r = Relu(x) y = Cast<to=1>(r) }"
+    found = typed_cost(text)
+    assert dict(found.bytes_by_type) == {"FP16": 2 * 3 * 256, "FP32": 4 * 256}

@@ -10,10 +10,11 @@ from qdqtool.linting.check_parser import agreeing_codes
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.tensorrt_rtx.parser import ParserMessage, ParserVerdict
 from qdqtool.trtversion import TrtVersion
+from tests.graphs import model_of
 from tests.linting.quantized import classifier, conv, findings_of, pair
 
 ZERO = "shiftIsAllZeros(zeroPoint): Non-zero zero point is not supported."
-TYPES = "c: IConvolutionLayer `input` and `kernel` must be of same type. `input` type is Half but `kernel` is Float"
+NESTED = "nested structures that exceed the maximum"
 SHIFTED = classifier(f"{pair('x', zero='five')} {conv('c', 'x_dq')} a = Relu(c)")
 NAME = "the parser of TensorRT for RTX 1.7.1"
 
@@ -45,10 +46,17 @@ def test_a_code_that_tells_of_another_place_does_not_count() -> None:
 
 
 def test_a_refusal_that_no_check_tells_has_the_reason_of_the_table() -> None:
-    (finding,) = findings_of(SHIFTED, "Q050", verdict=refused(TYPES, "Conv", "c", "c"))
+    (finding,) = findings_of(SHIFTED, "Q050", verdict=refused(NESTED, "Conv", "c", "c"))
     assert finding.where == "c"
-    assert finding.message.startswith(f"{NAME} refuses Conv c: IConvolutionLayer `input`")
-    assert finding.message.endswith("(Element types of a strongly typed network: no check follows them yet)")
+    assert finding.message.startswith(f"{NAME} refuses Conv c: nested structures")
+    assert finding.message.endswith("the float graph alone is refused. lint looks at its Q/DQ)")
+
+
+def test_a_refusal_of_element_types_stands_beside_what_the_rules_say_of_them() -> None:
+    model = model_of("net (float16[4] x) => (float16[4] y) <float k> { y = Add(x, k) }")
+    words = "y: ElementWiseOperation SUM must have same input types. But they are of types Half and Float."
+    context = LintContext(model, verdict=refused(words, "Add", "y"))
+    assert agreeing_codes(context) == ("Q052",)
 
 
 def test_a_refusal_without_a_node_is_of_the_model() -> None:

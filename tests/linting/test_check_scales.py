@@ -210,6 +210,16 @@ def test_q021_half_scales_are_an_error_before_9_only(kind: int) -> None:
     assert [one.severity for one in findings_of(model, "Q021", version=V8_6)] == ["error"]
 
 
+def test_q021_an_fp16_scale_that_loses_bits_is_a_warning() -> None:
+    model = classifier(f"{pair('x', 'half')} {conv('c', 'x_dq')} a = Relu(c)", opset=19)
+    model.graph.initializer.append(helper.make_tensor("half", TensorProto.FLOAT16, [], [2e-5]))
+    (finding,) = findings_of(model, "Q021")
+    assert finding.severity == "warning"
+    assert (
+        finding.message == "its scale is float16, which TensorRT reads from 9 on; below 6.1e-05 FP16 loses bits of it"
+    )
+
+
 def test_q023_scales_that_insert_estimated() -> None:
     plain = classifier("n = BatchNormalization(x, g, b, b, v) c = Conv<pads=[1,1,1,1]>(n, w) a = Relu(c)")
     estimated = verbs.insert(plain).model

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operators compute in FP32, and which of them hang together. Not whether FP16 would hold their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
+from qdqtool.graph.weighted import is_product, pair_behind, weight_index
+from qdqtool.match.sizes import made_of_sizes
+from qdqtool.precision.element_types import TypeReport
+from qdqtool.precision.type_rules import TypeRules, load_type_rules
+from qdqtool.rule_files import operator_set
+
+_FLOAT = int(TensorProto.FLOAT)
+_CONVERTERS = frozenset({QUANTIZE, DEQUANTIZE, "Cast", "CastLike", "Constant"})
+
+
+@dataclass(frozen=True)
+class Island:
+    """Operators in FP32 that hand FP32 tensors to one another.
+
+    Attributes:
+        nodes: in the order of the file.
+        products: those of them that multiply.
+        able: whether TensorRT has one of them in FP16, too.
+    """
+
+    nodes: tuple[Node, ...]
+    products: tuple[Node, ...]
+    able: bool
+
+
+def float32_islands(view: GraphView, report: TypeReport, rules: TypeRules | None = None) -> list[Island]:
+    """The operators of the main graph that read and give FP32, by what hangs together, in the order of the file.
+
+    Casts, pairs, products of integers, arithmetic on sizes and constants are none of them; an operator that only moves
+    values is, since what it moves is twice as wide.
+
+    Args:
+        view: the index of the graph.
+        report: its types.
+        rules: those of a version; None for the newest.
+    """
+    rules = rules or load_type_rules()
+    nodes = [node for node in view.every if _computes(view, node, report.types, rules)]
+    sizes = operator_set("sizes")
+    small = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every)
+    nodes = [
+        node for node in nodes if node.key not in small and not (is_product(node) and _multiplies_int8(view, node))
+    ]
+    parents = {id(node): node for node in nodes}
+    joined = {id(node): id(node) for node in nodes}
+
+    def find(one: int) -> int:
+        while joined[one] != one:
+            joined[one] = joined[joined[one]]
+            one = joined[one]
+        return one
+
+    for node in nodes:
+        for name in node.inputs:
+            maker = view.producers.get(name)
+            if maker is not None and id(maker) in joined and report.types.get(name) == _FLOAT:
+                low, high = sorted((find(id(maker)), find(id(node))), key=lambda one: parents[one].index)
+                joined[high] = low
+    groups: dict[int, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(find(id(node)), []).append(node)
+    return [_island(members, rules) for members in groups.values()]
+
+
+def _computes(view: GraphView, node: Node, types: Mapping[str, int], rules: TypeRules) -> bool:
+    """Whether an operator reads and gives FP32, and is none of those that only convert."""
+    if node.op in _CONVERTERS or view.is_constant(node.key):
+        return False
+    form = rules.of(node.proto.op_type)
+    if form is None or types.get(node.key) != _FLOAT:
+        return False
+    places = form.data_inputs(len(node.inputs))
+    return any(types.get(node.inputs[index]) == _FLOAT for index in places if node.inputs[index])
+
+
+def _island(nodes: list[Node], rules: TypeRules) -> Island:
+    forms = (rules.of(node.proto.op_type) for node in nodes)
+    able = any(form is not None and form.computes_in(TensorProto.FLOAT16) for form in forms)
+    return Island(tuple(nodes), tuple(node for node in nodes if is_product(node)), able)
+
+
+def _multiplies_int8(view: GraphView, node: Node) -> bool:
+    """Whether a product reads its weight, or both its inputs, from integers."""
+    index = weight_index(view, node)
+    if index is not None:
+        return pair_behind(view, node.inputs[index]) is not None
+    makers = [view.producers.get(name) for name in node.inputs[:2]]
+    return all(maker is not None and maker.op == DEQUANTIZE for maker in makers)
