@@ -36,7 +36,7 @@ from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
-from qdqtool.precision.widen import Widened, is_typed, widen_named
+from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
@@ -187,9 +187,8 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     inlined = inline_quantized(opened.proto)
     view = GraphView(opened.proto.graph, opened.folder)
     refuse_outsiders(view)
-    if options.bake_weights and is_typed(opened.proto):
-        reason = "--bake-weights writes FP32 numbers, and its weights are FP16 or BF16"
-        raise QdqError(opened.name, reason, "leave that option out")
+    if options.bake_weights:
+        refuse_typed(opened, "--bake-weights writes FP32 weights")
     if not has_qdq(view):
         raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
