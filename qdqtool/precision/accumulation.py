@@ -77,16 +77,17 @@ def _computed(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
 
 
 def sum_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules) -> tuple[float, int] | None:
-    """The largest sum inside an operator of `rules.sums`, and how many terms it has; None where that is not known."""
-    terms = _terms(graph, node)
-    if terms is None:
+    """The largest sum inside an operator of `rules.sums`, and how many terms it has; None where that is not known.
+
+    Where the length of an axis is not known, a sum has no more terms than the tensor has values for one sample.
+    """
+    values = ranges.of(graph.view, node.inputs[0])
+    terms = _terms(graph, node) or (values.elements if values is not None else None)
+    if terms is None or values is None:
         return None
     kind = rules.sums[node.op].word
     if kind == "exponentials":
         return float(terms), terms
-    values = ranges.of(graph.view, node.inputs[0])
-    if values is None:
-        return None
     if kind == "squares":
         return terms * values.largest**2, terms
     made = ranges.of(graph.view, node.outputs[0])

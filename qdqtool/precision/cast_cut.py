@@ -36,7 +36,7 @@ class CastPlan:
 
 
 def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) -> CastPlan:
-    """The cheaper of two choices: the plain rule, or what a minimum cut adds to it; the plain one where they cost the same.
+    """The better of two choices: the plain rule, or what a minimum cut adds to it where that takes fewer casts.
 
     Products (list `allow`) are in FP32 only where they must be.
 
@@ -49,7 +49,7 @@ def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) ->
     plain_casts = graph.casts(plain)
     grown = _cut(graph, plain, rules) if plain else plain
     casts = graph.casts(grown)
-    better = casts <= plain_casts and _cost(graph, grown, rules) < _cost(graph, plain, rules)
+    better = casts < plain_casts and _cost(graph, grown, rules) < _cost(graph, plain, rules)
     return CastPlan(grown, casts, plain_casts) if better and grown >= plain else CastPlan(plain, plain_casts, plain_casts)
 
 

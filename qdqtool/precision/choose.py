@@ -16,13 +16,13 @@ from onnx import TensorProto
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.amp_rules import amp_rules
-from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.assignment import TypeAssignment, type_name
 from qdqtool.precision.cast_cut import plan_casts
+from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
 
-TYPE_NAMES: Mapping[int, str] = {TensorProto.FLOAT16: "FP16", TensorProto.BFLOAT16: "BF16"}
 _SAVES_CASTS = FloatReason("casts", "between operators in FP32: two casts fewer cost less than its traffic in FP32")
 
 
@@ -68,7 +68,7 @@ class TypeChoice(Displayed):
 
     def headline(self) -> str:
         """How many operators have which type, and what stands between them."""
-        name = TYPE_NAMES[self.assignment.rest]
+        name = type_name(self.assignment.rest).upper()
         both = f"{counted(self.half, 'operator')} in {name}, {len(self.reasons)} in FP32"
         return f"{both}, {counted(self.casts, 'Cast')}"
 
@@ -97,8 +97,10 @@ def choose_types(
         QdqError: a `keep_fp32` that is no expression, or matches nothing.
     """
     options = options or TypeOptions()
-    graph = float_graph(model, GraphView(model.graph, folder), ranges.input_shapes, half_io=options.half_io)
-    needs = Requirements(graph, ranges, amp_rules(), options.rest)
+    view = GraphView(model.graph, folder)
+    graph = float_graph(model, view, options.rest, ranges.input_shapes, half_io=options.half_io)
+    fixed = fixed_float32(model, options.rest, view, graph.types)
+    needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
     required = required_float32(needs, options.keep_fp32)
     return _choice(graph, required, TypeAssignment(options.rest, half_io=options.half_io))
 

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.graph.tensors import BLOCK_BYTES
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import DEQUANTIZE, GraphView
 
 _REAL = "fiu"
+_LEVELS = 255  # of 8 bits; signed ones have half
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,14 @@ class ConstantValues:
 
 
 def values_of(view: GraphView, name: str) -> ConstantValues | None:
-    """The magnitudes of a constant of floating-point numbers; None where its values cannot be had, or it has others."""
+    """The magnitudes of a constant of numbers; None where its values cannot be had.
+
+    Of integers behind a DequantizeLinear the largest is what their scale allows, and nothing is read.
+    """
+    maker = view.producers.get(name)
+    if maker is not None and maker.op == DEQUANTIZE:
+        scale = view.array(maker.inputs[1])
+        return None if scale is None else ConstantValues(_LEVELS * float(np.abs(scale).max(initial=0.0)), 0.0)
     array = view.array(name)
     if array is None or array.dtype.kind not in _REAL:
         return None

@@ -7,30 +7,30 @@ Q/DQ pairs, inputs, outputs and what bodies of control flow read are FP32 whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import onnx
 from onnx import TensorProto
 
 from qdqtool.graph.shapes import Shape, shapes_of
-from qdqtool.graph.types import known_types
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.match.sizes import gives_sizes
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
+from qdqtool.precision.fixed_types import float_types
+from qdqtool.precision.operator_types import operator_types, reads_any_type
 
 
 @dataclass(frozen=True)
 class FloatTensor:
-    """A float32 activation.
+    """A float32 tensor that is fed or made by a node.
 
     Attributes:
         name: under which it is read.
-        maker: key of the node that makes it; None for what is FP32 in any case, or half with `half_io`.
+        maker: key of the node that makes it; None for what is FP32 in any case: an input, what a DequantizeLinear makes.
         readers: keys of the nodes that read it, each once, in file order.
         fixed: whether something that is FP32 in any case reads it: a QuantizeLinear, an output, a body.
         elements: how many values it has; 0 where that is not known.
-        open_ends: whether it is an input or an output of the graph, which `half_io` turns.
-        half_maker: whether a maker of None makes half: an input with `half_io`.
+        half_maker: whether it is half in any case: an input with `half_io`.
     """
 
     name: str
@@ -50,7 +50,7 @@ class FloatGraph:
         types: element types of tensors, as far as inference knows them.
         shapes: shapes of tensors, likewise.
         nodes: key -> node, for every operator that reads or makes a float32 activation, in file order.
-        tensors: the activations.
+        tensors: what is fed and what nodes make.
         opset: of the default domain.
     """
 
@@ -62,9 +62,10 @@ class FloatGraph:
     opset: int
 
     def floats(self, node: Node) -> list[str]:
-        """The float32 activations that a node reads and makes, each once; of bodies: what the node itself reads."""
-        names = [name for name in (*node.inputs, *node.outputs) if name and not self.view.is_constant(name)]
-        return [name for name in dict.fromkeys(names) if self.types.get(name) == TensorProto.FLOAT]
+        """The float32 tensors that a node reads and makes, each once; stored constants and weights are not among them."""
+        read = [name for place, name in enumerate(node.inputs) if name and not reads_any_type(node, place)]
+        names = dict.fromkeys((*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs)))
+        return [name for name in names if self.types.get(name) == TensorProto.FLOAT]
 
     def casts(self, float32: Collection[str]) -> int:
         """How many Casts a choice needs: one per tensor and direction, shared by all readers."""
@@ -82,6 +83,7 @@ def casts_of(tensor: FloatTensor, float32: Collection[str]) -> tuple[bool, bool]
 def float_graph(
     model: onnx.ModelProto,
     view: GraphView,
+    rest: int,
     input_shapes: Mapping[str, tuple[int, ...]],
     *,
     half_io: bool = False,
@@ -91,61 +93,58 @@ def float_graph(
     Args:
         model: plain or with Q/DQ; not changed.
         view: its main graph.
+        rest: the half type: FLOAT16 or BFLOAT16.
         input_shapes: of a run, for free axes; {} where there was none.
         half_io: whether inputs and outputs are half, too.
     """
-    types = known_types(model, in_order=True)
+    types = float_types(model)
     shapes = shapes_of(_with_shapes(view, input_shapes) if input_shapes else view)
-    nodes = {
-        node.key: node
-        for node in view.nodes
-        if node.key and not gives_sizes(node) and not _is_folded(view, node) and _has_floats(view, types, node)
-    }
-    tensors = _tensors(view, types, shapes, nodes, half_io=half_io)
-    opset = next((int(one.version) for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
-    return FloatGraph(view, types, shapes, nodes, tensors, opset)
+    nodes = {node.key: node for node in view.every if _has_choice(types, node)}
+    graph = FloatGraph(view, types, shapes, nodes, (), opset_of(model) or 1)
+    return replace(graph, tensors=_tensors(graph, rest, half_io=half_io))
 
 
-def _is_folded(view: GraphView, node: Node) -> bool:
-    """Whether a node makes constants, which are stored in the types in which they are read."""
-    return all(view.is_constant(name) for name in node.outputs if name)
+def _has_choice(types: Mapping[str, int], node: Node) -> bool:
+    """Whether a node reads or makes float32, and is neither a constant nor a Q or DQ, whose types are fixed."""
+    if not node.key or node.op in (QUANTIZE, DEQUANTIZE, "Constant"):
+        return False
+    read = [name for place, name in enumerate(node.inputs) if name and not reads_any_type(node, place)]
+    return any(types.get(name, TensorProto.FLOAT) == TensorProto.FLOAT for name in (*read, *filter(None, node.outputs)))
 
 
-def _has_floats(view: GraphView, types: Mapping[str, int], node: Node) -> bool:
-    names = (name for name in (*node.inputs, *node.outputs) if name and not view.is_constant(name))
-    return any(types.get(name, TensorProto.FLOAT) == TensorProto.FLOAT for name in names)
-
-
-def _tensors(
-    view: GraphView,
-    types: Mapping[str, int],
-    shapes: Mapping[str, Shape],
-    nodes: Mapping[str, Node],
-    *,
-    half_io: bool,
-) -> tuple[FloatTensor, ...]:
+def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTensor, ...]:
+    view, types = graph.view, graph.types
     readers: dict[str, dict[str, None]] = {}
-    fixed = set(view.captured)
+    fixed = set(view.captured if half_io else {*view.captured, *view.outputs})
+    half_made = set(view.inputs) if half_io else set[str]()
     for node in view.every:
-        for name in node.inputs:
-            if node.key in nodes:
+        places = operator_types(node, graph.opset, rest)
+        for place, name in enumerate(node.inputs):
+            if reads_any_type(node, place):
+                continue
+            if node.key in graph.nodes and places is not None and places.reads(place):
                 readers.setdefault(name, {})[node.key] = None
-            elif not gives_sizes(node):
+            else:
                 fixed.add(name)
-    outputs = set(view.outputs)
-    if not half_io:
-        fixed |= outputs
     found = []
-    for name in dict.fromkeys((*view.inputs, *(name for node in view.every for name in node.outputs))):
-        if types.get(name) != TensorProto.FLOAT or view.is_constant(name):
+    for name, node, place in _made(view):
+        if types.get(name) != TensorProto.FLOAT:
             continue
-        producer = view.producers.get(name)
-        maker = producer.key if producer is not None and producer.key in nodes else None
-        shape = shapes.get(name)
-        elements = 0 if shape is None else math.prod(size or 1 for size in shape)
-        half = half_io and producer is None
-        found.append(FloatTensor(name, maker, tuple(readers.get(name, ())), name in fixed, elements, half))
+        places = None if node is None or node.key not in graph.nodes else operator_types(node, graph.opset, rest)
+        maker = node.key if node is not None and places is not None and places.gives(place) else None
+        size = graph.shapes.get(name)
+        elements = 0 if size is None else math.prod(length or 1 for length in size)
+        made = name in half_made
+        found.append(FloatTensor(name, maker, tuple(readers.get(name, ())), name in fixed, elements, made))
     return tuple(found)
+
+
+def _made(view: GraphView) -> Iterator[tuple[str, Node | None, int]]:
+    """Every tensor that is fed or made, with the node and the number of the output; constants that are stored are not."""
+    yield from ((name, None, 0) for name in view.inputs)
+    for node in view.every:
+        if node.op != "Constant":
+            yield from ((name, node, place) for place, name in enumerate(node.outputs) if name)
 
 
 def _with_shapes(view: GraphView, shapes: Mapping[str, tuple[int, ...]]) -> GraphView:

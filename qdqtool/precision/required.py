@@ -4,28 +4,25 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import onnx
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import Node, may_have_bodies
-from qdqtool.match.sizes import made_of_sizes
+from qdqtool.graph.view import Node
 from qdqtool.precision.accumulation import product_bound, sum_bound
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.constant_values import ConstantValues, values_of
 from qdqtool.precision.float_graph import FloatGraph
+from qdqtool.precision.operator_types import operator_types
 from qdqtool.precision.value_ranges import SMALLEST, ValueRange, ValueRanges
 
 # The largest finite value of each type, and the smallest positive one.
-LARGEST = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
-_SMALLEST = {TensorProto.FLOAT16: SMALLEST, TensorProto.BFLOAT16: 2.0**-133}
-_SCHEMA_TYPES = {TensorProto.FLOAT16: "tensor(float16)"}
+LARGEST: Mapping[int, float] = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
+_SMALLEST: Mapping[int, float] = {TensorProto.FLOAT16: SMALLEST, TensorProto.BFLOAT16: 2.0**-133}
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,8 @@ class FloatReason:
     """Why an operator is in FP32.
 
     Attributes:
-        rule: operator, kept, type, sizes, body, range, constant, product, sum, steep, singular or faint; casts, loss or
-            overflow where it is so for what was found later.
+        rule: kept, operator, range, constant, product, sum, steep, singular or faint; casts, loss or overflow where it
+            is so for what was found later.
         text: the same as a sentence, with the tensor and the figure.
     """
 
@@ -45,11 +42,21 @@ class FloatReason:
 class Requirements:
     """What every check reads, and the constants that are read once."""
 
-    def __init__(self, graph: FloatGraph, ranges: ValueRanges, rules: AmpRules, rest: int) -> None:
-        self.graph, self.ranges, self.rules, self.rest = graph, ranges, rules, rest
-        self.most = LARGEST[rest]  # type: ignore[index] # protobuf's enums are integers
-        self.least = _SMALLEST[rest]  # type: ignore[index]
-        self.sizes = made_of_sizes(graph.view)
+    def __init__(
+        self, graph: FloatGraph, ranges: ValueRanges, rules: AmpRules, rest: int, fixed: Mapping[str, str]
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            graph: the operators and tensors.
+            ranges: the values of its activations.
+            rules: rules/amp.toml.
+            rest: the half type.
+            fixed: what `fixed_float32` found.
+        """
+        self.graph, self.ranges, self.rules, self.rest, self.fixed = graph, ranges, rules, rest, fixed
+        self.most = LARGEST[rest]
+        self.least = _SMALLEST[rest]
         self._constants: dict[str, ConstantValues | None] = {}
 
     def constant(self, name: str) -> ConstantValues | None:
@@ -107,58 +114,19 @@ def _kept(graph: FloatGraph, patterns: tuple[str, ...]) -> dict[str, FloatReason
 
 
 def _operator(needs: Requirements, node: Node) -> FloatReason | None:
+    fixed = needs.fixed.get(node.key)
+    if fixed is not None:
+        return FloatReason("operator", f"{node.op}: {fixed}")
     rule = needs.rules.lists.get(node.op)
     if rule is None:
         return FloatReason("operator", f"{node.op} is in no list of rules/amp.toml")
-    if rule.word == "deny":
-        return FloatReason("operator", f"{node.op}: {rule.why}")
-    kind = _SCHEMA_TYPES.get(needs.rest)  # type: ignore[call-overload] # as above
-    if kind is not None and not _takes(node.op, needs.graph.opset, kind):
-        return FloatReason("operator", f"{node.op} takes no FP16 in opset {needs.graph.opset}")
-    return None
-
-
-@functools.cache
-def _takes(op: str, opset: int, kind: str) -> bool:
-    """Whether ONNX's schema of an operator lets a float32 place, that is not float32 by itself, be of another type."""
-    try:
-        schema = onnx.defs.get_schema(op, opset)
-    except onnx.defs.SchemaError:
-        return False
-    float32 = [one for one in schema.type_constraints if "tensor(float)" in one.allowed_type_strs]
-    return bool(float32) and all(kind in one.allowed_type_strs for one in float32)
-
-
-def _type(needs: Requirements, node: Node) -> FloatReason | None:
-    view, types = needs.graph.view, needs.graph.types
-    for name in filter(None, (*node.inputs, *node.outputs)):
-        if view.is_constant(name):
-            continue
-        kind = types.get(name)
-        if kind is None or kind == TensorProto.DOUBLE:
-            what = "has a type that shape inference does not find" if kind is None else "is FP64"
-            return FloatReason("type", f"{name} {what}")
-    return None
-
-
-def _sizes(needs: Requirements, node: Node) -> FloatReason | None:
-    made = [name for name in node.outputs if name]
-    if not needs.sizes.issuperset(made):
-        return None
-    return FloatReason("sizes", f"{made[0]} is computed of sizes, and FP16 does not hold every integer beyond 2048")
-
-
-def _body(needs: Requirements, node: Node) -> FloatReason | None:
-    if may_have_bodies(node):
-        return FloatReason("body", f"{node.op} has a body, or is an operator that nobody here knows")
-    read = [name for name in node.outputs if name in needs.graph.view.captured]
-    return FloatReason("body", f"{read[0]} is read inside a body of control flow") if read else None
+    return FloatReason("operator", f"{node.op}: {rule.why}") if rule.word == "deny" else None
 
 
 def _range(needs: Requirements, node: Node) -> FloatReason | None:
     limits = needs.rules.limits
     for name in needs.graph.floats(node):
-        values = needs.ranges.of(needs.graph.view, name)
+        values = needs.range_of(name)
         if values is None:
             return FloatReason("range", f"nothing is known of the values of {name}")
         margin = limits["clipped_safety" if values.clipped else "safety"]
@@ -180,14 +148,12 @@ def _constant(needs: Requirements, node: Node) -> FloatReason | None:
     return None
 
 
-def _float_constants(needs: Requirements, node: Node) -> Iterator[str]:
-    """The constants that a node reads as numbers, not as shapes or the like."""
-    for name in filter(None, node.inputs):
-        if needs.graph.view.is_constant(name):
-            kind = needs.graph.types.get(name, TensorProto.FLOAT)
-            tensor = needs.graph.view.constant_tensor(name)
-            if (tensor.data_type if tensor is not None else kind) == TensorProto.FLOAT:
-                yield name
+def _float_constants(needs: Requirements, node: Node) -> list[str]:
+    """The float32 constants that a node would read as half."""
+    places = operator_types(node, needs.graph.opset, needs.rest)
+    read = [name for place, name in enumerate(node.inputs) if name and places is not None and places.reads(place)]
+    view, types = needs.graph.view, needs.graph.types
+    return [name for name in read if view.is_constant(name) and types.get(name) == TensorProto.FLOAT]
 
 
 def _product(needs: Requirements, node: Node) -> FloatReason | None:
@@ -234,24 +200,12 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
     if needs.rest != TensorProto.FLOAT16:
         return None
     for name in needs.graph.floats(node):
-        values = needs.ranges.of(needs.graph.view, name)
+        values = needs.range_of(name)
         mean = values.mean if values is not None else None
         if mean is not None and 0 < mean < needs.rules.limits["faint"] and not math.isinf(values.smallest or 0.0):
             return FloatReason("faint", f"{name} has a mean magnitude of {mean:.3g}, of which FP16 keeps few bits")
     return None
 
 
-_CHECKS: tuple[_Check, ...] = (
-    _body,
-    _operator,
-    _type,
-    _sizes,
-    _range,
-    _constant,
-    _product,
-    _sum,
-    _steep,
-    _singular,
-    _faint,
-)
+_CHECKS: tuple[_Check, ...] = (_operator, _range, _constant, _product, _sum, _steep, _singular, _faint)
 

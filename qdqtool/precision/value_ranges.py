@@ -35,6 +35,7 @@ class ValueRange:
         subnormal: share of the values that FP16 holds with fewer bits, or as 0, among those that are not 0: below
             2**-14; None where it is not known.
         clipped: whether the bounds are clipping values, beyond which values may have been seen.
+        elements: how many values the tensor has for one sample, on average; None where it is not known.
     """
 
     low: float
@@ -43,6 +44,7 @@ class ValueRange:
     smallest: float | None = None
     subnormal: float | None = None
     clipped: bool = False
+    elements: int | None = None
 
     @property
     def largest(self) -> float:
@@ -77,14 +79,20 @@ class ValueRanges:
         return found or self.tensors.get(view.root(name)) or self.assumed
 
 
-def range_of_histogram(histogram: Histogram) -> ValueRange:
-    """The range that a histogram shows; what lies inside one of its bins is taken as evenly spread."""
+def range_of_histogram(histogram: Histogram, samples: int = 0) -> ValueRange:
+    """The range that a histogram shows; what lies inside one of its bins is taken as evenly spread.
+
+    Args:
+        histogram: of every value of one tensor.
+        samples: of how many samples; 0 where nobody says.
+    """
+    elements = -(-histogram.count // samples) if samples else None
     if not histogram.finite:
-        return ValueRange(0.0, 0.0)
+        return ValueRange(0.0, 0.0, elements=elements)
     counts, width = histogram.folded()
     values = int(counts.sum())
     if not values:
-        return ValueRange(histogram.low, histogram.high, 0.0, math.inf, 0.0)
+        return ValueRange(histogram.low, histogram.high, 0.0, math.inf, 0.0, elements=elements)
     mean = float(np.dot(counts, np.arange(counts.size) + 0.5)) * width / (values + histogram.zeros)
     border = SMALLEST_NORMAL / width
     whole = min(int(border), counts.size)
@@ -92,7 +100,8 @@ def range_of_histogram(histogram: Histogram) -> ValueRange:
     if whole < counts.size:
         below += float(counts[whole]) * (border - whole)
     smallest = int(np.flatnonzero(counts)[0]) * width
-    return ValueRange(histogram.low, histogram.high, min(mean, float(histogram.amax)), smallest, below / values)
+    mean = min(mean, float(histogram.amax))
+    return ValueRange(histogram.low, histogram.high, mean, smallest, below / values, elements=elements)
 
 
 def ranges_of_table(table: ScaleTable) -> ValueRanges:
