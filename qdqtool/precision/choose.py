@@ -24,6 +24,7 @@ from qdqtool.precision.required import FloatReason, Requirements, required_float
 from qdqtool.precision.value_ranges import ValueRanges
 
 _SAVES_CASTS = FloatReason("casts", "between operators in FP32: two casts fewer cost less than its traffic in FP32")
+_AS_RECORDED = FloatReason("recorded", "the model's record says so")
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,21 @@ def choose_types(
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
     required = required_float32(needs, options.keep_fp32)
     return _choice(graph, required, TypeAssignment(options.rest, half_io=options.half_io))
+
+
+def recorded_choice(model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None = None) -> TypeChoice:
+    """A choice that was made before: the reasons are not known any more.
+
+    Args:
+        model: in FP32, as `widen` gives it.
+        assignment: what was chosen.
+        folder: where its external data lie.
+    """
+    graph = float_graph(model, GraphView(model.graph, folder), assignment.rest, {}, half_io=assignment.half_io)
+    operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
+    reasons = {key: _AS_RECORDED for key in graph.nodes if key in assignment.float32}
+    casts = graph.casts(assignment.float32)
+    return TypeChoice(assignment, reasons, operators, casts, casts, graph)
 
 
 def _choice(graph: FloatGraph, required: Mapping[str, FloatReason], assignment: TypeAssignment) -> TypeChoice:

@@ -35,6 +35,7 @@ class ValueRange:
         subnormal: share of the values that FP16 holds with fewer bits, or as 0, among those that are not 0: below
             2**-14; None where it is not known.
         clipped: whether the bounds are clipping values, beyond which values may have been seen.
+        infinite: whether infinities were seen beside the finite values.
         elements: how many values the tensor has for one sample, on average; None where it is not known.
     """
 
@@ -44,6 +45,7 @@ class ValueRange:
     smallest: float | None = None
     subnormal: float | None = None
     clipped: bool = False
+    infinite: bool = False
     elements: int | None = None
 
     @property
@@ -88,7 +90,7 @@ def range_of_histogram(histogram: Histogram, samples: int = 0) -> ValueRange:
     """
     elements = -(-histogram.count // samples) if samples else None
     if not histogram.finite:
-        return ValueRange(0.0, 0.0, elements=elements)
+        return ValueRange(0.0, 0.0, infinite=histogram.has_inf, elements=elements)
     counts, width = histogram.folded()
     values = int(counts.sum())
     if not values:
@@ -101,7 +103,15 @@ def range_of_histogram(histogram: Histogram, samples: int = 0) -> ValueRange:
         below += float(counts[whole]) * (border - whole)
     smallest = int(np.flatnonzero(counts)[0]) * width
     mean = min(mean, float(histogram.amax))
-    return ValueRange(histogram.low, histogram.high, mean, smallest, below / values, elements=elements)
+    return ValueRange(
+        histogram.low,
+        histogram.high,
+        mean,
+        smallest,
+        below / values,
+        infinite=histogram.has_inf,
+        elements=elements,
+    )
 
 
 def ranges_of_table(table: ScaleTable) -> ValueRanges:

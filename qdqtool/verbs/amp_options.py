@@ -36,6 +36,7 @@ _RULES = {
     "casts": "fewer casts",
     "overflow": "an overflow when it was run",
     "loss": "--max-output-loss",
+    "recorded": "what was chosen before",
 }
 
 
