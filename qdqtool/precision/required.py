@@ -254,4 +254,3 @@ _CHECKS: tuple[_Check, ...] = (
     _singular,
     _faint,
 )
-
