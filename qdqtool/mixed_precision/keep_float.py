@@ -13,8 +13,6 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.propagate_scales import borrowed_scales
-from qdqtool.precision.rounded import rounded
-from qdqtool.precision.widen import is_typed
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -131,12 +129,12 @@ class LossMeter:
             return cls(None, error.reason)
 
     def measure(self, proto: onnx.ModelProto, folder: Path | None) -> OutputLoss:
-        """The loss of a model with Q/DQ; what is FP16 or BF16 in it is rounded as such."""
+        """The loss of a model with Q/DQ."""
         if self.yardstick is None:
             return OutputLoss(None, reason=self.reason)
         samples = len(self.yardstick.samples)
         try:
-            return OutputLoss(self.yardstick.loss(rounded(proto) if is_typed(proto) else proto, folder), samples)
+            return OutputLoss(self.yardstick.loss(proto, folder), samples)
         except QdqError as error:
             return OutputLoss(None, reason=error.reason)
 

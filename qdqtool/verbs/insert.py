@@ -35,8 +35,9 @@ from qdqtool.mixed_precision.keep_float import (
     with_borrowed_scales,
 )
 from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.insert import insert_pairs
-from qdqtool.passes.peel import peel_pairs
+from qdqtool.passes.typed_pairs import PlannedModel, peel_model
+from qdqtool.precision.rounded import as_run
+from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
@@ -60,7 +61,7 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
     """
     opened = open_model(model)
-    proto = normalize(opened.proto, opened.folder).proto
+    proto = as_fp32(normalize(opened.proto, opened.folder).proto)
     view = GraphView(proto.graph, opened.folder)
     return with_second_pairs(
         view, decide(proto, view, options, stored_table(proto)), (options or PlanOptions()).rule_book()
@@ -131,7 +132,8 @@ def insert(
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
-    proto, view = _prepare(opened, options, notes)
+    planned = _prepare(opened, options, notes)
+    proto, view = planned.base, planned.view
     stored = stored_table(proto)
     table = _table_of(scales)
     estimated = data is None and scales is None
@@ -154,13 +156,14 @@ def insert(
         refuse_empty(view, decided, opened.name)
     decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
     chosen = _scales_of(view, decided, table, options, given=scales is not None)
-    done = insert_pairs(view, decided, chosen, given=scales is not None)
+    done = planned.with_view(view).insert(decided, chosen, given=scales is not None)
+    proto = planned.proto
     if data is not None:
         store_table(proto, table)
     typed = choose_rest(proto, opened, (stored, ScaleTable(done.scales), table), rest)
     model, proto = give_typed(proto, opened, target, typed)
     folder = opened.folder if target is None or typed is None else target.parent
-    lost = measured.reference.measure(proto, folder) if measured.reference is not None else None
+    lost = measured.reference.measure(as_run(proto), folder) if measured.reference is not None else None
     chosen_now = bool(options.condition) or data is not None
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
     notes += [rest.note] if rest.note else []
@@ -187,6 +190,10 @@ def _open(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
+    edits = "--condition" if options.condition else "--fold-bn" if options.fold_bn else ""
+    if edits and is_typed(opened.proto):
+        reason = f"has FP16 or BF16 tensors, and {edits} edits weights in FP32"
+        raise QdqError(opened.name, reason, "give the FP32 model, or leave that option out")
     return opened, target
 
 
@@ -248,14 +255,13 @@ def _without_scale(decided: Plan) -> list[str]:
     return [f"{len(left)} {stay} in float: {', '.join(left[:_SHOWN])}{more}"]
 
 
-def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:
+def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> PlannedModel:
     """The model in a form in which Q/DQ can stand."""
     normalized = normalize(opened.proto, opened.folder)
     notes.extend(normalized.notes)
     proto = normalized.proto
     raise_ir(proto)
-    view = GraphView(proto.graph, opened.folder)
-    if options.requantize and view.pairs:
-        view = peel_pairs(view, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto)).view
+    if options.requantize and GraphView(proto.graph, opened.folder).pairs:
+        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
         clear_metadata(proto)
-    return proto, view
+    return PlannedModel.of(proto, opened.folder)
