@@ -12,7 +12,7 @@ import onnx
 from qdqtool.amax.methods import Method, parse_method
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.collect import count_batches, tasks_of
 from qdqtool.observers.observer_state import histograms_of
@@ -20,6 +20,7 @@ from qdqtool.observers.options import CalibrationOptions, default_method, with_m
 from qdqtool.observers.table import read_table
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.precision.value_ranges import ValueRanges
+from qdqtool.precision.widen import open_fp32
 from qdqtool.scales import ScaleTable
 
 __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales", "observe_ranges"]
@@ -46,7 +47,7 @@ def calibrate(
     """
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
-    opened = open_model(model)
+    opened = open_fp32(model)
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     options = replace(with_method(options, default_method(opened.proto, once=feed.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, feed, options)

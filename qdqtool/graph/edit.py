@@ -100,8 +100,8 @@ class Editor:
         """What new nodes of one kind have in common: all but their names."""
         kind = op, axis, to, trace
         if kind not in self._templates:
-            given = {"axis": axis, "to": to}
-            attributes = [onnx.helper.make_attribute(name, v) for name, v in given.items() if v is not None]
+            given = {"axis": axis, "to": to}.items()
+            attributes = [onnx.helper.make_attribute(name, value) for name, value in given if value is not None]
             entries = [onnx.StringStringEntryProto(key=TRACE + key, value=value) for key, value in trace]
             self._templates[kind] = onnx.NodeProto(op_type=op, attribute=attributes, metadata_props=entries)
         return self._templates[kind]

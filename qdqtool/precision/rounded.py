@@ -9,6 +9,7 @@ there and one back, to nearest even, and each node computes in FP32, as TensorRT
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx
 import onnx.inliner
@@ -17,6 +18,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.nodes import Node, node_bodies
 from qdqtool.precision.retype import retyped
 from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, TypeScope, typed_scope
@@ -47,6 +49,17 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     made = retyped(flat)
     _round_graph(made.graph, flat.graph, typed_scope(flat), FreshNames(names_in(made.graph)), {})
     return made
+
+
+def as_run(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What a judge runs in the place of a model: `rounded` of a typed one; any other model itself, not copied."""
+    return rounded(model) if is_typed(model) else model
+
+
+def open_to_run(source: ModelSource) -> Opened:
+    """`open_model` for what judges a model by running it: a typed one comes with its roundings written out."""
+    opened = open_model(source)
+    return replace(opened, proto=as_run(opened.proto))
 
 
 def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:

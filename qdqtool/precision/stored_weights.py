@@ -9,9 +9,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 from onnx import TensorProto, helper
 
-from qdqtool.graph.tensors import array_of, bytes_needed, is_external
+from qdqtool.graph.tensors import array_of, bytes_needed, is_external, read_as, stored_array, stored_type
 
 # Makes a TensorProto of another element type from one of float32; the name stays.
 Rounding = Callable[[TensorProto, int], TensorProto]
@@ -48,6 +49,8 @@ def rounded_tensor(tensor: TensorProto, kind: int, folder: Path | None) -> Tenso
         kind: FLOAT16 or BFLOAT16, or FLOAT for a copy that is held in the model.
         folder: where external data lie.
     """
+    if stored_type(tensor) == kind and is_external(tensor):
+        return _as_stored(tensor)
     values = array_of(tensor, folder)
     data = values if kind == tensor.data_type else rounded_values(values, kind)
     made = TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims, raw_data=_bytes(data))
@@ -75,7 +78,9 @@ class WeightFile:
         self._file, self._folder, self._end = file, folder, 0
 
     def round(self, tensor: TensorProto, kind: int) -> TensorProto:
-        """The tensor in another type (FLOAT16, BFLOAT16), or as it is (its own type), its data in this file."""
+        """A float tensor in another type, its data in this file; or where they lie, where they have that type there."""
+        if stored_type(tensor) == kind and is_external(tensor):
+            return _as_stored(tensor)
         made = TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims)
         if not is_external(tensor) or bytes_needed(made) <= _INLINE:
             return rounded_tensor(tensor, kind, self._folder)
@@ -92,10 +97,25 @@ class WeightFile:
         return made
 
     def _blocks(self, tensor: TensorProto, kind: int) -> Iterator[bytes]:
-        values = array_of(tensor, self._folder).reshape(-1)
+        values = stored_array(tensor, self._folder).reshape(-1)
         for begin in range(0, values.size, _BLOCK):
-            block = values[begin : begin + _BLOCK]
-            yield _bytes(block if kind == tensor.data_type else rounded_values(block, kind))
+            block = values[begin : begin + _BLOCK].astype(np.float32)
+            yield _bytes(block if kind == TensorProto.FLOAT else rounded_values(block, kind))
+
+    def settle(self, model: onnx.ModelProto) -> None:
+        """Store here what a model reads in another type than its data file has (`graph.tensors.read_as`)."""
+        for tensor in model.graph.initializer:
+            if stored_type(tensor) != tensor.data_type:
+                tensor.CopyFrom(self.round(tensor, tensor.data_type))
+
+
+def _as_stored(tensor: TensorProto) -> TensorProto:
+    """An external tensor whose file holds the values in the type that is wanted: nothing is converted."""
+    made = TensorProto()
+    made.CopyFrom(tensor)
+    if made.data_type != stored_type(made):
+        read_as(made, stored_type(made))
+    return made
 
 
 def _bytes(values: npt.NDArray[Any]) -> bytes:

@@ -7,11 +7,12 @@ Roundings to half are left out: `rounded.py` keeps them, for what judges.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableSequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.nodes import Node, attribute, node_bodies
 from qdqtool.precision.retype import mentioned_types, retyped
 from qdqtool.precision.scopes import CAST_TYPES, HALF_TYPES, TypeScope, typed_scope
@@ -24,10 +25,12 @@ class Widened:
     Attributes:
         proto: the model in FP32.
         names: tensor of the typed model's main graph -> its name here, for those that are gone or renamed.
+        casts: what the Casts that were taken out of the main graph made.
     """
 
     proto: onnx.ModelProto
     names: Mapping[str, str] = field(default_factory=dict)
+    casts: frozenset[str] = frozenset()
 
 
 def is_typed(model: onnx.ModelProto) -> bool:
@@ -38,6 +41,17 @@ def is_typed(model: onnx.ModelProto) -> bool:
 def widen(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same function in FP32; see `widen_named`."""
     return widen_named(model).proto
+
+
+def as_fp32(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`widen` of a typed model; any other model itself, not copied."""
+    return widen(model) if is_typed(model) else model
+
+
+def open_fp32(source: ModelSource) -> Opened:
+    """`open_model` for what reads a model and writes none: a typed one comes as the same function in FP32."""
+    opened = open_model(source)
+    return replace(opened, proto=as_fp32(opened.proto))
 
 
 def widen_named(model: onnx.ModelProto) -> Widened:
@@ -54,13 +68,14 @@ def widen_named(model: onnx.ModelProto) -> Widened:
     """
     made = retyped(model)
     names: dict[str, str] = {}
+    casts: set[str] = set()
     if is_typed(model):
-        _drop_casts(made.graph, model.graph, typed_scope(model), names)
-    return Widened(made, {name: _resolved(name, names) for name in names})
+        casts = _drop_casts(made.graph, model.graph, typed_scope(model), names)
+    return Widened(made, {name: _resolved(name, names) for name in names}, frozenset(casts))
 
 
-def _drop_casts(graph: GraphProto, typed: GraphProto, scope: TypeScope, names: dict[str, str]) -> None:
-    """Take the Casts out that do nothing, in a graph and its bodies.
+def _drop_casts(graph: GraphProto, typed: GraphProto, scope: TypeScope, names: dict[str, str]) -> set[str]:
+    """Take the Casts out that do nothing, in a graph and its bodies; what those of the graph itself made.
 
     Args:
         graph: is edited.
@@ -89,6 +104,7 @@ def _drop_casts(graph: GraphProto, typed: GraphProto, scope: TypeScope, names: d
         for label, body in node_bodies(Node(proto, 0)):
             _drop_casts(body, twins[label], scope.body(Node(other, 0), label), dict(names))
     _drop_named(graph.value_info, gone.union(outputs))
+    return gone
 
 
 def _only_rounds(proto: NodeProto, types: Mapping[str, int]) -> bool:
