@@ -84,7 +84,7 @@ class Editor:
             beside: the node it stands next to.
             after: behind that node, else in front of it.
             axis: value of the attribute `axis`, where it has one.
-            to: likewise of a Cast.
+            to: value of the attribute `to`, the element type that a Cast makes.
             trace: (key, value) of its metadata_props, each key behind "qdqtool.".
         """
         proto = self.view.graph.node.add()

@@ -68,8 +68,12 @@ def read_as(tensor: TensorProto, data_type: int) -> None:
         tensor: an external tensor of numbers of 8 bits or more; it is edited.
         data_type: the new element type, as in onnx.TensorProto.
     """
-    if stored_type(tensor) == tensor.data_type:
-        tensor.external_data.add(key=_STORED_TYPE, value=str(tensor.data_type))
+    stored = stored_type(tensor)
+    for place in range(len(tensor.external_data) - 1, -1, -1):
+        if tensor.external_data[place].key == _STORED_TYPE:
+            del tensor.external_data[place]
+    if data_type != stored:
+        tensor.external_data.add(key=_STORED_TYPE, value=str(stored))
     tensor.data_type = data_type
 
 

@@ -2,6 +2,8 @@
 """The public verbs, each from one noun to another. What they share is in `artifacts.py`."""
 
 from qdqtool.artifacts import load_table, stored_table
+from qdqtool.verbs.amp import amp, plan_types
+from qdqtool.verbs.amp_options import AmpOptions, AmpResult
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
 from qdqtool.verbs.differences import DrawnDifferences, DrawOptions, draw_differences
@@ -20,6 +22,8 @@ from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sen
 from qdqtool.verbs.simulate import Simulated, SimulateOptions, SimulateResult, simulate, simulated_model
 
 __all__ = [
+    "AmpOptions",
+    "AmpResult",
     "BackendComparison",
     "CompareOptions",
     "Comparison",
@@ -46,6 +50,7 @@ __all__ = [
     "SimulateOptions",
     "SimulateResult",
     "Simulated",
+    "amp",
     "compare",
     "compare_backends",
     "condition",
@@ -58,6 +63,7 @@ __all__ = [
     "load_table",
     "peel",
     "plan",
+    "plan_types",
     "ptq",
     "sensitivity",
     "simulate",

@@ -23,7 +23,7 @@ from qdqtool.artifacts import (
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -43,6 +43,7 @@ from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
+from qdqtool.verbs.typed_rest import choose_rest, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -123,6 +124,10 @@ def insert(
     """
     options = options or InsertOptions()
     opened, target = _open(model, data, scales, options, output)
+    known = (
+        data is not None or scales is not None or (not options.requantize and stored_table(opened.proto) is not None)
+    )
+    rest = options.rest_type(has_values=known)
     builder = CostBuilder(opened, options.plan.target) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
@@ -153,18 +158,21 @@ def insert(
     chosen = _scales_of(view, decided, table, options, given=scales is not None)
     done = planned.with_view(view).insert(decided, chosen, given=scales is not None)
     proto = planned.proto
-    lost = measured.reference.measure(as_run(proto), opened.folder) if measured.reference is not None else None
     if data is not None:
         store_table(proto, table)
+    typed = choose_rest(proto, opened, (stored, ScaleTable(done.scales), table), rest)
+    model, proto = give_typed(proto, opened, target, typed)
+    folder = opened.folder if target is None or typed is None else target.parent
+    lost = measured.reference.measure(as_run(proto), folder) if measured.reference is not None else None
     chosen_now = bool(options.condition) or data is not None
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
-    costs = builder.costs(proto) if builder is not None else None
-    model = give_back(proto, opened, target)
+    notes += [rest.note] if rest.note else []
+    costs = builder.costs(proto, folder) if builder is not None else None
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)
     search, loss_limit = measured.search, options.max_output_loss
     return InsertResult(
-        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs
+        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs, typed
     )
 
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""The types of a strongly typed network: operator and input types in, output type or conflict out.
+
+The verdicts were measured on NVIDIA's parser (TensorRT for RTX 1.7.1); `tests/rtx/test_typed_graphs.py` asks it again.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, helper
+
+from qdqtool.precision.element_types import TypeReport, infer_types, type_name
+
+NAMES = {
+    "f32": "float", "f16": "float16", "bf16": "bfloat16", "f64": "double", "i64": "int64", "i32": "int32", "i8": "int8",
+    "u8": "uint8", "bool": "bool", "i16": "int16",
+}  # fmt: skip
+
+
+def types_of(node: str, types: str, opset: int = 21) -> TypeReport:
+    """The report on a node whose inputs a, b, c, ... are of these types; what it makes is y."""
+    inputs = ", ".join(f"{NAMES[one]}[N] {name}" for name, one in zip("abcdef", types.split(), strict=False))
+    text = f'<ir_version: 10, opset_import: ["" : {opset}, "trt" : 1]> g ({inputs}) => (int32[N] y) {{ y = {node} }}'
+    return infer_types(onnx.parser.parse_model(text))
+
+
+MADE = [
+    ("Relu(a)", "f16", "FP16"),
+    ("Relu(a)", "f64", "FP32"),
+    ("Relu(a)", "i8", "INT8"),
+    ("Add(a, b)", "f16 f16", "FP16"),
+    ("Add(a, b)", "f64 f32", "FP32"),
+    ("Add(a, b)", "i64 i64", "INT64"),
+    ("Equal(a, b)", "bf16 bf16", "BOOL"),
+    ("Pow(a, b)", "f16 f32", "FP16"),
+    ("Clip(a, b, c)", "f16 f32 i64", "FP16"),
+    ("Pad(a, b, c)", "f16 i64 f32", "FP16"),
+    ("Conv(a, b, c)", "bf16 bf16 bf16", "BF16"),
+    ("BatchNormalization(a, b, c, d, e)", "f16 f32 f32 f32 f32", "FP16"),
+    ("RMSNormalization(a, b)", "f16 f32", "FP16"),
+    ("Attention(a, b, c, d)", "f16 f32 f16 bool", "FP16"),
+    ("Resize(a, , c)", "f16 f32 f32", "FP16"),
+    ("Gather(a, b)", "f16 i64", "FP16"),
+    ("Where(a, b, c)", "bool f16 f16", "FP16"),
+    ("OneHot(a, b, c)", "i64 i64 f16", "FP16"),
+    ("Shape(a)", "f16", "INT64"),
+    ("ArgMax(a)", "f16", "INT64"),
+    ("Cast<to=10>(a)", "f32", "FP16"),
+    ("Cast<to=11>(a)", "f16", "FP32"),
+    ("CastLike(a, b)", "f32 bf16", "BF16"),
+    ("EyeLike(a)", "f16", "FP16"),
+    ("EyeLike<dtype=1>(a)", "f16", "FP32"),
+    ("RandomUniformLike(a)", "f16", "FP16"),
+    ("Constant<value_float=1.0>()", "", "FP32"),
+    ("Constant<value_ints=[1,2]>()", "", "INT64"),
+    ("ConstantOfShape(a)", "i64", "FP32"),
+    ("NonMaxSuppression(a, b, c)", "f16 f16 i64", "INT64"),
+    ("DequantizeLinear(a, b)", "i8 f32", "FP32"),
+    ("DequantizeLinear(a, b)", "i8 f16", "FP16"),
+    ("DequantizeLinear<output_dtype=10>(a, b)", "i8 f32", "FP16"),
+    ("QuantizeLinear(a, b)", "f16 f32", "INT8"),
+    ("QuantizeLinear(a, b, c)", "f16 f32 i8", "INT8"),
+    ("QuantizeLinear(a, b, c)", "f32 f16 u8", "INT8"),
+    ("QuantizeLinear<output_dtype=17>(a, b)", "f32 f32", "FP8E4M3FN"),
+    ("trt.TRT_FP8QuantizeLinear(a, b)", "f16 f32", "FP8E4M3FN"),
+    ("trt.TRT_FP4DynamicQuantize(a, b)", "f16 f32", "FP4"),
+]
+
+
+@pytest.mark.parametrize(("node", "types", "made"), MADE)
+def test_what_an_operator_gives_out(node: str, types: str, made: str) -> None:
+    report = types_of(node, types)
+    assert report.conflicts == ()
+    assert type_name(report.types["y"]) == made
+
+
+REFUSED = [
+    ("Add(a, b)", "f16 f32", "agree", "reads a in FP16 and b in FP32, which must be one type"),
+    ("Add(a, b)", "i64 f32", "agree", "reads a in INT64 and b in FP32, which must be one type"),
+    ("Max(a, b, c)", "f16 f16 bf16", "agree", "reads a in FP16 and c in BF16, which must be one type"),
+    ("Concat<axis=0>(a, b, c)", "f32 f32 f16", "agree", "reads a in FP32 and c in FP16, which must be one type"),
+    ("Conv(a, b, c)", "f16 f16 f32", "agree", "reads a in FP16 and c in FP32, which must be one type"),
+    ("Gemm(a, b, c)", "f32 f32 f16", "agree", "reads a in FP32 and c in FP16, which must be one type"),
+    ("PRelu(a, b)", "f16 f32", "agree", "reads a in FP16 and b in FP32, which must be one type"),
+    ("LayerNormalization(a, b)", "f16 f32", "agree", "reads a in FP16 and b in FP32, which must be one type"),
+    ("GridSample(a, b)", "f16 f32", "agree", "reads a in FP16 and b in FP32, which must be one type"),
+    ("Where(a, b, c)", "bool f32 f16", "agree", "reads b in FP32 and c in FP16, which must be one type"),
+    ("Clip(a, b)", "i64 i32", "agree", "reads a in INT64 and b in INT32, which must be one type"),
+    ("Pad(a, b, c)", "f16 i64 i64", "agree", "reads a in FP16 and c in INT64, which must be one type"),
+    ("ScatterND(a, b, c)", "f16 i64 f32", "agree", "reads a in FP16 and c in FP32, which must be one type"),
+    ("Sqrt(a)", "i64", "activations", "reads a in INT64 and takes FP32, FP16, BF16, INT8 there"),
+    ("Not(a)", "f32", "logic", "reads a in FP32 and takes BOOL there"),
+    ("HardSwish(a)", "bf16", "hard-swish", "reads a in BF16 and takes FP32, FP16, INT8 there"),
+    ("Mish(a)", "bf16", "no-bfloat16", "reads a in BF16 and takes FP32, FP16 there"),
+    ("Range(a, b, c)", "f16 f16 f16", "range", "reads a in FP16 and takes FP32, INT32, INT64 there"),
+    ("MeanVarianceNormalization(a)", "f16", "single-only", "reads a in FP16 and takes FP32 there"),
+    ("Gather(a, b)", "f16 f32", "schema", "reads b in FP32 and takes INT32, INT64 there"),
+    ("Where(a, b, c)", "f32 f32 f32", "schema", "reads a in FP32 and takes BOOL there"),
+    ("Resize(a, , c)", "f32 f32 bf16", "resize-scales", "reads c in BF16 and takes FP32, FP16, INT32, INT64 there"),
+    ("NonMaxSuppression(a, b, c, d)", "f16 f16 i64 f16", "thresholds", "reads d in FP16 and takes FP32 there"),
+    ("RandomUniformLike(a)", "bf16", "makes", "makes BF16, and can make FP32, FP16"),
+    ("Cast<to=5>(a)", "f32", "no-such-weights", "makes INT16, which TensorRT's networks do not have"),
+    ("QuantizeLinear(a, b)", "i32 f32", "float-only", "reads a in INT32 and takes FP32, FP16, BF16 there"),
+    ("Concat<axis=0>(a)", "u8", "movers", "reads a in UINT8 and takes FP32, FP16, BF16, INT8, INT32, INT64, BOOL there"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "types", "rule", "message"), REFUSED)
+def test_what_an_operator_refuses(node: str, types: str, rule: str, message: str) -> None:
+    report = types_of(node, types)
+    assert [(one.rule, one.message) for one in report.conflicts] == [(rule, message)]
+    assert report.conflicts[0].key == "y"
+
+
+def test_hundred_thousand_nodes_are_gone_through_once() -> None:
+    def chain(length: int) -> onnx.ModelProto:
+        nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(length)]
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [4]) for name in ("t0", f"t{length}")]
+        return helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]))
+
+    report = infer_types(chain(100_000))
+    assert len(report.types) == 100_001
+    assert set(report.types.values()) == {TensorProto.FLOAT16}

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rules/types.toml: that it is sound, and what follows from it and from ONNX's schema for single operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto
+
+from qdqtool.errors import QdqError
+from qdqtool.parser_rules import load_parser_rules, tomllib
+from qdqtool.precision.type_rules import load_type_rules, read_type_rules
+from qdqtool.rule_files import rules_folder
+from qdqtool.trtversion import TrtVersion
+
+FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
+# Operators that NVIDIA's parser takes and that have no element types of their own: bodies, layers that only plugins name,
+# those of old versions, and those that a plugin runs.
+UNWRITTEN = {
+    *("Constant", "ConstantOfShape", "RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike"),
+    *("BlackmanWindow", "HammingWindow", "HannWindow", "If", "Loop", "Scan", "DequantizeLinear"),
+    *("NonZero", "RoiAlign", "DeformConv", "ImageScaler", "ParametricSoftplus", "ScaledTanh", "SpatialBN"),
+}
+
+
+def test_every_rule_says_why_and_where_from() -> None:
+    document = tomllib.loads((rules_folder() / "types.toml").read_text(encoding="utf-8"))
+    rules = [rule for table in document.values() if isinstance(table, list) for rule in table]
+    assert len(rules) > 40
+    for rule in rules:
+        assert rule["why"].endswith("."), rule["name"]
+        assert len(rule.get("ops", [])) == len(set(rule.get("ops", []))), rule["name"]
+
+
+def test_an_operator_stands_in_one_rule_of_a_table() -> None:
+    document = tomllib.loads((rules_folder() / "types.toml").read_text(encoding="utf-8"))
+    for table in ("takes", "data", "makes"):
+        ops = [op for rule in document[table] for op in rule["ops"]]
+        assert sorted(ops) == sorted(set(ops)), table
+
+
+def test_every_operator_that_the_parser_takes_has_its_types_written() -> None:
+    rules = load_type_rules()
+    taken = {op for op in load_parser_rules().operators if not op.startswith("TRT_")}
+    assert {op for op in taken if (found := rules.of(op)) is None or found.takes is None} == UNWRITTEN
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "opset", "typed"),
+    [
+        ("Conv", 3, 17, (0, 1, 2)),
+        ("Concat", 4, 17, (0, 1, 2, 3)),
+        ("Sum", 3, 17, (0, 1, 2)),
+        ("Clip", 3, 17, (0, 1, 2)),
+        ("Pad", 3, 17, (0, 2)),
+        ("Resize", 4, 17, (0,)),
+        ("Upsample", 2, 9, (0,)),
+        ("Pow", 2, 17, (0,)),
+        ("Pow", 2, 11, (0, 1)),
+        ("BatchNormalization", 5, 17, (0,)),
+        ("BatchNormalization", 5, 9, (0, 1, 2, 3, 4)),
+        ("Gather", 2, 17, (0,)),
+        ("Where", 3, 17, (1, 2)),
+        ("OneHot", 3, 17, (2,)),
+        ("NonMaxSuppression", 5, 17, (0, 1)),
+        ("LSTM", 8, 17, (0, 1, 2, 3, 5, 6, 7)),
+        ("LSTM", 4, 17, (0, 1, 2, 3)),
+        ("GridSample", 2, 17, (0, 1)),
+        ("Attention", 4, 23, (0, 1, 2, 3)),
+        ("RMSNormalization", 2, 23, (0, 1)),
+        ("Reshape", 2, 17, (0,)),
+        ("CastLike", 2, 17, (1,)),
+        ("QuantizeLinear", 3, 21, (0,)),
+        ("NoSuchOperator", 2, 17, ()),
+    ],
+)
+def test_inputs_that_a_typed_graph_has_in_the_type_of_the_data(
+    op: str, count: int, opset: int, typed: tuple[int, ...]
+) -> None:
+    assert load_type_rules().typed_inputs(op, count, opset) == typed
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "typed"),
+    [
+        ("Conv", 1, (0,)),
+        ("Split", 3, (0, 1, 2)),
+        ("TopK", 2, (0,)),
+        ("Shape", 1, ()),
+        ("Equal", 1, ()),
+        ("LSTM", 3, (0, 1, 2)),
+        ("Dropout", 2, (0,)),
+        ("Cast", 1, ()),
+        ("RMSNormalization", 1, (0,)),
+    ],
+)
+def test_outputs_that_have_the_type_of_the_data(op: str, count: int, typed: tuple[int, ...]) -> None:
+    found = load_type_rules().of(op)
+    assert found is not None
+    assert found.typed_outputs(count) == typed
+
+
+@pytest.mark.parametrize(
+    ("op", "types"),
+    [("Conv", {FLOAT, HALF, BFLOAT}), ("Mish", {FLOAT, HALF}), ("Range", {FLOAT}), ("Celu", {FLOAT}), ("Not", set())],
+)
+def test_float_types_that_an_operator_computes_in(op: str, types: set[int]) -> None:
+    found = load_type_rules().of(op)
+    assert found is not None
+    assert {one for one in (FLOAT, HALF, BFLOAT) if found.computes_in(one)} == types
+
+
+TAKES = 'schema = 1\n[sets]\n[[takes]]\nname = "n"\n'
+RULE = 'why = "W."\nsee = "s"\nstatus = "measured"\n'
+
+
+def test_a_rule_holds_for_its_versions(tmp_path: Path) -> None:
+    path = tmp_path / "types.toml"
+    path.write_text(f'{TAKES}ops = ["Relu"]\ntypes = "FLOAT"\ntrt = ">=10.0"\n{RULE}')
+    takes = [read_type_rules(path, version).of("Relu") for version in (None, TrtVersion(10, 3, 0), TrtVersion(8, 6, 1))]
+    assert [None if one is None or one.takes is None else set(one.takes) for one in takes] == [{FLOAT}, {FLOAT}, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("schema = 2\n[sets]\n", "schema is 2, not 1"),
+        ("schema = 1\n[sets]\n[[tooks]]\n", "unknown table 'tooks'"),
+        (f'{TAKES}ops = ["Relu"]\ntypes = "HALF"\n{RULE}', "unknown type or set 'HALF'"),
+        (f"{TAKES}ops = []\n{RULE}", "rule 'n': no 'types'"),
+        ('schema = 1\n[sets]\na = ["a"]\n', "the set 'a' holds itself"),
+    ],
+)
+def test_a_file_that_is_not_of_the_schema_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "types.toml"
+    path.write_text(text)
+    with pytest.raises(QdqError, match=message):
+        read_type_rules(path)
