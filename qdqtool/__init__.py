@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.match.plan import Plan as Plan, PlanOptions as PlanOptions
     from qdqtool.scales import Scale as Scale, ScaleTable as ScaleTable
     from qdqtool.trtversion import TrtVersion as TrtVersion
+    from qdqtool.verbs.amp import amp as amp, plan_types as plan_types
+    from qdqtool.verbs.amp_options import AmpOptions as AmpOptions, AmpResult as AmpResult
     from qdqtool.verbs.build import build as build
     from qdqtool.verbs.build_options import BuildOptions as BuildOptions, BuildResult as BuildResult
     from qdqtool.verbs.compare import CompareOptions as CompareOptions, Comparison as Comparison, compare as compare
@@ -80,6 +82,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
 
 # name -> the module it lives in; imported when it is first asked for, so that `import qdqtool` costs nothing.
 _HOMES = {
+    "AmpOptions": "verbs.amp_options",
+    "AmpResult": "verbs.amp_options",
     "BackendComparison": "verbs.ptq_compare",
     "BuildOptions": "verbs.build_options",
     "BuildResult": "verbs.build_options",
@@ -129,6 +133,7 @@ _HOMES = {
     "SimulateResult": "verbs.simulate",
     "Simulated": "verbs.simulate",
     "TrtVersion": "trtversion",
+    "amp": "verbs.amp",
     "build": "verbs.build",
     "calibrate": "calibration.engine",
     "condition": "verbs.condition",
@@ -147,6 +152,7 @@ _HOMES = {
     "load_table": "scales",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
+    "plan_types": "verbs.amp",
     "predicted_layers": "verbs.show_engine",
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",

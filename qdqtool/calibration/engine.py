@@ -12,15 +12,18 @@ import onnx
 from qdqtool.amax.methods import Method, parse_method
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
 from qdqtool.match.plan import PlanOptions
-from qdqtool.observers.collect import count_batches
+from qdqtool.observers.collect import count_batches, tasks_of
 from qdqtool.observers.observer_state import histograms_of
 from qdqtool.observers.options import CalibrationOptions, default_method, with_method
 from qdqtool.observers.table import read_table
+from qdqtool.observers.value_ranges import read_ranges
+from qdqtool.precision.value_ranges import ValueRanges
+from qdqtool.precision.widen import open_fp32
 from qdqtool.scales import ScaleTable
 
-__all__ = ["CalibrationOptions", "calibrate", "calibrate_scales"]
+__all__ = ["CalibrationOptions", "calibrate", "calibrate_scales", "observe_ranges"]
 
 
 def calibrate(
@@ -44,7 +47,7 @@ def calibrate(
     """
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
-    opened = open_model(model)
+    opened = open_fp32(model)
     loader = open_loader(data, inputs_of(opened.proto.graph), data_options)
     options = replace(with_method(options, default_method(opened.proto, once=loader.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, loader, options)
@@ -96,6 +99,29 @@ def calibrate_scales(
 
     histograms = histograms_of(state.observation.of_all(state.plan), "mergeable")
     return auto_table(proto, folder, loader, table, histograms, options, placing)
+
+
+def observe_ranges(
+    proto: onnx.ModelProto, folder: Path | None, feed: Iterable[Batch], options: CalibrationOptions | None = None
+) -> ValueRanges:
+    """The range of every float32 activation of a model, from data that is open already.
+
+    Args:
+        proto: the model, plain or with Q/DQ, external data not loaded.
+        folder: where its external data lie.
+        feed: the batches; walked once, the first of them twice where it can be.
+        options: provider, workers; the method does not matter.
+
+    Raises:
+        QdqError: no samples; NaN in any tensor; what `OrtActivations` refuses.
+    """
+    walked_once = isinstance(feed, DataLoader) and feed.once
+    first = None if walked_once else next(tasks_of(feed), None)
+    shapes = {} if first is None else {name: array.shape for name, array in first.load().items()}
+    state = count_batches(proto, folder, feed, replace(options or CalibrationOptions(), method="max"))
+    if not state.observation.samples:
+        raise QdqError("data", "gives no samples", "ranges need data")
+    return read_ranges(state, shapes)
 
 
 def _refuse_zero_inputs(proto: onnx.ModelProto, table: ScaleTable, points: Collection[str]) -> None:

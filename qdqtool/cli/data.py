@@ -58,7 +58,7 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
 
 
 def calibration_options_from(args: argparse.Namespace, **more: Any) -> CalibrationOptions:
-    """What `add_data_arguments` and --method declared, as options of a calibration.
+    """What `add_data_arguments` and, where there is one, --method declared, as options of a calibration.
 
     Args:
         args: the parsed words.
@@ -70,7 +70,7 @@ def calibration_options_from(args: argparse.Namespace, **more: Any) -> Calibrati
     if workers < args.workers:
         warn(f"--workers {args.workers}: {workers} are used, this machine has {usable_cores()} cores", args, "note")
     return CalibrationOptions(
-        method=args.method or "",
+        method=getattr(args, "method", None) or "",
         provider=args.provider,
         progress=False if args.quiet else None,
         workers=workers,

@@ -24,6 +24,7 @@ from qdqtool.errors import QdqError, printable
 VERBS = {
     "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
     "calibrate": "run data through a model and write the scale of every tensor",
+    "amp": "give a model FP16 or BF16 where its values allow that, for strongly typed TensorRT",
     "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
     "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
     "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import ConditionResult, InsertResult
+    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult
 
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
@@ -117,14 +117,15 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
                 )
             )
         ]
-    version, lines = _default_version(args.target), list[str]()
+    typed = result.rest is not None
+    version, lines = _newest() if typed else _default_version(args.target), list[str]()
     if args.trt_version:
         version, word = parse(args.trt_version), args.trt_version
     else:
         word = version.text
         lines.append(f"the next step is for TensorRT {word}: --trt-version names the one that you have")
-    if not version.has_caches:
-        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version)
+    if typed or not version.has_caches:
+        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version, typed=typed)
         return [*lines, next_line(trtexec_line(words))]
     words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
     if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
@@ -132,6 +133,17 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     if result.estimated:
         words.append("--allow-estimated")
     return [*lines, next_line(command("peel", *words))]
+
+
+def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
+    """Build it: TensorRT 11 takes the types of the file as they are, 9 and 10 must be told to."""
+    from qdqtool.emit.trtexec import qdq_arguments
+    from qdqtool.trtversion import RELEASES
+
+    newest = max(release.version for release in RELEASES)
+    words = qdq_arguments(str(result.model), _stem(result.model), "gpu", newest, typed=True)
+    line = next_line(trtexec_line(words))
+    return [f"the next step is for TensorRT {newest.text}; with 9 and 10 add --stronglyTyped", line]
 
 
 def conditioned_insert(args: argparse.Namespace) -> str:
@@ -217,6 +229,13 @@ def _default_version(target: str) -> TrtVersion:
 
     versions = [release.version for release in RELEASES]
     return max(version for version in versions if target == "gpu" or version.has_dla_int8)
+
+
+def _newest() -> TrtVersion:
+    """The newest release known."""
+    from qdqtool.trtversion import RELEASES
+
+    return max(release.version for release in RELEASES)
 
 
 def _without(name: str, words: Sequence[str]) -> list[str]:

@@ -230,10 +230,11 @@ def half_scale(context: LintContext) -> Iterator[CheckFault]:
     """
     old = context.asked is not None and context.version.major < 9
     for pair in _pairs(context):
-        scale = context.scale_of(pair)
-        if scale is not None and (scale.dtype == np.float16 or scale.dtype.name == "bfloat16"):
-            text = f"its scale is {scale.dtype.name}, which TensorRT reads from 9 on"
-            tiny = scale.dtype == np.float16 and bool((np.abs(scale) < np.finfo(np.float16).smallest_normal).any())
+        if kind := context.half_constants.get((pair.quantize or pair.dequantize).inputs[1]):
+            text = f"its scale is {kind}, which TensorRT reads from 9 on"
+            scale = context.scale_of(pair)
+            small = scale is not None and bool((np.abs(scale) < np.finfo(np.float16).smallest_normal).any())
+            tiny = small and kind == "float16"
             text += f"; below {np.finfo(np.float16).smallest_normal:.2g} FP16 loses bits of it" if tiny else ""
             graver: Severity | None = "error" if old else "warning" if tiny else None
             yield CheckFault(pair.tensor, text, "export scales in FP32", severity=graver)

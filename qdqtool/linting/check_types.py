@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from onnx import TensorProto
 
 from qdqtool.display import counted
-from qdqtool.engine.text import format_shares
+from qdqtool.engine.predicted_text import format_shares
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, attribute
 from qdqtool.linting.checks import CheckFault, check
@@ -29,7 +29,7 @@ _NAMED = 3
 
 
 @check("Q052", "element-types", "error", targets=("gpu", "rtx"))
-def element_types(subject: LintContext) -> Iterator[CheckFault]:
+def element_types(context: LintContext) -> Iterator[CheckFault]:
     """TensorRT refuses the element types at a node: in a strongly typed network its inputs must be of one type.
 
     TensorRT 11 and TensorRT for RTX build no other networks, nor does a file with FP16 or BF16 tensors make sense in
@@ -38,28 +38,28 @@ def element_types(subject: LintContext) -> Iterator[CheckFault]:
     gives out its output_dtype, else the type of its scale: behind one with an FP32 scale an FP16 network needs a Cast.
     Integers of a pair that an operator reads are Q003; types that a pair itself cannot have are Q005 and Q006.
     """
-    severity: Severity = "error" if subject.strongly_typed else "warning"
-    for conflict in subject.typed.conflicts:
-        if not _is_of_pairs(subject, conflict):
+    severity: Severity = "error" if context.strongly_typed else "warning"
+    for conflict in context.typed.conflicts:
+        if not _is_of_pairs(context, conflict):
             text = f"{conflict.op} {conflict.message}".strip()
-            yield CheckFault(conflict.node, text, _todo(subject, conflict), severity=severity)
+            yield CheckFault(conflict.node, text, _todo(context, conflict), severity=severity)
 
 
 @check("Q053", "fp32-compute", "warning", targets=("gpu", "rtx"))
-def fp32_compute(subject: LintContext) -> Iterator[CheckFault]:
+def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     """Operators run in FP32 that FP16 might hold: a strongly typed engine computes in the types of the file.
 
     From TensorRT 11 on, and for RTX. In a model with FP16 or BF16 each stretch of FP32 operators is named that has a
     product or at least two operators; a model in FP32 is told in one line. What `qdqtool amp` left in FP32 for the
     values it saw is a note. Whether FP16 holds the values, only data tell.
     """
-    if not subject.reads_types:
+    if not context.reads_types:
         return
-    islands = [one for one in float32_islands(subject.view, subject.typed) if one.able]
-    if not subject.has_halves:
-        yield from _in_fp32(subject, islands)
+    islands = [one for one in float32_islands(context.view, context.typed) if one.able]
+    if not context.has_halves:
+        yield from _in_fp32(context, islands)
         return
-    known = get_metadata(subject.proto, "precision") is not None
+    known = get_metadata(context.proto, "precision") is not None
     for island in islands:
         if island.products or len(island.nodes) > 1:
             names = ", ".join(node.name for node in island.products[:_NAMED] or island.nodes[:_NAMED])
@@ -69,13 +69,13 @@ def fp32_compute(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q054", "fp32-share", "note", targets=("gpu", "rtx"))
-def fp32_share(subject: LintContext) -> Iterator[CheckFault]:
+def fp32_share(context: LintContext) -> Iterator[CheckFault]:
     """How much of the multiply-adds, and of the bytes that layers move, is FP32, by the layers that are predicted.
 
     From TensorRT 11 on, and for RTX, where engines have the types of the file. Nothing was built; see `qdqtool engine
     show --predicted`.
     """
-    forecast = subject.forecast if subject.reads_types else None
+    forecast = context.forecast if context.reads_types else None
     if forecast is None or not (forecast.macs_by_type or forecast.bytes_by_type):
         return
     parts = []
@@ -84,24 +84,24 @@ def fp32_share(subject: LintContext) -> Iterator[CheckFault]:
     if forecast.bytes_by_type:
         parts.append(f"bytes moved: {format_shares(forecast.bytes_by_type)}")
     todo = _AMP if "FP32" in (*forecast.macs_by_type, *forecast.bytes_by_type) else ""
-    yield CheckFault(_model(subject), "; ".join(parts) + " (predicted, not measured)", todo)
+    yield CheckFault(_model(context), "; ".join(parts) + " (predicted, not measured)", todo)
 
 
 @check("Q055", "casts-back-and-forth", "warning", targets=("gpu", "rtx"))
-def casts_back_and_forth(subject: LintContext) -> Iterator[CheckFault]:
+def casts_back_and_forth(context: LintContext) -> Iterator[CheckFault]:
     """A Cast that undoes another one, that changes nothing, or that stands twice on one tensor.
 
     FP16 to FP32 and back gives the same values and costs a kernel where nothing fuses it. FP32 to FP16 and back rounds
     and saves nothing.
     """
-    types = subject.typed.types
+    types = context.typed.types
     seen: dict[tuple[str, int], Node] = {}
-    for node in subject.view.every:
-        if node.op != "Cast" or not node.inputs or subject.view.is_constant(node.key):
+    for node in context.view.every:
+        if node.op != "Cast" or not node.inputs or context.view.is_constant(node.key):
             continue
         source, made = types.get(node.inputs[0], 0), types.get(node.key, 0)
         twin = seen.setdefault((node.inputs[0], made), node)
-        maker = subject.view.producers.get(node.inputs[0])
+        maker = context.view.producers.get(node.inputs[0])
         if source == made and made in FLOATS:
             yield CheckFault(node.name, f"casts {type_name(made)} to the type that it has", "remove it")
         elif twin is not node:
@@ -112,21 +112,21 @@ def casts_back_and_forth(subject: LintContext) -> Iterator[CheckFault]:
 
 
 @check("Q056", "scale-types", "warning", targets=("gpu", "rtx"))
-def scale_types(subject: LintContext) -> Iterator[CheckFault]:
+def scale_types(context: LintContext) -> Iterator[CheckFault]:
     """A pair on an FP16 or BF16 tensor that gives out FP32, since its scale is FP32.
 
     A DequantizeLinear gives out its output_dtype (opset 23), else the type of its scale. What reads it then runs in
     FP32, or is refused beside FP16 (Q052). A Cast behind it, or output_dtype, gives the same engine as a scale in FP16
     and keeps every bit of the scale. A scale that is itself in FP16 is Q021.
     """
-    if not subject.has_halves:
+    if not context.has_halves:
         return
-    types = subject.typed.types
-    for tensor, pairs in subject.activation_pairs.items():
+    types = context.typed.types
+    for tensor, pairs in context.activation_pairs.items():
         for pair in pairs:
             source = 0 if pair.quantize is None else types.get(pair.quantize.inputs[0], 0)
             made = types.get(pair.dequantize.key, 0)
-            if source in HALVES and made == _FLOAT and not _cast_by_all(subject, pair.dequantize.key):
+            if source in HALVES and made == _FLOAT and not _cast_by_all(context, pair.dequantize.key):
                 text = f"is {type_name(source)} and its pair gives out FP32, the type of the scale"
                 yield CheckFault(tensor, text, f"add a Cast to {type_name(source)} behind {pair.dequantize.name}")
 
@@ -134,18 +134,18 @@ def scale_types(subject: LintContext) -> Iterator[CheckFault]:
 # ---------------------------------------------------------------------- parts
 
 
-def _is_of_pairs(subject: LintContext, conflict: TypeConflict) -> bool:
+def _is_of_pairs(context: LintContext, conflict: TypeConflict) -> bool:
     """Whether another check owns it: integers of pairs that operators read, stored types of pairs."""
     if conflict.op in _PAIR:
         return True
     names = TensorProto.DataType
     if any(names.Name(code) in _INTEGERS for code in conflict.types if code in names.values()):
         return True
-    readers = [] if conflict.op else subject.direct_readers.get(conflict.key, [])
+    readers = [] if conflict.op else context.direct_readers.get(conflict.key, [])
     return bool(readers) and all(node.op in _PAIR for node in readers)
 
 
-def _todo(subject: LintContext, conflict: TypeConflict) -> str:
+def _todo(context: LintContext, conflict: TypeConflict) -> str:
     if conflict.rule != "agree" or len(conflict.tensors) < 2:
         wanted = "INT64" if conflict.rule == "schema" and set(conflict.types) <= FLOATS else "a type that it takes"
         return f"cast it to {wanted}, or export the model again"
@@ -155,19 +155,19 @@ def _todo(subject: LintContext, conflict: TypeConflict) -> str:
     other = next(
         (name for name, code in zip(conflict.tensors, conflict.types, strict=True) if code != half), conflict.tensors[0]
     )
-    maker = subject.view.producers.get(other)
+    maker = context.view.producers.get(other)
     if maker is not None and maker.op == DEQUANTIZE:
         return f"add a Cast to {type_name(half)} behind {maker.name}, or output_dtype there (opset 23)"
     return f"cast {other} to {type_name(half)}, or store it so"
 
 
-def _in_fp32(subject: LintContext, islands: Sequence[Island]) -> Iterator[CheckFault]:
+def _in_fp32(context: LintContext, islands: Sequence[Island]) -> Iterator[CheckFault]:
     nodes = [node for island in islands for node in island.nodes]
     products = [node for island in islands for node in island.products]
     if nodes:
-        beside = " beside INT8" if subject.view.pairs else ""
+        beside = " beside INT8" if context.view.pairs else ""
         text = f"{_told(nodes, products)} in FP32{beside}, as an engine has the types of the file"
-        yield CheckFault(_model(subject), text, _AMP)
+        yield CheckFault(_model(context), text, _AMP)
 
 
 def _told(nodes: Sequence[Node], products: Sequence[Node]) -> str:
@@ -188,10 +188,10 @@ def _undone(first: Node, second: Node, source: int, between: int, made: int) -> 
         yield CheckFault(second.name, text, "remove both, unless the rounding is meant", severity="note")
 
 
-def _cast_by_all(subject: LintContext, name: str) -> bool:
-    readers = subject.direct_readers.get(name, [])
+def _cast_by_all(context: LintContext, name: str) -> bool:
+    readers = context.direct_readers.get(name, [])
     return all(node.op == "Cast" and attribute(node, "to", 0) in HALVES for node in readers)
 
 
-def _model(subject: LintContext) -> str:
-    return subject.proto.graph.name or "the model"
+def _model(context: LintContext) -> str:
+    return context.proto.graph.name or "the model"

@@ -3,6 +3,8 @@
 
 from qdqtool.metadata import stored_table
 from qdqtool.scales import load_table
+from qdqtool.verbs.amp import amp, plan_types
+from qdqtool.verbs.amp_options import AmpOptions, AmpResult
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
 from qdqtool.verbs.compare_pictures import DrawnDifferences, DrawOptions, draw_differences
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
@@ -21,6 +23,8 @@ from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sen
 from qdqtool.verbs.simulate import Simulated, SimulateOptions, SimulateResult, simulate, simulated_model
 
 __all__ = [
+    "AmpOptions",
+    "AmpResult",
     "BackendComparison",
     "CompareOptions",
     "Comparison",
@@ -47,6 +51,7 @@ __all__ = [
     "SimulateOptions",
     "SimulateResult",
     "Simulated",
+    "amp",
     "compare",
     "compare_backends",
     "condition",
@@ -59,6 +64,7 @@ __all__ = [
     "load_table",
     "peel",
     "plan",
+    "plan_types",
     "ptq",
     "sensitivity",
     "simulate",

@@ -15,6 +15,7 @@ from qdqtool.display import Displayed, counted, model_name
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.output_paths import check_target, files_of, output_path
+from qdqtool.precision.widen import refuse_typed
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
@@ -155,6 +156,7 @@ def condition(
     steps = parse_steps(options.steps)
     parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
+    refuse_typed(opened, "condition edits FP32 weights")
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)

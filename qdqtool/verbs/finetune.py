@@ -22,6 +22,7 @@ from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import check_targets, files_of, output_path, path_of
 from qdqtool.passes.peel import has_qdq
+from qdqtool.precision.widen import refuse_typed
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
 from qdqtool.training.equalized_start import Start, start_equalized
@@ -99,6 +100,7 @@ def finetune(
     options = options or FinetuneOptions()
     options.check()
     opened = open_model(model)
+    refuse_typed(opened, "training is in FP32")
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
     job = _open_job(opened, data, options, data_options or DataOptions())

@@ -13,7 +13,7 @@ import onnx
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -27,13 +27,16 @@ from qdqtool.mixed_precision.keep_float import (
 )
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.insert import Inserted, insert_pairs
-from qdqtool.passes.peel import peel_pairs
+from qdqtool.passes.insert import Inserted
+from qdqtool.passes.typed_pairs import PlannedModel, peel_model
+from qdqtool.precision.rounded import as_run
+from qdqtool.precision.widen import as_fp32, refuse_typed
 from qdqtool.scales import Scale, ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
+from qdqtool.verbs.typed_rest import choose_rest, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -51,7 +54,7 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
     """
     opened = open_model(model)
-    proto = normalize(opened.proto, opened.folder).proto
+    proto = as_fp32(normalize(opened.proto, opened.folder).proto)
     view = GraphView(proto.graph, opened.folder)
     return with_second_pairs(
         view, decide(proto, view, options, stored_table(proto)), (options or PlanOptions()).rule_book()
@@ -114,11 +117,16 @@ def insert(
     """
     options = options or InsertOptions()
     opened, target = _open(model, data, scales, options, output)
+    known = (
+        data is not None or scales is not None or (not options.requantize and stored_table(opened.proto) is not None)
+    )
+    rest = options.rest_type(has_values=known)
     builder = CostBuilder(opened, options.plan.target) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
-    proto, view = _prepare(opened, options, notes)
+    planned = _prepare(opened, options, notes)
+    proto, view = planned.base, planned.view
     stored = stored_table(proto)
     table = _table_of(scales)
     estimated = data is None and scales is None
@@ -137,19 +145,23 @@ def insert(
         decided, table = _decide_again(proto, view, options, stored, table, measured)
     if not options.allow_empty:
         refuse_empty(view, decided, opened.name)
-    decided, done = _place(view, decided, table, options, given=scales is not None)
-    lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
+    decided, done = _place(planned.with_view(view), decided, table, options, given=scales is not None)
+    proto = planned.proto
     if data is not None:
         store_table(proto, table)
+    typed = choose_rest(proto, opened, (stored, ScaleTable(done.scales), table), rest)
+    model, proto = give_typed(proto, opened, target, typed)
+    folder = opened.folder if target is None or typed is None else target.parent
+    lost = measured.reference.measure(as_run(proto), folder) if measured.reference is not None else None
     chosen_now = bool(options.condition) or data is not None
     notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
-    costs = builder.costs(proto) if builder is not None else None
-    model = give_back(proto, opened, target)
+    notes += [rest.note] if rest.note else []
+    costs = builder.costs(proto, folder) if builder is not None else None
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)
     search, loss_limit = measured.search, options.max_output_loss
     return InsertResult(
-        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs
+        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs, typed
     )
 
 
@@ -167,6 +179,9 @@ def _open(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
+    edits = "--condition" if options.condition else "--fold-bn" if options.fold_bn else ""
+    if edits:
+        refuse_typed(opened, f"{edits} edits FP32 weights")
     return opened, target
 
 
@@ -200,12 +215,12 @@ def _decide_again(
 
 
 def _place(
-    view: GraphView, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
+    planned: PlannedModel, decided: Plan, table: ScaleTable, options: InsertOptions, *, given: bool
 ) -> tuple[Plan, Inserted]:
     """The plan with its second pairs, carried out; and what was put in."""
-    decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
-    chosen = _scales_of(view, decided, table, options, given=given)
-    return decided, insert_pairs(view, decided, chosen, given=given)
+    decided = with_second_pairs(planned.view, decided, (options.plan or PlanOptions()).rule_book())
+    chosen = _scales_of(planned.view, decided, table, options, given=given)
+    return decided, planned.insert(decided, chosen, given=given)
 
 
 def _scales_of(
@@ -244,14 +259,13 @@ def _without_scale(decided: Plan) -> list[str]:
     return [f"{len(left)} {stay} in float: {', '.join(left[:_SHOWN])}{more}"]
 
 
-def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:
+def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> PlannedModel:
     """The model in a form in which Q/DQ can stand."""
     normalized = normalize(opened.proto, opened.folder)
     notes.extend(normalized.notes)
     proto = normalized.proto
     raise_ir(proto)
-    view = GraphView(proto.graph, opened.folder)
-    if options.requantize and view.pairs:
-        view = peel_pairs(view, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto)).view
+    if options.requantize and GraphView(proto.graph, opened.folder).pairs:
+        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
         clear_metadata(proto)
-    return proto, view
+    return PlannedModel.of(proto, opened.folder)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool amp`: an FP32 model to one in FP16 or BF16. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
+from qdqtool.cli.output import print_json, print_lines, warn
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.amp_options import AmpOptions, AmpResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model in FP32, plain or with Q/DQ; it stays as it is")
+    add_data_arguments(parser)
+    parser.add_argument(
+        "--scales", metavar="S", help="a scale table that calibrate wrote, in place of data: nothing is run"
+    )
+    parser.add_argument(
+        "--assume-range",
+        metavar="N",
+        type=float,
+        help="with neither: you vouch that no activation has a magnitude above N",
+    )
+    parser.add_argument("--to", choices=("fp16", "bf16"), default="fp16", help="the half type (default fp16)")
+    parser.add_argument(
+        "--io", choices=("keep", "fp16"), default="keep", help="type of float inputs and outputs (default keep: FP32)"
+    )
+    parser.add_argument(
+        "--keep-fp32",
+        metavar="RE",
+        action="append",
+        default=[],
+        help="operators that stay in FP32: node or output names",
+    )
+    parser.add_argument(
+        "--max-output-loss",
+        metavar="L",
+        type=float,
+        help="put operators back to FP32, those that lose most first, until the loss at the outputs (0 to 1) is at most L",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, write nothing")
+    parser.add_argument("--explain", action="store_true", help="print why each operator stays in FP32, write nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="default: MODEL with .fp16.onnx (.bf16.onnx) for its ending"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Choose, write, say what was chosen; faults are raised as QdqError.
+
+    Returns:
+        0, or 1 where the loss at the outputs is larger than was asked for.
+    """
+    from qdqtool.verbs.amp import amp, plan_types
+
+    options = _options(args)
+    dry = args.dry_run or args.explain
+    result: AmpResult = (
+        plan_types(args.model, args.data, args.scales, options)
+        if dry
+        else amp(args.model, args.data, args.scales, options, args.output)
+    )
+    for note in result.notes:
+        warn(note, args, kind="note")
+    if args.json:
+        print_json(result.to_json())
+    elif args.explain:
+        print_lines(result.explained(), args, asked=True)
+    else:
+        print_lines(_lines(args, result), args, asked=dry)
+    if not result.misses:
+        return 0
+    told = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
+    sys.stderr.write(
+        f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; the model is written all the same\n"
+    )
+    return 1
+
+
+def _options(args: argparse.Namespace) -> AmpOptions:
+    from qdqtool.verbs.amp_options import AmpOptions
+
+    return AmpOptions(
+        to=args.to,
+        io=args.io,
+        keep_fp32=tuple(args.keep_fp32),
+        max_output_loss=args.max_output_loss,
+        assume_range=args.assume_range,
+        calibration=calibration_options_from(args),
+        feed=data_options_from(args),
+    )
+
+
+def _lines(args: argparse.Namespace, result: AmpResult) -> list[str]:
+    from qdqtool.cli.next_steps import after_amp
+
+    return [*result.summary(), *(after_amp(args, result) if result.model is not None else [])]

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types by data: chosen by the ranges, run with their roundings, and taken back where that overflows or loses too much.
+
+What is run is `precision/rounded.py` in onnxruntime, on few samples. Where a loss is asked for, the half operators are
+divided into islands, in file order, each begun by a product; each is run alone in half, and those that lose most by
+themselves go back to FP32, as many as it takes (a bisection over their number).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qdqtool.calibration.engine import observe_ranges
+from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
+from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.precision.amp_rules import amp_rules
+from qdqtool.precision.casts import apply_types
+from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
+from qdqtool.precision.required import FloatReason
+from qdqtool.precision.rounded import rounded
+from qdqtool.precision.value_ranges import ValueRanges
+from qdqtool.runtime.activations import OrtActivations
+
+SAMPLES = 4  # that are run with roundings
+MOST_ISLANDS = 32
+_ROUNDS = 5  # of taking back what overflows
+
+
+@dataclass(frozen=True)
+class TypedModel:
+    """An FP32 model whose types are being found, and what it is judged by.
+
+    Attributes:
+        proto: FP32, plain or with Q/DQ.
+        folder: where its external data lie.
+        samples: what is run.
+        provider: what onnxruntime runs on.
+        where: what messages call the model.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None
+    samples: tuple[Batch, ...]
+    provider: str
+    where: object
+
+    def with_roundings(self, choice: TypeChoice) -> onnx.ModelProto:
+        """What a choice computes, in FP32."""
+        return rounded(apply_types(self.proto, choice.assignment, self.folder))
+
+
+@dataclass(frozen=True)
+class TypedSearch:
+    """What was found.
+
+    Attributes:
+        choice: the types.
+        ranges: by which they were chosen.
+        output_loss: at the outputs, 0 to 1; None where there is no float output to compare.
+        notes: sentences on what was taken back.
+    """
+
+    choice: TypeChoice
+    ranges: ValueRanges
+    output_loss: float | None
+    notes: tuple[str, ...]
+
+
+def search_types(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    feed: Iterable[Batch],
+    types: TypeOptions,
+    calibration: CalibrationOptions,
+    max_output_loss: float | None = None,
+) -> TypedSearch:
+    """Choose types by data, and run what was chosen.
+
+    Args:
+        proto: FP32, plain or with Q/DQ.
+        folder: where its external data lie.
+        feed: the batches; walked once for the ranges, its first ones once more.
+        types: what `choose_types` is told.
+        calibration: provider, workers and name of the model.
+        max_output_loss: the largest loss at the outputs; None for any.
+
+    Raises:
+        QdqError: what `observe_ranges` and `choose_types` refuse; a loss is asked for, and there is nothing to measure.
+    """
+    ranges = observe_ranges(proto, folder, feed, calibration)
+    choice = choose_types(proto, ranges, types, folder)
+    samples = tuple(islice(feed, SAMPLES))
+    if not samples:
+        if max_output_loss is not None:
+            raise QdqError("--max-output-loss", "walks the data again, and they give nothing then", "give a list")
+        return TypedSearch(choice, ranges, None, ("the data can be walked once only: nothing was run with roundings",))
+    model = TypedModel(proto, folder, samples, calibration.provider, calibration.where)
+    choice, notes = _without_overflow(model, choice, ranges)
+    if max_output_loss is None and not comparable_outputs(proto, folder, model.provider, model.where):
+        return TypedSearch(choice, ranges, None, tuple(notes))
+    reference = OutputReference.of(proto, folder, samples, model.provider, model.where)
+    loss = reference.loss(model.with_roundings(choice), folder)
+    if max_output_loss is not None and loss > max_output_loss:
+        choice, loss = _within_loss(model, reference, choice, max_output_loss, loss)
+    return TypedSearch(choice, ranges, loss, tuple(notes))
+
+
+def _without_overflow(model: TypedModel, choice: TypeChoice, ranges: ValueRanges) -> tuple[TypeChoice, list[str]]:
+    """The choice with every operator in FP32 that makes an infinity where FP32 makes none."""
+    notes: list[str] = []
+    for _ in range(_ROUNDS):
+        found = _overflows(model, choice, ranges)
+        if not found:
+            break
+        choice = choice.with_float32(found)
+        names = ", ".join(choice.operators[key][0] for key in list(found)[:3])
+        notes.append(f"in FP32, since it overflows when it is run with its roundings: {names}")
+    return choice, notes
+
+
+def _overflows(model: TypedModel, choice: TypeChoice, ranges: ValueRanges) -> dict[str, FloatReason]:
+    float32, view = choice.assignment.float32, choice.graph.view
+    half = {one.name: one for one in choice.graph.tensors if one.maker is not None and one.maker not in float32}
+    proto = model.with_roundings(choice)
+    infinite: set[str] = set()
+    wanted = [name for name in half if not view.is_constant(name)]
+    if not wanted:
+        return {}
+    activations = OrtActivations(proto, model.folder, wanted, model.provider, model.where)
+    for sample in model.samples:
+        infinite.update(name for name, array in activations.run(sample) if not np.isfinite(array).all())
+    found = {}
+    for name in (one for one in half if one in infinite):
+        seen = ranges.of(view, name)
+        key = half[name].maker
+        if key is not None and not (seen is not None and seen.infinite):
+            found[key] = FloatReason("overflow", f"{name} overflows when it is run with its roundings")
+    return found
+
+
+def _within_loss(
+    model: TypedModel, reference: OutputReference, choice: TypeChoice, limit: float, loss: float
+) -> tuple[TypeChoice, float]:
+    """The choice with as few islands back in FP32 as the limit takes, those first that lose most alone."""
+    islands = islands_of(choice)
+    every = [key for island in islands for key in island]
+
+    def without(keys: Sequence[str]) -> TypeChoice:
+        reason = FloatReason("loss", f"the loss at the outputs was {loss:.3g} with it, and {limit:g} is asked for")
+        return choice.with_float32(dict.fromkeys(keys, reason))
+
+    def measure(tried: TypeChoice) -> float:
+        return reference.loss(model.with_roundings(tried), model.folder)
+
+    alone = [measure(without([key for key in every if key not in set(island)])) for island in islands]
+    worst = sorted(range(len(islands)), key=lambda at: (-alone[at], at))
+    low, high = 0, len(islands)  # with `low` islands back the loss is too large; `high` of them is all there are
+    tried = {low: (choice, loss)}
+
+    def attempt(count: int) -> tuple[TypeChoice, float]:
+        if count not in tried:
+            made = without([key for at in worst[:count] for key in islands[at]])
+            tried[count] = made, measure(made)
+        return tried[count]
+
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if attempt(middle)[1] <= limit else (middle, high)
+    return attempt(high)
+
+
+def islands_of(choice: TypeChoice, most: int = MOST_ISLANDS) -> list[list[str]]:
+    """The half operators in file order, cut before products into at most so many parts."""
+    rules, parts = amp_rules(), list[list[str]]()
+    for key, (_, op) in choice.operators.items():
+        if key in choice.reasons:
+            continue
+        if not parts or rules.list_of(op) == "allow":
+            parts.append([])
+        parts[-1].append(key)
+    each = -(-len(parts) // most)
+    return [[key for part in parts[at : at + each] for key in part] for at in range(0, len(parts), each or 1)]

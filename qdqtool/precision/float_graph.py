@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators whose type is open, the tensors between them, and the casts that any choice of types needs.
+
+Q/DQ pairs, inputs, outputs and what bodies of control flow read are FP32 whatever is chosen. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+from onnx import TensorProto
+
+from qdqtool.graph.shapes import Shape, shapes_of
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
+from qdqtool.precision.fixed_types import float_types
+from qdqtool.precision.operator_types import operator_types, reads_any_type
+
+
+@dataclass(frozen=True)
+class FloatTensor:
+    """A float32 tensor that is fed or made by a node.
+
+    Attributes:
+        name: under which it is read.
+        maker: key of the node that makes it; None for what is FP32 in any case: an input, what a DequantizeLinear makes.
+        readers: keys of the nodes that read it, each once, in file order.
+        fixed: whether something that is FP32 in any case reads it: a QuantizeLinear, an output, a body.
+        elements: how many values it has; 0 where that is not known.
+        half_maker: whether it is half in any case: an input with `half_io`.
+    """
+
+    name: str
+    maker: str | None
+    readers: tuple[str, ...]
+    fixed: bool
+    elements: int
+    half_maker: bool = False
+
+
+@dataclass(frozen=True)
+class FloatGraph:
+    """The part of a model that has a choice of type.
+
+    Attributes:
+        view: the main graph.
+        types: element types of tensors, as far as inference knows them.
+        shapes: shapes of tensors, likewise.
+        nodes: key -> node, for every operator that reads or makes a float32 activation, in file order.
+        tensors: what is fed and what nodes make.
+        opset: of the default domain.
+    """
+
+    view: GraphView
+    types: Mapping[str, int]
+    shapes: Mapping[str, Shape]
+    nodes: Mapping[str, Node]
+    tensors: tuple[FloatTensor, ...]
+    opset: int
+
+    def floats(self, node: Node) -> list[str]:
+        """The float32 tensors that a node reads and makes, each once; stored constants and weights are not among them."""
+        read = [name for place, name in enumerate(node.inputs) if name and not reads_any_type(node, place)]
+        names = dict.fromkeys(
+            (*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs))
+        )
+        return [name for name in names if self.types.get(name) == TensorProto.FLOAT]
+
+    def casts(self, float32: Collection[str]) -> int:
+        """How many Casts a choice needs: one per tensor and direction, shared by all readers."""
+        return sum(up + down for up, down in (casts_of(tensor, float32) for tensor in self.tensors))
+
+
+def casts_of(tensor: FloatTensor, float32: Collection[str]) -> tuple[bool, bool]:
+    """Whether a tensor needs a Cast to FP32, and one to half, where these nodes are in FP32."""
+    made = not tensor.half_maker if tensor.maker is None else tensor.maker in float32
+    wide = tensor.fixed or any(key in float32 for key in tensor.readers)
+    narrow = any(key not in float32 for key in tensor.readers)
+    return not made and wide, made and narrow
+
+
+def float_graph(
+    model: onnx.ModelProto,
+    view: GraphView,
+    rest: int,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    *,
+    half_io: bool = False,
+) -> FloatGraph:
+    """Look at a model whose float tensors are FP32.
+
+    Args:
+        model: plain or with Q/DQ; not changed.
+        view: its main graph.
+        rest: the half type: FLOAT16 or BFLOAT16.
+        input_shapes: of a run, for free axes; {} where there was none.
+        half_io: whether inputs and outputs are half, too.
+    """
+    types = float_types(model)
+    shapes = shapes_of(_with_shapes(view, input_shapes) if input_shapes else view)
+    nodes = {node.key: node for node in view.every if _has_choice(types, node)}
+    graph = FloatGraph(view, types, shapes, nodes, (), opset_of(model) or 1)
+    return replace(graph, tensors=_tensors(graph, rest, half_io=half_io))
+
+
+def _has_choice(types: Mapping[str, int], node: Node) -> bool:
+    """Whether a node reads or makes float32, and is neither a constant nor a Q or DQ, whose types are fixed."""
+    if not node.key or node.op in (QUANTIZE, DEQUANTIZE, "Constant"):
+        return False
+    read = [name for place, name in enumerate(node.inputs) if name and not reads_any_type(node, place)]
+    return any(types.get(name, TensorProto.FLOAT) == TensorProto.FLOAT for name in (*read, *filter(None, node.outputs)))
+
+
+def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTensor, ...]:
+    view, types = graph.view, graph.types
+    readers: dict[str, dict[str, None]] = {}
+    fixed = set(view.captured if half_io else {*view.captured, *view.outputs})
+    half_made = set(view.inputs) if half_io else set[str]()
+    for node in view.every:
+        places = operator_types(node, graph.opset, rest)
+        for place, name in enumerate(node.inputs):
+            if reads_any_type(node, place):
+                continue
+            if node.key in graph.nodes and places is not None and places.reads(place):
+                readers.setdefault(name, {})[node.key] = None
+            else:
+                fixed.add(name)
+    found = []
+    for name, node, place in _made(view):
+        if types.get(name) != TensorProto.FLOAT:
+            continue
+        places = None if node is None or node.key not in graph.nodes else operator_types(node, graph.opset, rest)
+        maker = node.key if node is not None and places is not None and places.gives(place) else None
+        size = graph.shapes.get(name)
+        elements = 0 if size is None else math.prod(length or 1 for length in size)
+        made = name in half_made
+        found.append(FloatTensor(name, maker, tuple(readers.get(name, ())), name in fixed, elements, made))
+    return tuple(found)
+
+
+def _made(view: GraphView) -> Iterator[tuple[str, Node | None, int]]:
+    """Every tensor that is fed or made, with the node and the number of the output; constants that are stored are not."""
+    yield from ((name, None, 0) for name in view.inputs)
+    for node in view.every:
+        if node.op != "Constant":
+            yield from ((name, node, place) for place, name in enumerate(node.outputs) if name)
+
+
+def _with_shapes(view: GraphView, shapes: Mapping[str, tuple[int, ...]]) -> GraphView:
+    """The graph with the shapes of its inputs as a run has them, and without those that the file declares elsewhere."""
+    graph = onnx.GraphProto()
+    graph.CopyFrom(view.graph)
+    for value in graph.input:
+        if value.name in shapes:
+            kind = value.type.tensor_type.elem_type
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
+    del graph.value_info[:]
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return GraphView(graph, view.folder)

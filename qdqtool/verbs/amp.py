@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `amp`: an FP32 model, plain or with Q/DQ, to one in FP16 or BF16 with Casts, for a strongly typed network."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import onnx
+
+from qdqtool.display import named
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.types import float_tensors
+from qdqtool.graph.view import GraphView
+from qdqtool.match.sizes import made_of_sizes
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.output_paths import check_target, files_of, output_path, path_of
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.choose import choose_types, recorded_choice
+from qdqtool.precision.precision_record import stored_precision
+from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges, ranges_of_table
+from qdqtool.precision.widen import is_typed, widen
+from qdqtool.scales import ScaleTable, load_table
+from qdqtool.verbs.amp_options import AmpOptions, AmpResult
+from qdqtool.verbs.typed_rest import TypedRest, give_typed
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data, DataLoader
+
+_GIVE = (
+    "give --data, or --scales with a table that calibrate wrote; --assume-range N vouches for the values in their place"
+)
+
+
+@overload
+def amp(
+    model: onnx.ModelProto,
+    data: Data | DataLoader | None = ...,
+    scales: ScaleTable | str | Path | None = ...,
+    options: AmpOptions | None = ...,
+    output: str | Path | None = ...,
+) -> AmpResult[onnx.ModelProto]: ...
+
+
+@overload
+def amp(
+    model: str | os.PathLike[str],
+    data: Data | DataLoader | None = ...,
+    scales: ScaleTable | str | Path | None = ...,
+    options: AmpOptions | None = ...,
+    output: str | Path | None = ...,
+) -> AmpResult[Path]: ...
+
+
+@overload
+def amp(
+    model: ModelSource,
+    data: Data | DataLoader | None = ...,
+    scales: ScaleTable | str | Path | None = ...,
+    options: AmpOptions | None = ...,
+    output: str | Path | None = ...,
+) -> AmpResult[Any]: ...
+
+
+def amp(
+    model: ModelSource,
+    data: Data | DataLoader | None = None,
+    scales: ScaleTable | str | Path | None = None,
+    options: AmpOptions | None = None,
+    output: str | Path | None = None,
+) -> AmpResult[Any]:
+    """Give a model FP16 or BF16 where its values allow that, by Casts, as a strongly typed network of TensorRT reads it.
+
+    No value of the data overflows in the model that is written: with data, it is run with its roundings, and operators
+    go back to FP32 until that holds. A model that has these types from `amp` already is given back as it is.
+
+    Args:
+        model: FP32, plain or with Q/DQ: a path, ModelProto, gs.Graph or a callable returning one; never changed. A typed
+            model of somebody else is taken as FP32 first.
+        data: what to run; see `open_loader`.
+        scales: a table or its file, in place of data: nothing is run.
+        options: see `AmpOptions`.
+        output: file to write; for a path the default is `<name>.fp16.onnx`, or `.bf16.onnx`, beside it.
+
+    Raises:
+        QdqError: neither data nor a table, and no `assume_range`; a table that lacks tensors (named); see `open_model`,
+            `observe_ranges`, `choose_types`. Nothing is written then.
+        MissingPackageError: data is given, and onnxruntime is not installed.
+    """
+    options = options or AmpOptions()
+    _check_sources(data, scales, options)
+    opened = open_model(model)
+    target = output_path(opened, output, f".{options.to}.onnx")
+    check_target(target, [*opened.files, *files_of(data), path_of(scales)])
+    found = _choose(opened, data, scales, options)
+    typed = None if found.unchanged else TypedRest(found.choice)
+    written, _ = give_typed(found.model, opened, target, typed)
+    return replace(found, model=written)
+
+
+def plan_types(
+    model: ModelSource,
+    data: Data | DataLoader | None = None,
+    scales: ScaleTable | str | Path | None = None,
+    options: AmpOptions | None = None,
+) -> AmpResult[None]:
+    """What `amp` would do; nothing is written. Takes and raises what `amp` does."""
+    options = options or AmpOptions()
+    _check_sources(data, scales, options)
+    return replace(_choose(open_model(model), data, scales, options), model=None)  # type: ignore[arg-type, return-value]
+
+
+def _check_sources(data: object, scales: object, options: AmpOptions) -> None:
+    if data is not None and scales is not None:
+        raise QdqError("amp", "both data and scales are given", "give one of them")
+    if data is None and scales is None and options.assume_range is None:
+        raise QdqError("amp", "nothing says which values the tensors hold", _GIVE)
+    if options.assume_range is not None and not (data is None and scales is None):
+        raise QdqError("--assume-range", "stands in for data and a table, and one is given", "leave one of them out")
+    if options.max_output_loss is not None and data is None:
+        raise QdqError("--max-output-loss", "takes data: the loss is that of a run", "give --data")
+
+
+def _choose(
+    opened: Opened, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
+) -> AmpResult[onnx.ModelProto]:
+    """The choice for a model, and the FP32 model that it is for."""
+    notes: list[str] = []
+    proto = opened.proto
+    if is_typed(proto):
+        record, proto = stored_precision(proto), widen(proto)
+        if record is not None and _is_asked_for(record.assignment, options):
+            choice = recorded_choice(proto, record.assignment, opened.folder)
+            return AmpResult(opened.proto, choice, ValueRanges(), ("it has these types already",), unchanged=True)
+        notes.append("it is typed already: its types are chosen anew, and its weights stay rounded as they are")
+    if data is not None:
+        return _by_data(proto, opened, data, options, notes)
+    ranges = _table_ranges(proto, opened, scales) if scales is not None else assumed_ranges(options.assume_range or 0.0)
+    choice = choose_types(proto, ranges, options.types(), opened.folder)
+    return AmpResult(proto, choice, ranges, tuple(notes))
+
+
+def _by_data(
+    proto: onnx.ModelProto, opened: Opened, data: Data | DataLoader, options: AmpOptions, notes: list[str]
+) -> AmpResult[onnx.ModelProto]:
+    from qdqtool.data.loader import DataLoader, inputs_of, open_loader
+    from qdqtool.mixed_precision.typed_search import search_types
+
+    feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.feed)
+    how = replace(options.calibration or CalibrationOptions(), where=opened.name)
+    found = search_types(proto, opened.folder, feed, options.types(), how, options.max_output_loss)
+    told = (*notes, *feed.notes, *found.notes)
+    return AmpResult(proto, found.choice, found.ranges, told, found.output_loss, options.max_output_loss)
+
+
+def _is_asked_for(assignment: TypeAssignment, options: AmpOptions) -> bool:
+    """Whether types are those that are asked for, and nothing is asked for that could change them."""
+    wanted = options.types()
+    plain = not options.keep_fp32 and options.max_output_loss is None
+    return plain and (assignment.rest, assignment.half_io) == (wanted.rest, wanted.half_io)
+
+
+def _table_ranges(proto: onnx.ModelProto, opened: Opened, scales: ScaleTable | str | Path) -> ValueRanges:
+    """The ranges of a table, which must speak of every float32 activation.
+
+    Raises:
+        QdqError: it lacks some.
+    """
+    table = scales if isinstance(scales, ScaleTable) else load_table(scales)
+    ranges = ranges_of_table(table)
+    view = GraphView(proto.graph, opened.folder)
+    known = {*ranges.tensors, *table.unscaled, *table.provenance.behind}
+    sizes = made_of_sizes(view, constants=True)
+    names = (name for name in float_tensors(proto) if not view.is_constant(name) and name not in sizes)
+    lacking = [name for name in names if name not in known and view.root(name) not in known]
+    if lacking:
+        where = "the table" if isinstance(scales, ScaleTable) else str(scales)
+        raise QdqError(where, f"says nothing of {named(lacking)}", "calibrate this model, or give --data")
+    return ranges

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `amp` is told, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from qdqtool.display import Cells, Displayed, counted, model_name, written
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import ModelT
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.options import TextOption
+from qdqtool.precision.assignment import REST_TYPES, type_name
+from qdqtool.precision.choose import TypeOptions
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.precision.choose import TypeChoice
+    from qdqtool.precision.value_ranges import ValueRanges
+
+HalfType = Literal["fp16", "bf16"]
+_REASONS = 4  # of a kind that are named
+# What operators are in FP32 for, in the words of the summary.
+_RULES = {
+    "kept": "--keep-fp32",
+    "operator": "what the operator is",
+    "range": "values near the end of the type",
+    "constant": "a constant that the type does not hold",
+    "product": "the sums of a product",
+    "sum": "a sum of many values",
+    "steep": "an input that must not be rounded",
+    "singular": "a value that may become 0",
+    "faint": "values that are too small",
+    "casts": "fewer casts",
+    "overflow": "an overflow when it was run",
+    "loss": "--max-output-loss",
+    "recorded": "what was chosen before",
+}
+
+
+@dataclass(frozen=True)
+class AmpOptions:
+    """How a model gets its types.
+
+    Attributes:
+        to: the half type: "fp16" or "bf16".
+        io: whether float inputs and outputs "keep" FP32, or are "fp16"; with BF16 they are always kept.
+        keep_fp32: regular expressions; operators whose name or output one is found in stay in FP32.
+        max_output_loss: the largest loss at the outputs, 0 to 1; the islands of half precision that lose most go back to
+            FP32 until it holds. Takes data.
+        assume_range: with neither data nor a table: the largest magnitude of any activation, for which the user vouches.
+        calibration: provider and workers.
+        feed: how data is read.
+    """
+
+    to: HalfType = "fp16"
+    io: Literal["keep", "fp16"] = "keep"
+    keep_fp32: tuple[str, ...] = ()
+    max_output_loss: float | None = None
+    assume_range: float | None = None
+    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
+    feed: DataOptions | None = None
+
+    def __post_init__(self) -> None:
+        if self.to not in ("fp16", "bf16"):
+            raise QdqError("to", f"{self.to!r} is no type of 16 bits", "write fp16 or bf16")
+        if self.io not in ("keep", "fp16"):
+            raise QdqError("io", f"{self.io!r} is not known", "write keep or fp16")
+        if self.io == "fp16" and self.to != "fp16":
+            raise QdqError("--io fp16", f"goes with --to fp16, not with {self.to}", "leave --io out")
+        if self.max_output_loss is not None and not 0 <= self.max_output_loss <= 1:
+            raise QdqError(f"--max-output-loss {self.max_output_loss}", "is not between 0 and 1", "0 is no loss at all")
+        if self.assume_range is not None and not 0 < self.assume_range < float("inf"):
+            raise QdqError(f"--assume-range {self.assume_range}", "is not a positive number", "such as 1000")
+
+    def types(self) -> TypeOptions:
+        """What `choose_types` is told."""
+        return TypeOptions(REST_TYPES[self.to], self.keep_fp32, self.io == "fp16")
+
+
+@dataclass(frozen=True, repr=False)
+class AmpResult(Displayed, Generic[ModelT]):
+    """A typed model, of the kind that was given (a path for a path), and how it came about.
+
+    Attributes:
+        model: a path, ModelProto or gs.Graph; None of a dry run.
+        choice: the type of every operator, with the reasons.
+        ranges: what the choice was made by.
+        notes: sentences on what was found on the way.
+        output_loss: at the outputs against FP32, by the rounding executor; None where nothing was run.
+        max_output_loss: what it was to be at most.
+        unchanged: whether the model had these types already, and is given back as it is.
+    """
+
+    model: ModelT
+    choice: TypeChoice
+    ranges: ValueRanges
+    notes: tuple[str, ...] = ()
+    output_loss: float | None = None
+    max_output_loss: float | None = None
+    unchanged: bool = False
+
+    def headline(self) -> str:
+        """How many operators have which type, what it loses where that was measured."""
+        phrases = [self.choice.headline()]
+        if self.output_loss is not None:
+            phrases.append(f"loss at the outputs {self.output_loss:.2g}")
+        return f"{model_name(self.model)}: {'; '.join(phrases)}" if self.model is not None else "; ".join(phrases)
+
+    def summary(self) -> list[str]:
+        """What `qdqtool amp` prints, without what to do next."""
+        lines = [self.choice.headline(), *self.by_rule()]
+        if self.choice.plain_casts > self.choice.casts:
+            lines.append(f"the minimum cut took out {self.choice.plain_casts - self.choice.casts} casts")
+        if self.output_loss is not None:
+            lines.append(f"loss at the outputs, by the rounding executor: {self.output_loss:.2g} (0: none, 1: all)")
+        return [*lines, *written(self.model)]
+
+    def by_rule(self) -> list[str]:
+        """One line for each kind of reason: how many operators are in FP32 for it, the first of them named."""
+        kinds: dict[str, list[str]] = {}
+        for key, reason in self.choice.reasons.items():
+            kinds.setdefault(reason.rule, []).append(self.choice.operators[key][0])
+        return [f"  FP32 for {_RULES[rule]}: {_some(names)}" for rule, names in kinds.items()]
+
+    def explained(self) -> list[str]:
+        """What `--explain` prints: every operator in FP32 with its reason."""
+        cells = self.choice.rows()
+        return [self.choice.headline(), *(f"{name} ({op}): {text}" for name, op, _, text in cells[1:])]
+
+    def rows(self) -> Cells:
+        """One row for each operator in FP32."""
+        return self.choice.rows()
+
+    @property
+    def misses(self) -> bool:
+        """Whether the loss at the outputs is larger than was asked for."""
+        return None not in (self.max_output_loss, self.output_loss) and self.output_loss > self.max_output_loss  # type: ignore[operator]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        choice = self.choice
+        facts: dict[str, Any] = {
+            "schema": 1,
+            "file": None if self.model is None else str(self.model),
+            "to": type_name(choice.assignment.rest),
+            "source": self.ranges.source,
+            "samples": self.ranges.samples,
+            "operators": len(choice.operators),
+            "half": choice.half,
+            "float32": [
+                {"node": choice.operators[key][0], "op": choice.operators[key][1], "rule": one.rule, "reason": one.text}
+                for key, one in choice.reasons.items()
+            ],
+            "casts": choice.casts,
+            "plain_casts": choice.plain_casts,
+            "notes": list(self.notes),
+        }
+        if self.output_loss is not None:
+            facts["output_loss"] = self.output_loss
+        if self.max_output_loss is not None:
+            facts.update(max_output_loss=self.max_output_loss, max_output_loss_met=not self.misses)
+        return facts
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _REASONS} more" if names[_REASONS:] else ""
+    return f"{counted(len(names), 'operator')} ({', '.join(names[:_REASONS])}{more})"
