@@ -26,7 +26,7 @@ class FloatTensor:
 
     Attributes:
         name: under which it is read.
-        maker: key of the node that makes it; None for what is FP32 in any case: an input, what a DequantizeLinear makes.
+        maker: key of the node that makes it; None for what is FP32 in any case: an input, behind a DequantizeLinear.
         readers: keys of the nodes that read it, each once, in file order.
         fixed: whether something that is FP32 in any case reads it: a QuantizeLinear, an output, a body.
         elements: how many values it has; 0 where that is not known.
@@ -62,9 +62,11 @@ class FloatGraph:
     opset: int
 
     def floats(self, node: Node) -> list[str]:
-        """The float32 tensors that a node reads and makes, each once; stored constants and weights are not among them."""
+        """The float32 tensors that a node reads and makes, each once; constants that it reads are not among them."""
         read = [name for place, name in enumerate(node.inputs) if name and not reads_any_type(node, place)]
-        names = dict.fromkeys((*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs)))
+        names = dict.fromkeys(
+            (*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs))
+        )
         return [name for name in names if self.types.get(name) == TensorProto.FLOAT]
 
     def casts(self, float32: Collection[str]) -> int:
@@ -127,11 +129,13 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
             else:
                 fixed.add(name)
     found = []
-    for name, node, place in _made(view):
+    for name, producer, place in _made(view):
         if types.get(name) != TensorProto.FLOAT:
             continue
-        places = None if node is None or node.key not in graph.nodes else operator_types(node, graph.opset, rest)
-        maker = node.key if node is not None and places is not None and places.gives(place) else None
+        maker = None
+        if producer is not None and producer.key in graph.nodes:
+            places = operator_types(producer, graph.opset, rest)
+            maker = producer.key if places is not None and places.gives(place) else None
         size = graph.shapes.get(name)
         elements = 0 if size is None else math.prod(length or 1 for length in size)
         made = name in half_made
@@ -140,7 +144,7 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
 
 
 def _made(view: GraphView) -> Iterator[tuple[str, Node | None, int]]:
-    """Every tensor that is fed or made, with the node and the number of the output; constants that are stored are not."""
+    """Every tensor that is fed or made, with the node and the number of the output; no stored constants."""
     yield from ((name, None, 0) for name in view.inputs)
     for node in view.every:
         if node.op != "Constant":
