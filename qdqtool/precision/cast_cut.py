@@ -80,6 +80,8 @@ def _add_tensor(network: FlowNetwork, number: int, tensor: FloatTensor, cost: in
         network.from_source(down, cost)
     for reader in tensor.readers:
         network.add(down, reader, INFINITE)
+    if tensor.half_reader:
+        network.to_sink(down, INFINITE)
     if tensor.maker is None and not tensor.half_maker:
         return
     for reader in tensor.readers:
