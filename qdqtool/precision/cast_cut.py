@@ -50,7 +50,9 @@ def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) ->
     grown = _cut(graph, plain, rules) if plain else plain
     casts = graph.casts(grown)
     better = casts < plain_casts and _cost(graph, grown, rules) < _cost(graph, plain, rules)
-    return CastPlan(grown, casts, plain_casts) if better and grown >= plain else CastPlan(plain, plain_casts, plain_casts)
+    return (
+        CastPlan(grown, casts, plain_casts) if better and grown >= plain else CastPlan(plain, plain_casts, plain_casts)
+    )
 
 
 def _cut(graph: FloatGraph, required: frozenset[str], rules: AmpRules) -> frozenset[str]:

@@ -64,7 +64,9 @@ class FloatGraph:
     def floats(self, node: Node) -> list[str]:
         """The float32 tensors that a node reads and makes, each once; stored constants and weights are not among them."""
         read = [name for place, name in enumerate(node.inputs) if name and not reads_any_type(node, place)]
-        names = dict.fromkeys((*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs)))
+        names = dict.fromkeys(
+            (*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs))
+        )
         return [name for name in names if self.types.get(name) == TensorProto.FLOAT]
 
     def casts(self, float32: Collection[str]) -> int:

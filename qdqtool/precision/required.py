@@ -208,4 +208,3 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
 
 
 _CHECKS: tuple[_Check, ...] = (_operator, _range, _constant, _product, _sum, _steep, _singular, _faint)
-

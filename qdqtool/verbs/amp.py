@@ -30,7 +30,9 @@ from qdqtool.verbs.typed_rest import TypedRest, give_typed
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
 
-_GIVE = "give --data, or --scales with a table that calibrate wrote; --assume-range N vouches for the values in their place"
+_GIVE = (
+    "give --data, or --scales with a table that calibrate wrote; --assume-range N vouches for the values in their place"
+)
 
 
 @overload

@@ -168,5 +168,3 @@ class AmpResult(Displayed, Generic[ModelT]):
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _REASONS} more" if names[_REASONS:] else ""
     return f"{counted(len(names), 'operator')} ({', '.join(names[:_REASONS])}{more})"
-
-

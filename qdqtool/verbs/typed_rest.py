@@ -13,7 +13,7 @@ import onnx
 from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
-from qdqtool.graph.tensors import is_external, location_of
+from qdqtool.graph.tensors import is_external, location_of, stored_type
 from qdqtool.precision.assignment import type_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
@@ -34,6 +34,10 @@ class TypedRest:
     """
 
     choice: TypeChoice
+
+    def apply(self, proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+        """The model with these types, held in memory."""
+        return apply_types(proto, self.choice.assignment, folder)
 
     @property
     def name(self) -> str:
@@ -87,10 +91,11 @@ def _joined(tables: Iterable[ScaleTable | None]) -> ScaleTable:
 
 def give_typed(
     proto: onnx.ModelProto, opened: Opened, target: Path | None, typed: TypedRest | None, files: FileSet | None = None
-) -> tuple[Any, onnx.ModelProto]:
-    """Write a model with its types, or as it is; what `give_back` gives, and the model that was written.
+) -> Any:
+    """Write a model with its types, or as it is; gives what `give_back` gives.
 
-    Constants that lie in external data are rounded block by block into a data file beside the output.
+    Constants that lie in external data, in another type than they get, are converted block by block into a data file
+    beside the output.
 
     Args:
         proto: the model in FP32.
@@ -99,17 +104,20 @@ def give_typed(
         typed: the types; None for FP32.
         files: the set of files that it is written with.
     """
-    external = target is not None and any(map(is_external, proto.graph.initializer))
-    if typed is None or target is None or not external:
-        made = proto if typed is None else apply_types(proto, typed.choice.assignment, opened.folder)
-        return give_back(made, opened, target, files), made
+    stored = [tensor for tensor in proto.graph.initializer if is_external(tensor)]
+    if typed is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
+        return give_back(proto, opened, target, files)
+    if target is None or not stored:
+        return give_back(proto if typed is None else typed.apply(proto, opened.folder), opened, target, files)
     with FileSet(opened.files) if files is None else joined(files) as both:
         location = _free_location(proto, f"{target.name}.data")
         with both.open(target.with_name(location)) as file:
             weights = WeightFile(file, location, opened.folder)
-            made = apply_types(proto, typed.choice.assignment, opened.folder, weights.round)
+            made = proto
+            if typed is not None:
+                made = apply_types(proto, typed.choice.assignment, opened.folder, weights.round)
             weights.settle(made)
-        return give_back(made, opened, target, both, {location}), made
+        return give_back(made, opened, target, both, {location})
 
 
 def _free_location(proto: onnx.ModelProto, name: str) -> str:
