@@ -97,7 +97,7 @@ def amp(
     check_target(target, [*opened.files, *files_of(data), path_of(scales)])
     found = _choose(opened, data, scales, options)
     typed = None if found.unchanged else TypedRest(found.choice)
-    written, _ = give_typed(found.model, opened, target, typed)
+    written = give_typed(found.model, opened, target, typed)
     return replace(found, model=written)
 
 

@@ -44,7 +44,7 @@ from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import choose_rest, give_typed
+from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -158,12 +158,14 @@ def insert(
     proto = planned.proto
     if data is not None:
         store_table(proto, table)
-    typed = choose_rest(proto, opened, (stored, ScaleTable(done.scales), table), rest)
+    known = stored if estimated and stored is not None else table
+    typed = choose_rest(proto, opened, rest, known, data_run(opened, data, options.feed, options.calibration))
     is_judged = measured.reference is not None or builder is not None
     judged = typed.apply(proto, opened.folder) if typed is not None and is_judged else proto
     lost = measured.reference.measure(as_run(judged), opened.folder) if measured.reference is not None else None
     chosen_now = bool(options.condition) or data is not None
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
+    notes += typed.notes if typed is not None else ()
     costs = builder.costs(judged) if builder is not None else None
     model = give_typed(proto, opened, target, typed)
     conditioned = bool(options.condition) or bool(edits_of(proto))

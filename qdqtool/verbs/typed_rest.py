@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -20,9 +19,26 @@ from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.stored_weights import WeightFile
 from qdqtool.precision.value_ranges import ranges_of_table
-from qdqtool.scales import Scale, ScaleTable
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.observers.options import CalibrationOptions
 
 _NAMED = 4  # operators in FP32 that a note names
+
+
+@dataclass(frozen=True)
+class DataRun:
+    """Data that types are chosen by.
+
+    Attributes:
+        feed: the batches.
+        calibration: provider, workers and name of the model.
+    """
+
+    feed: DataLoader
+    calibration: CalibrationOptions
 
 
 @dataclass(frozen=True)
@@ -31,9 +47,11 @@ class TypedRest:
 
     Attributes:
         choice: the type of every operator, and why some stay FP32.
+        notes: sentences on what was found when it was run.
     """
 
     choice: TypeChoice
+    notes: tuple[str, ...] = ()
 
     def apply(self, proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
         """The model with these types, held in memory."""
@@ -61,32 +79,45 @@ class TypedRest:
 
 
 def choose_rest(
-    proto: onnx.ModelProto, opened: Opened, tables: Iterable[ScaleTable | None], rest: RestType
+    proto: onnx.ModelProto, opened: Opened, rest: RestType, table: ScaleTable, run: DataRun | None = None
 ) -> TypedRest | None:
     """The types of a Q/DQ model in FP32; None where the rest is FP32.
+
+    They are those that `amp` chooses for it: by the same data, where they can be walked again, else by the table.
 
     Args:
         proto: the model with its pairs.
         opened: where it comes from.
-        tables: the scales that are known of its tensors, the later ones win; of several the largest values, too.
         rest: the type.
+        table: what is known of its values without data.
+        run: the data.
     """
     if not rest.is_half:
         return None
-    ranges = ranges_of_table(_joined(tables))
-    return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder))
+    if run is None or run.feed.once:
+        return TypedRest(choose_types(proto, ranges_of_table(table), TypeOptions(rest.kind), opened.folder))
+    from qdqtool.mixed_precision.typed_search import search_types
+
+    found = search_types(proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration)
+    return TypedRest(found.choice, found.notes)
 
 
-def _joined(tables: Iterable[ScaleTable | None]) -> ScaleTable:
-    scales: dict[str, Scale] = {}
-    largest: dict[str, float] = {}
-    last = ScaleTable()
-    for table in tables:
-        if table is not None:
-            scales |= table.scales
-            largest |= table.largest
-            last = table
-    return replace(last, scales=scales, largest=largest)
+def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOptions | None, how: Any) -> DataRun | None:
+    """The data of a verb for `choose_rest`; None where there are none.
+
+    Args:
+        opened: the model.
+        data: as the user gave them.
+        options: how they are read.
+        how: the verb's calibration options, or a method's name.
+    """
+    if data is None:
+        return None
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.observers.options import with_method
+
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options)
+    return DataRun(feed, replace(with_method(how), where=opened.name))
 
 
 def give_typed(
