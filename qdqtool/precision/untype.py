@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx
+from onnx import TensorProto
 
 from qdqtool.graph.edit import drop_metadata
 from qdqtool.graph.nodes import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.order import wrapped
+from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import is_added_cast
 from qdqtool.precision.precision_record import PRECISION, PrecisionRecord, stored_precision
-from qdqtool.precision.widen import widen
+from qdqtool.precision.scopes import typed_scope
+from qdqtool.precision.widen import is_typed, widen, widen_named
 
 
 def types_over_pairs(model: onnx.ModelProto) -> PrecisionRecord | None:
@@ -46,6 +50,33 @@ def take_out_types(model: onnx.ModelProto, record: PrecisionRecord) -> onnx.Mode
     _merge_twins(made.graph, record.twins, kinds)
     drop_metadata(made, PRECISION)
     return made
+
+
+def fp32_masters(model: onnx.ModelProto) -> tuple[onnx.ModelProto, TypeAssignment | None]:
+    """What is trained of a model, in FP32, and the types that it gets afterwards; None for a model in FP32.
+
+    Types that `apply_types` did not write are read off the file: an operator that makes FP32 tensors stays FP32.
+
+    Args:
+        model: with Q/DQ; is not changed.
+    """
+    record = stored_precision(model)
+    if not is_typed(model):
+        return model, None
+    if record is not None:
+        return take_out_types(model, record), record.assignment
+    wide = widen_named(model)
+    types = typed_scope(model).types
+    kinds = {types.get(name, 0) for proto in model.graph.node for name in proto.output}
+    kinds.update(tensor.data_type for tensor in model.graph.initializer)
+    rest = int(TensorProto.FLOAT16 if TensorProto.FLOAT16 in kinds else TensorProto.BFLOAT16)
+    float32 = {
+        wide.names.get(node.key, node.key)
+        for node in wrapped(model.graph.node)
+        if node.op not in (QUANTIZE, DEQUANTIZE, "Constant") and types.get(node.key) == TensorProto.FLOAT
+    }
+    half_io = any(value.type.tensor_type.elem_type == rest for value in model.graph.input)
+    return wide.proto, TypeAssignment(rest, frozenset(float32 - wide.casts), half_io)
 
 
 def _merge_twins(graph: onnx.GraphProto, twins: Mapping[str, str], kinds: Mapping[str, int]) -> None:

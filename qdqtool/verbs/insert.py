@@ -167,7 +167,7 @@ def insert(
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
     notes += typed.notes if typed is not None else ()
     costs = builder.costs(judged) if builder is not None else None
-    model = give_typed(proto, opened, target, typed)
+    model = give_typed(proto, opened, target, None if typed is None else typed.assignment)
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)
     return InsertResult(

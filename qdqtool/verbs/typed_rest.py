@@ -13,7 +13,7 @@ from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
 from qdqtool.graph.tensors import is_external, location_of, stored_type
-from qdqtool.precision.assignment import type_name
+from qdqtool.precision.assignment import TypeAssignment, type_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
@@ -55,12 +55,17 @@ class TypedRest:
 
     def apply(self, proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
         """The model with these types, held in memory."""
-        return apply_types(proto, self.choice.assignment, folder)
+        return apply_types(proto, self.assignment, folder)
+
+    @property
+    def assignment(self) -> TypeAssignment:
+        """What `apply_types` takes."""
+        return self.choice.assignment
 
     @property
     def name(self) -> str:
         """The float type, as users write it."""
-        return type_name(self.choice.assignment.rest)
+        return type_name(self.assignment.rest)
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -121,7 +126,11 @@ def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOption
 
 
 def give_typed(
-    proto: onnx.ModelProto, opened: Opened, target: Path | None, typed: TypedRest | None, files: FileSet | None = None
+    proto: onnx.ModelProto,
+    opened: Opened,
+    target: Path | None,
+    types: TypeAssignment | None,
+    files: FileSet | None = None,
 ) -> Any:
     """Write a model with its types, or as it is; gives what `give_back` gives.
 
@@ -132,21 +141,22 @@ def give_typed(
         proto: the model in FP32.
         opened: where it comes from.
         target: the file to write; None for kinds that live in memory.
-        typed: the types; None for FP32.
+        types: what `apply_types` takes; None for the model as it is.
         files: the set of files that it is written with.
     """
     stored = [tensor for tensor in proto.graph.initializer if is_external(tensor)]
-    if typed is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
+    if types is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
         return give_back(proto, opened, target, files)
     if target is None or not stored:
-        return give_back(proto if typed is None else typed.apply(proto, opened.folder), opened, target, files)
+        made = proto if types is None else apply_types(proto, types, opened.folder)
+        return give_back(made, opened, target, files)
     with FileSet(opened.files) if files is None else joined(files) as both:
         location = _free_location(proto, f"{target.name}.data")
         with both.open(target.with_name(location)) as file:
             weights = WeightFile(file, location, opened.folder)
             made = proto
-            if typed is not None:
-                made = apply_types(proto, typed.choice.assignment, opened.folder, weights.round)
+            if types is not None:
+                made = apply_types(proto, types, opened.folder, weights.round)
             weights.settle(made)
         return give_back(made, opened, target, both, {location})
 
