@@ -73,10 +73,12 @@ def fp32_masters(model: onnx.ModelProto) -> tuple[onnx.ModelProto, TypeAssignmen
     float32 = {
         wide.names.get(node.key, node.key)
         for node in wrapped(model.graph.node)
-        if node.op not in (QUANTIZE, DEQUANTIZE, "Constant") and types.get(node.key) == TensorProto.FLOAT
+        if node.op not in (QUANTIZE, DEQUANTIZE, "Constant")
+        and node.key not in wide.casts
+        and types.get(node.key) == TensorProto.FLOAT
     }
     half_io = any(value.type.tensor_type.elem_type == rest for value in model.graph.input)
-    return wide.proto, TypeAssignment(rest, frozenset(float32 - wide.casts), half_io)
+    return wide.proto, TypeAssignment(rest, frozenset(float32), half_io)
 
 
 def _merge_twins(graph: onnx.GraphProto, twins: Mapping[str, str], kinds: Mapping[str, int]) -> None:
