@@ -38,7 +38,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.rounded import as_run
-from qdqtool.precision.widen import as_fp32, is_typed
+from qdqtool.precision.widen import as_fp32, refuse_typed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
@@ -202,9 +202,8 @@ def _open(
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
     edits = "--condition" if options.condition else "--fold-bn" if options.fold_bn else ""
-    if edits and is_typed(opened.proto):
-        reason = f"has FP16 or BF16 tensors, and {edits} edits weights in FP32"
-        raise QdqError(opened.name, reason, "give the FP32 model, or leave that option out")
+    if edits:
+        refuse_typed(opened, f"{edits} edits FP32 weights")
     return opened, target
 
 

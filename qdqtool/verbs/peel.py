@@ -40,7 +40,7 @@ from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.precision.assignment import type_name
 from qdqtool.precision.precision_record import PrecisionRecord
 from qdqtool.precision.untype import take_out_types, types_over_pairs
-from qdqtool.precision.widen import Widened, is_typed, widen_named
+from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
@@ -201,9 +201,8 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     inlined = inline_quantized(opened.proto)
     view = GraphView(opened.proto.graph, opened.folder)
     refuse_outsiders(view)
-    if options.bake_weights and is_typed(opened.proto):
-        reason = "--bake-weights writes FP32 numbers, and its weights are FP16 or BF16"
-        raise QdqError(opened.name, reason, "leave that option out")
+    if options.bake_weights:
+        refuse_typed(opened, "--bake-weights writes FP32 weights")
     if not has_qdq(view):
         raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
