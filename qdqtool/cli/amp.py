@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-output-loss",
         metavar="L",
         type=float,
-        help="put operators back to FP32, those that lose most first, until the loss at the outputs (0 to 1) is at most L",
+        help="put operators back to FP32, those that lose most first, until the loss at the outputs (0 to 1) holds",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, write nothing")
     parser.add_argument("--explain", action="store_true", help="print why each operator stays in FP32, write nothing")

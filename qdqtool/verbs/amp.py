@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `amp`: an FP32 model, plain or with Q/DQ, to one in FP16 or BF16 with Casts, for a strongly typed network."""
+"""The verb `amp`: an FP32 model, plain or with Q/DQ, to one in FP16 or BF16 with Casts, strongly typed."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def amp(
     options: AmpOptions | None = None,
     output: str | Path | None = None,
 ) -> AmpResult[Any]:
-    """Give a model FP16 or BF16 where its values allow that, by Casts, as a strongly typed network of TensorRT reads it.
+    """Give a model FP16 or BF16 where its values allow that, by Casts, for a strongly typed network of TensorRT.
 
-    No value of the data overflows in the model that is written: with data, it is run with its roundings, and operators
-    go back to FP32 until that holds. A model that has these types from `amp` already is given back as it is.
+    No value of the data overflows in the model that is written: with data, samples are run with their roundings, and
+    operators go back to FP32 until that holds. A model that has these types from `amp` already is given back as it is.
 
     Args:
-        model: FP32, plain or with Q/DQ: a path, ModelProto, gs.Graph or a callable returning one; never changed. A typed
-            model of somebody else is taken as FP32 first.
+        model: FP32, plain or with Q/DQ: a path, ModelProto, gs.Graph or a callable returning one; never changed. A
+            typed model of somebody else is taken as FP32 first.
         data: what to run; see `open_feed`.
         scales: a table or its file, in place of data: nothing is run.
         options: see `AmpOptions`.
