@@ -94,7 +94,7 @@ def _options(args: argparse.Namespace) -> AmpOptions:
         max_output_loss=args.max_output_loss,
         assume_range=args.assume_range,
         calibration=calibration_options_from(args),
-        feed=data_options_from(args),
+        data_options=data_options_from(args),
     )
 
 

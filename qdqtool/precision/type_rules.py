@@ -16,8 +16,8 @@ import onnx
 from onnx import TensorProto
 from onnx.defs import OpSchema
 
-from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.errors import QdqError
+from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rule_files import SCHEMA, common_words, rules_folder, spell_out
 from qdqtool.trtversion import TrtVersion, in_range
 

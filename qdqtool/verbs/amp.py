@@ -25,7 +25,7 @@ from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges, ranges_o
 from qdqtool.precision.widen import is_typed, widen
 from qdqtool.scales import ScaleTable, load_table
 from qdqtool.verbs.amp_options import AmpOptions, AmpResult
-from qdqtool.verbs.typed_rest import TypedRest, give_typed
+from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -96,8 +96,8 @@ def amp(
     target = output_path(opened, output, f".{options.to}.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales)])
     found = _choose(opened, data, scales, options)
-    typed = None if found.unchanged else TypedRest(found.choice)
-    written, _ = give_typed(found.model, opened, target, typed)
+    types = None if found.unchanged else found.choice.assignment
+    written = give_typed(found.model, opened, target, types)
     return replace(found, model=written)
 
 
@@ -149,7 +149,7 @@ def _by_data(
     from qdqtool.data.loader import DataLoader, inputs_of, open_loader
     from qdqtool.mixed_precision.typed_search import search_types
 
-    feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.feed)
+    feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(proto.graph), options.data_options)
     how = replace(options.calibration or CalibrationOptions(), where=opened.name)
     found = search_types(proto, opened.folder, feed, options.types(), how, options.max_output_loss)
     told = (*notes, *feed.notes, *found.notes)

@@ -52,7 +52,7 @@ class AmpOptions:
             to FP32 until it holds. Takes data.
         assume_range: with neither data nor a table: the largest magnitude of any activation; the user vouches for it.
         calibration: provider and workers.
-        feed: how data is read.
+        data_options: how data is read.
     """
 
     to: HalfType = "fp16"
@@ -61,7 +61,7 @@ class AmpOptions:
     max_output_loss: float | None = None
     assume_range: float | None = None
     calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
-    feed: DataOptions | None = None
+    data_options: DataOptions | None = None
 
     def __post_init__(self) -> None:
         if self.to not in ("fp16", "bf16"):

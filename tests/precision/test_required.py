@@ -116,8 +116,8 @@ def test_a_product_of_pairs_adds_integers() -> None:
     from tests.graphs import model_of
 
     model = model_of(text.replace(", int8[100,1] q", ""))
-    from onnx import numpy_helper
     import numpy as np
+    from onnx import numpy_helper
 
     model.graph.initializer.append(numpy_helper.from_array(np.full((100, 1), 100, np.int8), "q"))
     from qdqtool.precision.choose import choose_types
