@@ -130,6 +130,11 @@ class LintContext:
         return infer_element_types(self.proto, load_type_rules(self.asked))
 
     @cached_property
+    def typed_view(self) -> GraphView:
+        """The index of the main graph as the file has it, with its Casts between float types."""
+        return self.view if self._plain is self.proto else GraphView(self.proto.graph, self.folder)
+
+    @cached_property
     def has_halves(self) -> bool:
         """Whether the file has tensors in FP16 or BF16."""
         return any(code in HALVES for code in self.typed.types.values())
@@ -150,7 +155,7 @@ class LintContext:
         if self.target == "dla":
             return None
         types = self.typed.types if self.strongly_typed else None
-        return forecast(self.view, predict_layers(self.view, self.asked, "gpu", types), types)
+        return forecast(self.typed_view, predict_layers(self.typed_view, self.asked, "gpu", types), types)
 
     @cached_property
     def dla(self) -> DlaReport | None:
@@ -165,9 +170,9 @@ class LintContext:
 
     @cached_property
     def direct_readers(self) -> dict[str, list[Node]]:
-        """Tensor -> the nodes that read it under its own name, those of Q/DQ pairs among them."""
+        """Tensor of the file -> the nodes that read it by that name, those of Q/DQ pairs among them."""
         found: dict[str, list[Node]] = {}
-        for node in self.view.every:
+        for node in self.typed_view.every:
             for name in dict.fromkeys(node.inputs):
                 found.setdefault(name, []).append(node)
         return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from qdqtool.artifacts import stored_table
+from qdqtool.metadata import stored_table
 
 import qdqtool
 from qdqtool.errors import QdqError
