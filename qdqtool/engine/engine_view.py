@@ -122,13 +122,13 @@ class EngineView(GraphView):
             if producer is not None and self.flow.moves(producer) and not joins(producer):
                 name = producer.inputs[0]
             else:
-                self._dequantized_by[name] = self._made_by(producer, name)
+                self._dequantized_by[name] = self._made_by(producer)
         found = self._dequantized_by[name]
         self._dequantized_by.update(dict.fromkeys(passed, found))
         return found
 
-    def _made_by(self, producer: Node | None, name: str) -> Node | None:
-        if producer is None or self.is_constant(name):
+    def _made_by(self, producer: Node | None) -> Node | None:
+        if producer is None:
             return None
         if producer.op == DEQUANTIZE:
             return producer
