@@ -351,6 +351,11 @@ def _direction(known: KnownTensors, node: Node) -> Found:
     return guess(-1.0, 1.0)
 
 
+def _standardized(known: KnownTensors, node: Node) -> Found:
+    """Mean 0 and variance 1 over its axes, whatever came in; its values go beyond 1."""
+    return linear.normalized(np.ones(1), np.zeros(1), None, -1)
+
+
 def _rules(rule: Rule, *ops: str) -> dict[str, Rule]:
     return dict.fromkeys(ops, rule)
 
@@ -368,7 +373,8 @@ RULES: dict[str, Rule] = {
     **_rules(_recurrent, "LSTM", "GRU", "RNN"),
     **_rules(_truth, "And", "Or", "Not", "Xor", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "IsNaN"),
     **_rules(_truth, "OneHot", "Hardmax"),
-    **_rules(_direction, "LpNormalization", "MeanVarianceNormalization"),
+    "LpNormalization": _direction,
+    "MeanVarianceNormalization": _standardized,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "BatchNormalization": _batch_norm,

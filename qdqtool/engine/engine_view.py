@@ -143,21 +143,21 @@ class EngineView(GraphView):
         passed: list[str] = []
         while name not in self._dequantized_by:
             passed.append(name)
-            maker = self.producers.get(self.root(name))
-            if maker is not None and self.flow.moves(maker) and not joins(maker) and not self.is_constant(name):
-                name = maker.inputs[0]
+            producer = None if self.is_constant(name) else self.producers.get(self.root(name))
+            if producer is not None and self.flow.moves(producer) and not joins(producer):
+                name = producer.inputs[0]
             else:
-                self._dequantized_by[name] = self._made_by(maker, name)
+                self._dequantized_by[name] = self._made_by(producer)
         found = self._dequantized_by[name]
         self._dequantized_by.update(dict.fromkeys(passed, found))
         return found
 
-    def _made_by(self, maker: Node | None, name: str) -> Node | None:
-        if maker is None or self.is_constant(name):
+    def _made_by(self, producer: Node | None) -> Node | None:
+        if producer is None:
             return None
-        if maker.op == DEQUANTIZE:
-            return maker
-        return self._of_all(maker) if joins(maker) and self.flow.moves(maker) else None
+        if producer.op == DEQUANTIZE:
+            return producer
+        return self._of_all(producer) if joins(producer) and self.flow.moves(producer) else None
 
     def _of_all(self, joined: Node) -> Node | None:
         found = [self.dequantizer(name) for name in value_names(joined)]

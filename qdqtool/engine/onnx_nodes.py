@@ -30,7 +30,7 @@ class OnnxNodes:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._nodes = list(_all_nodes(model.graph))
         self.shared = _shared_names(self._nodes)
-        self._makers = {node.output[0]: node for node in reversed(self._nodes) if node.output}
+        self._producers = {node.output[0]: node for node in reversed(self._nodes) if node.output}
         self._by_label: dict[str, NodeProto | None] = {}
         for node in self._nodes:
             label = self.label(node)
@@ -45,13 +45,9 @@ class OnnxNodes:
         """The node that TensorRT calls so; None where there is none, or where it may be one of several."""
         return self._by_label.get(label)
 
-    def maker(self, tensor: str) -> NodeProto | None:
+    def producer(self, tensor: str) -> NodeProto | None:
         """The node whose first output a tensor is; None where there is none."""
-        return self._makers.get(tensor) if tensor else None
-
-    def is_ambiguous(self, label: str) -> bool:
-        """Whether several nodes are called so."""
-        return self.find(label) is None and (label in self.shared or label in self._by_label)
+        return self._producers.get(tensor) if tensor else None
 
 
 def clear_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:

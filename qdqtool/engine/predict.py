@@ -216,9 +216,9 @@ def _copies(storage: Storage, unit: Unit, unstrided: set[str]) -> list[Predicted
     view, layers = storage.view, []
     after = _precision(storage, unit.output)
     for name in dict.fromkeys(unit.start.inputs):
-        maker = view.producers.get(view.root(name))
+        producer = view.producers.get(view.root(name))
         before = _precision(storage, name)
-        if maker is None or maker.op in unstrided or before != after:
+        if producer is None or producer.op in unstrided or before != after:
             tensor = _plain(view, name)
             ports = (Port(tensor, before),), (Port(tensor, after),)
             layers.append(PredictedLayer(f"{tensor} copy", "copy", (), (), "float", *ports))

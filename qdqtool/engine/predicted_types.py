@@ -47,11 +47,11 @@ class Storage:
 
     def int8(self, name: str) -> bool:
         """Whether a tensor lies in memory as INT8: what a Q gives, what an INT8 layer gives, what only moves these."""
-        maker = self.view.producers.get(self.view.root(name))
-        if maker is None:
+        producer = self.view.producers.get(self.view.root(name))
+        if producer is None:
             return False
-        unit = self.unit_of(maker)
-        return maker.op == DEQUANTIZE if unit is None else self.gives_int8(unit)
+        unit = self.unit_of(producer)
+        return producer.op == DEQUANTIZE if unit is None else self.gives_int8(unit)
 
     def converts(self, unit: Unit) -> bool:
         """Whether a layer takes in the Q/DQ nodes around it, whatever its other inputs are."""

@@ -89,15 +89,6 @@ def _new_order(
     return order
 
 
-def sort_nodes(graph: onnx.GraphProto) -> None:
-    """Put the node list of a graph into topological order; no message is copied."""
-    nodes = wrapped(graph.node)
-    order = topological(nodes)
-    if order is not nodes:
-        place = {id(node.proto): index for index, node in enumerate(order)}
-        graph.node.sort(key=lambda proto: place[id(proto)])
-
-
 # ---------------------------------------------------------------------- what reads what
 
 

@@ -62,11 +62,11 @@ def _quantize_alone(context: LintContext, node: Node) -> CheckFault:
 
 def _dequantize_alone(context: LintContext, node: Node) -> Iterator[CheckFault]:
     """What a DQ is whose integers no Q made; nothing where an operator of TensorRT's own made them."""
-    maker = context.view.producers.get(node.inputs[0])
-    if maker is not None and (maker.op == QUANTIZE or maker.op.rpartition("::")[2] in _QUANTIZERS):
+    producer = context.view.producers.get(node.inputs[0])
+    if producer is not None and (producer.op == QUANTIZE or producer.op.rpartition("::")[2] in _QUANTIZERS):
         return  # a Q that is an output, too, is reported by itself
-    made = "a body around this graph" if maker is None else f"{maker.op} {maker.name}"
-    severity = None if maker is None else _moved_severity(context, maker)
+    made = "a body around this graph" if producer is None else f"{producer.op} {producer.name}"
+    severity = None if producer is None else _moved_severity(context, producer)
     message = f"DQ {node.name} reads integers that {made} makes, not a Q"
     yield CheckFault(node.outputs[0], message, _AGAIN, severity=severity)
 

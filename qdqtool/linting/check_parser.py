@@ -76,7 +76,7 @@ class _Places:
 
     def node(self, message: ParserMessage) -> NodeProto | None:
         """The node that a message is about; None where it names none, or one that is not found."""
-        return self._nodes.maker(message.tensor) or self._nodes.find(message.node)
+        return self._nodes.producer(message.tensor) or self._nodes.find(message.node)
 
     def label(self, message: ParserMessage) -> str:
         """Operator and name of the node; "" where the message names none."""
@@ -96,8 +96,8 @@ class _Places:
         node = self.node(message)
         if node is None:
             return frozenset()
-        makers = [self.context.view.producers.get(name) for name in node.input]
-        behind = [maker.inputs for maker in makers if maker is not None and maker.op in (QUANTIZE, DEQUANTIZE)]
+        producers = [self.context.view.producers.get(name) for name in node.input]
+        behind = [one.inputs for one in producers if one is not None and one.op in (QUANTIZE, DEQUANTIZE)]
         near = [node.name, *node.input, *node.output, *(name for names in behind for name in names)]
         return frozenset(name for one in near for name in (one, self._tensors.get(one, "")) if name)
 

@@ -69,10 +69,10 @@ def _between(context: LintContext, name: str, stops: set[int], has_pair: Callabl
         if tensor in seen or has_pair(tensor):
             continue
         seen.add(tensor)
-        maker = context.view.producers[tensor]
-        if id(maker) in stops:
-            return maker
-        stack += value_names(maker)
+        producer = context.view.producers[tensor]
+        if id(producer) in stops:
+            return producer
+        stack += value_names(producer)
     return None
 
 

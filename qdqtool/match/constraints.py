@@ -161,8 +161,8 @@ def zero_or_copy(site: MatchSite) -> bool:
 @constraint
 def joins_pools(site: MatchSite) -> bool:
     """None of its inputs comes straight out of a MaxPool."""
-    makers = (site.view.producer(site.view.root(name)) for name in site.node.inputs if name)
-    return any(maker is not None and maker.op == "MaxPool" for maker in makers)
+    producers = (site.view.producer(site.view.root(name)) for name in site.node.inputs if name)
+    return any(producer is not None and producer.op == "MaxPool" for producer in producers)
 
 
 @constraint

@@ -118,10 +118,10 @@ class Flow:
 
     def _before(self, name: str, stop: Callable[[str], bool] | None) -> list[Use] | None:
         """The reads of what moved values to a tensor; None where they come from it."""
-        maker = None if stop is not None and stop(name) else self._producer(name)
-        if maker is None or self._view.is_constant(name) or not self.moves(maker):
+        producer = None if stop is not None and stop(name) else self._producer(name)
+        if producer is None or self._view.is_constant(name) or not self.moves(producer):
             return None
-        return self.sources(maker)
+        return self.sources(producer)
 
 
 def walk(reads: Iterable[Use], onward: Callable[[Use], Sequence[Use] | None]) -> Iterator[tuple[Use, bool]]:

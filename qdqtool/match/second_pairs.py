@@ -74,10 +74,10 @@ class _Walk:
         traced = [one for one in map(self._trace, uses) if one is not None]
         if len(traced) < len(uses):
             return
-        for place, maker, sources in traced:
+        for place, producer, sources in traced:
             if place is not None:
                 tensor = self.view.root(place.node.inputs[place.index])
-                found = self.second.setdefault(tensor, (maker, sources, {}))
+                found = self.second.setdefault(tensor, (producer, sources, {}))
                 found[2][place] = None
 
     def _trace(self, first: Use) -> tuple[Use | None, Node, list[str]] | None:
@@ -101,15 +101,15 @@ class _Walk:
             if Read(use.node.key, use.index) in self.reads.get(tensor, ()):
                 sources[tensor] = None
                 continue
-            maker = self.view.producer(tensor)
-            rule = None if maker is None else self.moving.get(id(maker))
-            if maker is None or rule is None:
+            producer = self.view.producer(tensor)
+            rule = None if producer is None else self.moving.get(id(producer))
+            if producer is None or rule is None:
                 return None
-            if joins(maker) and joint is None:
+            if joins(producer) and joint is None:
                 joint = use
             if rule.side == "both" and place is None:
-                place, why = joint or use, maker
-            stack.extend(Use(maker, index) for index in reversed(value_inputs(maker)))
+                place, why = joint or use, producer
+            stack.extend(Use(producer, index) for index in reversed(value_inputs(producer)))
         if place is None and joint is not None and self._differ(sources):
             place, why = joint, self.view.producers[self.view.root(joint.node.inputs[joint.index])]
         return place, why, list(sources)
@@ -126,11 +126,11 @@ class _Walk:
     def points(self) -> list[Point]:
         """A point for each second place."""
         made = []
-        for tensor, (maker, sources, uses) in self.second.items():
-            rule = self.moving[id(maker)]
+        for tensor, (producer, sources, uses) in self.second.items():
+            rule = self.moving[id(producer)]
             shared = {self.by_name[name].shared_scale for name in sources}
             scale_of = min(shared) if len(shared) == 1 else tensor
             reads = tuple(sorted(Read(use.node.key, use.index) for use in uses))
-            reason = f"INT8 does not pass {maker.op} {maker.name}: the same scale once more"
+            reason = f"INT8 does not pass {producer.op} {producer.name}: the same scale once more"
             made.append(Point(tensor, "activation", reads, None, rule.name, reason, scale_of, "", tuple(sources)))
         return made

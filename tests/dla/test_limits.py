@@ -379,3 +379,29 @@ def test_shapes_that_are_brought_together(shape: str, fits: bool) -> None:
 def test_operators_of_few_axes_are_judged(text: str, device: str) -> None:
     report = dla_findings(view_of(text), TrtVersion(8, 5, 2), None, [])
     assert [verdict.device for verdict in report.verdicts] == [device]
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "rule", "falls_back"),
+    [
+        (of_x("z = Clip<min = 0.0, max = 6.0>(x)"), 10, "dla-clip", False),
+        (of_x("z = Clip<min = 0.0, max = 128.0>(x)"), 10, "dla-clip", True),
+        (of_x("z = Clip<min = 0.0, max = 0.5>(x)"), 10, "dla-clip", True),
+        (of_x("z = Clip<min = 0.0>(x)"), 10, "dla-clip", True),
+        (of_x("z = Clip(x)"), 17, "dla-clip", True),
+        (of_x("z = Clip(x, , six)", more=", float six = {6.0}"), 17, "dla-clip", True),
+        ("g (float[1,4,8,8] x, float a) => (float[1,4,8,8] z) <float b = {6.0}> { z = Clip(x, a, b) }", 17, "dla-clip", True),
+        (of_x("z = ReduceMax(x, axes)", z="1,1,8,8", more=", int64[1] axes = {1}"), 18, "dla-reduce-axes", False),
+        (of_x("z = ReduceMax(x, axes)", more=", int64[2] axes = {1, -4}"), 18, "dla-reduce-axes", True),
+        ("g (float[1,4,8,8] x, int64[1] axes) => (float[1,1,8,8] z) { z = ReduceMax(x, axes) }", 18, "dla-reduce-axes", True),
+        ("g (float[4,8] x) => (float[4,1] z) { z = ReduceMax<axes = [1]>(x) }", 17, "dla-reduce-axes", True),
+        (of_x("z = Mul(x, s)", more=", float s = {2.0}"), 17, "dla-scale", False),
+        (of_x("z = Mul(s, x)", more=", float[1,4,1,1] s"), 17, "dla-scale", False),
+        (of_x("z = Mul(x, s)", more=", float[4,8,8] s"), 17, "dla-scale", False),
+        (of_x("z = Mul(x, s)", more=", float[1,8] s"), 17, "dla-scale", True),
+        ("g (float[1,4,8,8] x, float[1,1,1,1] y) => (float[1,4,8,8] z) { z = Add(x, y) }", 17, "dla-broadcast", False),
+        ("g (float[1,4,8,8] x, float[8,8] y) => (float[1,4,8,8] z) { z = Add(x, y) }", 17, "dla-broadcast", True),
+    ],
+)  # fmt: skip
+def test_each_way_of_writing_it_meets_the_same_limit(text: str, opset: int, rule: str, falls_back: bool) -> None:
+    assert (rule in rules_of(text, opset=opset)) is falls_back

@@ -43,13 +43,11 @@ def test_what_a_node_is_called_and_found_by(names: tuple[str, ...], labels: list
     nodes = OnnxNodes(model)
     assert [nodes.label(node) for node in model.graph.node] == labels
     assert [nodes.find(label) for label in labels] == list(model.graph.node)
-    assert not any(nodes.is_ambiguous(label) for label in labels)
 
 
-def test_a_shared_name_of_a_foreign_log_is_ambiguous() -> None:
+def test_a_shared_name_and_one_that_nobody_has_find_no_node() -> None:
     nodes = OnnxNodes(named("p", "p", "r"))
-    assert nodes.is_ambiguous("p") and nodes.find("p") is None
-    assert not nodes.is_ambiguous("z") and nodes.find("z") is None
+    assert nodes.find("p") is nodes.find("z") is None
 
 
 def test_nodes_of_subgraphs_are_found() -> None:

@@ -17,7 +17,6 @@ from qdqtool.graph.order import (
     reads_of,
     remove_dead,
     remove_unread_initializers,
-    sort_nodes,
     topological,
     topological_protos,
     wrapped,
@@ -52,18 +51,6 @@ def test_each_node_comes_behind_those_that_it_reads_from(text: str, seed: int) -
 def test_nodes_that_are_ready_keep_their_order() -> None:
     nodes = list(model_of(TEXT).graph.node)
     assert made(topological_protos([nodes[i] for i in (3, 1, 2, 0)])) == ["b", "a", "c", "y"]
-
-
-def test_the_list_of_a_graph_is_sorted_in_place() -> None:
-    model = model_of(TEXT)
-    nodes = [onnx.NodeProto.FromString(model.graph.node[i].SerializeToString()) for i in (3, 1, 2, 0)]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    sort_nodes(model.graph)
-    assert made(model.graph.node) == ["b", "a", "c", "y"]
-    before = model.SerializeToString(deterministic=True)
-    sort_nodes(model.graph)
-    assert model.SerializeToString(deterministic=True) == before
 
 
 @pytest.mark.parametrize(
