@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class LintContext:
         asked: the version that was asked for, None where none was.
         platform: whose DLA; None for that which the version is mostly for.
         verdict: what NVIDIA's own parser says of the model; None where it was not asked.
+        largest: tensor -> the largest magnitude that data gave it; empty where none were run.
     """
 
     def __init__(
@@ -70,12 +72,13 @@ class LintContext:
         self.proto, self.folder, self.target, self.asked = proto, folder, target, version
         self.platform, self.verdict = platform, verdict
         self.version = version or max(release.version for release in RELEASES)
+        self.largest: Mapping[str, float] = {}
         self.view = GraphView(proto.graph, folder)
 
     def again(self) -> LintContext:
-        """The same model after an edit: only the rules are carried over, no verdict on what it was."""
+        """The same model after an edit: rules and what data gave are carried over, no verdict on what it was."""
         new = LintContext(self.proto, self.folder, self.target, self.asked, self.platform)
-        new.rules, new.words = self.rules, self.words
+        new.rules, new.words, new.largest = self.rules, self.words, self.largest
         return new
 
     @cached_property
