@@ -147,7 +147,7 @@ def typed_graphs(full: bool = True) -> Iterator[TypedGraph]:
     """
     for number, (op, inputs, attributes, opset, outputs) in enumerate(_ROWS):
         places = [word for word in inputs.split() if _takes_types(word)]
-        for types in _combinations(len(places), full):
+        for types in dict.fromkeys(_combinations(len(places), full)):
             model = _model(op, inputs.split(), types, attributes, opset, outputs)
             yield TypedGraph(f"{op} {number}", " ".join(types), model)
 
