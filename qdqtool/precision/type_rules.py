@@ -19,7 +19,7 @@ from onnx.defs import OpSchema
 from qdqtool.bounded import RULES, read_toml
 from qdqtool.errors import QdqError
 from qdqtool.rule_files import SCHEMA, common_words, rules_folder, spell_out
-from qdqtool.trtversion import TrtVersion, in_range
+from qdqtool.trtversion import RELEASES, TrtVersion, in_range
 
 Types = frozenset[int]
 StoredAt = Literal["input", "initializer", "attribute"]
@@ -242,11 +242,12 @@ def _check_tables(path: Path, document: Mapping[str, Any]) -> None:
 def _entries(
     path: Path, document: Mapping[str, Any], version: TrtVersion | None
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every rule that holds for a version, with its table."""
+    """Every rule that holds for a version, the newest release where none is given, with its table."""
+    held = version or max(release.version for release in RELEASES)
     for table, keys in _TABLES.items():
         for entry in document.get(table, []):
             trt = common_words(path, entry, keys, _OPTIONAL.get(table, frozenset()))["trt"]
-            if not trt or version is None or in_range(version, trt):
+            if not trt or in_range(held, trt):
                 yield table, entry
 
 

@@ -112,6 +112,26 @@ def test_float_types_that_an_operator_computes_in(op: str, types: set[int]) -> N
 
 
 TAKES = 'schema = 1\n[sets]\n[[takes]]\nname = "n"\n'
+VERSIONS = [
+    ("BFLOAT16", TrtVersion(8, 6, 1), False),
+    ("BFLOAT16", TrtVersion(9, 0, 0), True),
+    ("FLOAT8E4M3FN", TrtVersion(8, 6, 1), False),
+    ("FLOAT8E4M3FN", TrtVersion(9, 1, 0), True),
+    ("INT4", TrtVersion(9, 3, 0), False),
+    ("INT4", TrtVersion(10, 0, 0), True),
+    ("FLOAT4E2M1", TrtVersion(10, 7, 0), False),
+    ("FLOAT4E2M1", TrtVersion(10, 8, 0), True),
+    ("FLOAT16", TrtVersion(7, 1, 3), True),
+    ("INT16", TrtVersion(11, 0, 0), False),
+]
+
+
+@pytest.mark.parametrize(("name", "version", "known"), VERSIONS)
+def test_types_that_a_version_has(name: str, version: TrtVersion, known: bool) -> None:
+    kind = TensorProto.DataType.Value(name)
+    assert load_type_rules(version).stored_as(kind, "initializer")[0] == (kind if known else 0)
+
+
 RULE = 'why = "W."\nsee = "s"\nstatus = "measured"\n'
 
 
