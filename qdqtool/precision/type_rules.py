@@ -32,7 +32,7 @@ _TABLES = {
     "place": frozenset({"ops", "inputs", "types"}),
     "makes": frozenset({"ops", "from"}),
 }
-_OPTIONAL = {"place": frozenset({"typed"}), "makes": frozenset({"among", "only"})}
+_OPTIONAL = {"takes": frozenset({"given"}), "place": frozenset({"typed"}), "makes": frozenset({"among", "only"})}
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class OperatorTypes:
         variadic: whether the operator takes any number of them.
         takes: the types of the data; None for all.
         takes_rule: the rule that says so.
+        given: input -> the types of the data of nodes that have this input, and the rule.
         differs: data input -> when it may be of another type.
         places: other inputs -> what they may be.
         outputs: for each output the places that its type comes from; the last one stands for all behind it.
@@ -104,6 +105,7 @@ class OperatorTypes:
     variadic: bool = False
     takes: Types | None = None
     takes_rule: str = ""
+    given: Mapping[int, tuple[Types, str]] = field(default_factory=dict)
     differs: Mapping[int, Exemption] = field(default_factory=dict)
     places: Mapping[int, Place] = field(default_factory=dict)
     outputs: tuple[tuple[TypeSource, ...], ...] = ()
@@ -116,9 +118,20 @@ class OperatorTypes:
             return (*self.data[:-1], *range(self.data[-1], count))
         return tuple(index for index in self.data if index < count)
 
-    def computes_in(self, element_type: int) -> bool:
-        """Whether it takes data of a type."""
-        return self.takes is None or element_type in self.takes
+    def computes_in(self, element_type: int, inputs: Sequence[str] = ()) -> bool:
+        """Whether it takes data of a type.
+
+        Args:
+            element_type: as in onnx.TensorProto.
+            inputs: those of the node, "" where one is not given: a few operators take less types with some of them.
+        """
+        return all(element_type in types for types, _ in self.limits(inputs))
+
+    def limits(self, inputs: Sequence[str]) -> Iterator[tuple[Types, str]]:
+        """The types that the data of a node with these inputs may be of, and the rule, one for each rule."""
+        if self.takes is not None:
+            yield self.takes, self.takes_rule
+        yield from (limit for index, limit in self.given.items() if index < len(inputs) and inputs[index])
 
     def typed_outputs(self, count: int) -> tuple[int, ...]:
         """The outputs, of so many, that have the type of the data."""
@@ -190,6 +203,7 @@ class TypeRules:
             found,
             takes=takes,
             takes_rule=rule,
+            given=written.get("given", {}),
             differs=written.get("differs", {}),
             places=places,
             outputs=written.get("outputs", found.outputs),
@@ -255,7 +269,9 @@ def _put(path: Path, operator: dict[str, Any], table: str, entry: Mapping[str, A
     """Enter what a rule says of one operator; a later rule says it anew."""
     name = entry["name"]
     types = _types(path, entry["types"], sets) if "types" in entry else frozenset[int]()
-    if table == "takes":
+    if table == "takes" and "given" in entry:
+        operator.setdefault("given", {})[entry["given"]] = types, name
+    elif table == "takes":
         operator["takes"] = types, name
     elif table == "data":
         operator["data"] = tuple(entry["inputs"])

@@ -101,6 +101,8 @@ REFUSED = [
     ("Where(a, b, c)", "f32 f32 f32", "schema", "reads a in FP32 and takes BOOL there"),
     ("Resize(a, , c)", "f32 f32 bf16", "resize-scales", "reads c in BF16 and takes FP32, FP16, INT32, INT64 there"),
     ("NonMaxSuppression(a, b, c, d)", "f16 f16 i64 f16", "thresholds", "reads d in FP16 and takes FP32 there"),
+    ("LSTM<hidden_size=4>(a, b, c, , e)", "f16 f16 f16 f16 i32", "recurrent-with-lengths", "reads a in FP16 and takes FP32 there"),
+    ("LSTM<hidden_size=4>(a, b, c, , e)", "f32 f32 f32 f32 i64", "sequence-lengths", "reads e in INT64 and takes INT32 there"),
     ("RandomUniformLike(a)", "bf16", "makes", "makes BF16, and can make FP32, FP16"),
     ("Cast<to=5>(a)", "f32", "no-such-weights", "makes INT16, which TensorRT's networks do not have"),
     ("QuantizeLinear(a, b)", "i32 f32", "float-only", "reads a in INT32 and takes FP32, FP16, BF16 there"),
