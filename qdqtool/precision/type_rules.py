@@ -140,7 +140,7 @@ class OperatorTypes:
         return tuple(
             index
             for index, found in enumerate(sources)
-            if found and found[-1].kind == "input" and found[-1].index in self.data
+            if found and found[0].kind == "input" and found[0].index in self.data
         )
 
 
@@ -364,9 +364,7 @@ def _place(allowed: Iterable[str], sets: Mapping[str, Types]) -> Types:
 
 def _made(variable: str, inputs: Mapping[str, int], allowed: Mapping[str, list[str]]) -> tuple[TypeSource, ...]:
     """Where the type of an output comes from by the schema; nowhere for one that only attributes tell."""
-    if variable in inputs:
-        return (TypeSource("input", inputs[variable]),)
     names = allowed.get(variable, [variable])
-    codes = onnx.TensorProto.DataType
     words = [name.removeprefix("tensor(").removesuffix(")").upper() for name in names]
-    return (TypeSource("type", element_type=int(codes.Value(words[0]))),) if len(words) == 1 else ()
+    only = (TypeSource("type", element_type=int(TensorProto.DataType.Value(words[0]))),) if len(words) == 1 else ()
+    return (TypeSource("input", inputs[variable]), *only) if variable in inputs else only

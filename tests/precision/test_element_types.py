@@ -7,11 +7,15 @@ The verdicts were measured on NVIDIA's parser (TensorRT for RTX 1.7.1); `tests/r
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
+from qdqtool import insert
+from qdqtool.graph.types import known_types
 from qdqtool.precision.element_types import TypeReport, infer_types, type_name
 
 NAMES = {
@@ -258,3 +262,22 @@ def test_weights_in_fp4_with_two_scales() -> None:
     report = report_of(NVFP4, 23)
     assert report.conflicts == ()
     assert [type_name(report.types[name]) for name in "kdcy"] == ["FP32", "FP32", "FP16", "FP16"]
+
+
+def test_models_of_the_corpus_have_types_that_go_together(shared: Path) -> None:
+    paths = sorted((shared / "corpus" / "models").glob("*.onnx"))
+    assert len(paths) >= 20
+    for path in paths:
+        model = onnx.load(path)
+        for one in (model, insert(model).model):
+            report = infer_types(one)
+            assert report.conflicts == (), path.stem
+            made = {name for node in one.graph.node for name in node.output if name}
+            assert made <= report.types.keys(), path.stem
+
+
+def test_types_are_those_of_shape_inference_where_onnx_says_the_same(shared: Path) -> None:
+    for path in sorted((shared / "corpus" / "models").glob("*.onnx")):
+        model = onnx.load(path)
+        known, found = known_types(model), infer_types(model).types
+        assert {name: code for name, code in known.items() if code and found[name] != code} == {}, path.stem
