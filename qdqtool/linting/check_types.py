@@ -55,7 +55,7 @@ def fp32_compute(subject: LintContext) -> Iterator[CheckFault]:
     """
     if not subject.reads_types:
         return
-    islands = [one for one in float32_islands(subject.view, subject.typed) if one.able]
+    islands = [one for one in float32_islands(subject.file_view, subject.typed) if one.able]
     if not subject.has_halves:
         yield from _in_fp32(subject, islands)
         return
@@ -96,12 +96,12 @@ def casts_back_and_forth(subject: LintContext) -> Iterator[CheckFault]:
     """
     types = subject.typed.types
     seen: dict[tuple[str, int], Node] = {}
-    for node in subject.view.every:
-        if node.op != "Cast" or not node.inputs or subject.view.is_constant(node.key):
+    for node in subject.file_view.every:
+        if node.op != "Cast" or not node.inputs or subject.file_view.is_constant(node.key):
             continue
         source, made = types.get(node.inputs[0], 0), types.get(node.key, 0)
         twin = seen.setdefault((node.inputs[0], made), node)
-        maker = subject.view.producers.get(node.inputs[0])
+        maker = subject.file_view.producers.get(node.inputs[0])
         if source == made and made in FLOATS:
             yield CheckFault(node.name, f"casts {type_name(made)} to the type that it has", "remove it")
         elif twin is not node:
@@ -122,7 +122,7 @@ def scale_types(subject: LintContext) -> Iterator[CheckFault]:
     if not subject.has_halves:
         return
     types = subject.typed.types
-    for tensor, pairs in subject.activation_pairs.items():
+    for tensor, pairs in subject.file_view.pairs.items():
         for pair in pairs:
             source = 0 if pair.quantize is None else types.get(pair.quantize.inputs[0], 0)
             made = types.get(pair.dequantize.key, 0)
@@ -155,7 +155,7 @@ def _todo(subject: LintContext, conflict: TypeConflict) -> str:
     other = next(
         (name for name, code in zip(conflict.tensors, conflict.types, strict=True) if code != half), conflict.tensors[0]
     )
-    maker = subject.view.producers.get(other)
+    maker = subject.file_view.producers.get(other)
     if maker is not None and maker.op == DEQUANTIZE:
         return f"add a Cast to {type_name(half)} behind {maker.name}, or output_dtype there (opset 23)"
     return f"cast {other} to {type_name(half)}, or store it so"
@@ -165,7 +165,7 @@ def _in_fp32(subject: LintContext, islands: Sequence[Island]) -> Iterator[CheckF
     nodes = [node for island in islands for node in island.nodes]
     products = [node for island in islands for node in island.products]
     if nodes:
-        beside = " beside INT8" if subject.view.pairs else ""
+        beside = " beside INT8" if subject.file_view.pairs else ""
         text = f"{_told(nodes, products)} in FP32{beside}, as an engine has the types of the file"
         yield CheckFault(_model(subject), text, _AMP)
 

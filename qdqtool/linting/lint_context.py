@@ -164,10 +164,15 @@ class LintContext:
         return dla_findings(self.view, version, self.platform, floats)
 
     @cached_property
+    def file_view(self) -> GraphView:
+        """The index of the graph as the file has it, its Casts among the nodes; `view` may be that of an FP32 copy."""
+        return self.view if self.view.graph is self.proto.graph else GraphView(self.proto.graph, self.folder)
+
+    @cached_property
     def direct_readers(self) -> dict[str, list[Node]]:
         """Tensor -> the nodes that read it under its own name, those of Q/DQ pairs among them."""
         found: dict[str, list[Node]] = {}
-        for node in self.view.every:
+        for node in self.file_view.every:
             for name in dict.fromkeys(node.inputs):
                 found.setdefault(name, []).append(node)
         return found
