@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.lint_dla import add_dla_arguments, check_dla_arguments, dla_facts, dla_text
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.display import counted
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
     )
     add_dla_arguments(parser)
+    add_data_arguments(parser, calibrates=False)
     parser.add_argument("--all", action="store_true", help="show every place and note, and for dla every node")
     parser.add_argument("--format", choices=("text", "json", "sarif"), default="text", help="how to print (text)")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     options = _options(args)
     if args.model is None:
         raise QdqError("lint", "no model is given", "give one, or --explain CODE")
-    result = lint(args.model, options, output=args.output)
+    result = lint(args.model, options, data=args.data, output=args.output)
     for note in result.notes:
         warn(note, args, "note")
     _print(result, args)
@@ -69,7 +71,9 @@ def _options(args: argparse.Namespace) -> LintOptions:
         args.model, args.fix = args.fix, "all"  # `--fix MODEL`: argparse takes the model for codes
     fix = () if args.fix is None else _codes([args.fix])
     select, ignore = _codes(args.select), _codes(args.ignore)
-    return LintOptions(args.target, args.trt_version, select, ignore, fix, args.platform, args.parser)
+    loading = None if args.data is None else data_options_from(args)
+    words = (args.target, args.trt_version, select, ignore, fix, args.platform, args.parser)
+    return LintOptions(*words, data_options=loading, provider=args.provider)
 
 
 def _codes(words: Sequence[str]) -> tuple[str, ...]:

@@ -6,25 +6,63 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from onnx import TensorProto
 
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node
 from qdqtool.linting.checks import CheckFault, check
+from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
 
+_SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # 6.1e-5
 _LARGEST = float(np.finfo(np.float16).max)  # 65504
 # Operator -> inputs whose size does no harm: an infinite bound bounds nothing, as a huge one does, and parameters of
 # a BatchNormalization become one factor and one addend before they are rounded.
 _HARMLESS = {"Clip": (1, 2), "Min": (0, 1), "Max": (0, 1), "BatchNormalization": (1, 2, 3, 4)}
 
 
-@check("Q040", "fp16-overflow", "warning", targets=("gpu",))
+@check("Q040", "fp16-overflow", "warning", targets=("gpu", "rtx"))
 def fp16_overflow(context: LintContext) -> Iterator[CheckFault]:
-    """A constant that FP16 does not hold: its largest number is 65504.
+    """A constant or, with data, a tensor that FP16 does not hold: its largest number is 65504.
 
     An engine that runs the operator in FP16 (`--fp16`, or a model converted to FP16) reads infinity instead. The usual
     one is the number that masks attention, -1e9 or float32's lowest: two of them added, or a row that is masked whole,
-    give NaN behind Softmax. Constants behind Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out.
+    give NaN behind Softmax. Constants behind Q/DQ, bounds (Clip, Min, Max) and BatchNormalization are left out, and for
+    RTX every constant, since an engine for it reads FP32 where the file has it.
+
+    With `--data`, tensors whose values passed 65504: an error where the file has them in FP16. A file with FP16 tensors
+    is judged by these alone: what is FP32 in it stays so.
     """
+    if context.target == "gpu":
+        yield from _constants(context)
+    for name, largest, kind in _halves(context):
+        if largest > _LARGEST:
+            graver: Severity | None = "error" if kind == TensorProto.FLOAT16 else None
+            text = f"holds values up to {largest:g} on the data, FP16 ends at {_LARGEST:.0f}"
+            yield CheckFault(name, text, "keep what makes it, and what reads it, in FP32 or BF16", severity=graver)
+
+
+@check("Q057", "fp16-underflow", "note", targets=("gpu", "rtx"))
+def fp16_underflow(context: LintContext) -> Iterator[CheckFault]:
+    """With data, a tensor that FP16 holds with fewer than its 11 bits: no value of it reaches 6.1e-5.
+
+    Below 3e-8 every value becomes 0. A warning where the file has the tensor in FP16.
+    """
+    for name, largest, kind in _halves(context):
+        if 0 < largest < _SMALLEST_NORMAL:
+            graver: Severity | None = "warning" if kind == TensorProto.FLOAT16 else None
+            text = f"holds no value beyond {largest:.3g} on the data, FP16 loses bits below {_SMALLEST_NORMAL:.2g}"
+            yield CheckFault(name, text, "scale it up, or keep what makes it in FP32 or BF16", severity=graver)
+
+
+def _halves(context: LintContext) -> Iterator[tuple[str, float, int]]:
+    """Each tensor that is FP16 in the file, or that a builder may make so, its largest value and its type."""
+    for name, largest in context.largest.items():
+        kind = context.typed.types.get(name, 0)
+        if kind == TensorProto.FLOAT16 or (kind == TensorProto.FLOAT and not context.has_halves):
+            yield name, largest, kind
+
+
+def _constants(context: LintContext) -> Iterator[CheckFault]:
     reported: set[str] = set()
     for node in context.view.nodes:
         for index, name in enumerate(node.inputs):

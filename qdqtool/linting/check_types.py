@@ -55,7 +55,7 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     """
     if not context.reads_types:
         return
-    islands = [one for one in float32_islands(context.typed_view, context.typed) if one.able]
+    islands = [one for one in float32_islands(context.file_view, context.typed) if one.able]
     if not context.has_halves:
         yield from _in_fp32(context, islands)
         return
@@ -96,12 +96,12 @@ def casts_back_and_forth(context: LintContext) -> Iterator[CheckFault]:
     """
     types = context.typed.types
     seen: dict[tuple[str, int], Node] = {}
-    for node in context.typed_view.every:
-        if node.op != "Cast" or not node.inputs or context.typed_view.is_constant(node.key):
+    for node in context.file_view.every:
+        if node.op != "Cast" or not node.inputs or context.file_view.is_constant(node.key):
             continue
         source, made = types.get(node.inputs[0], 0), types.get(node.key, 0)
         twin = seen.setdefault((node.inputs[0], made), node)
-        maker = context.typed_view.producers.get(node.inputs[0])
+        maker = context.file_view.producers.get(node.inputs[0])
         if source == made and made in FLOATS:
             yield CheckFault(node.name, f"casts {type_name(made)} to the type that it has", "remove it")
         elif twin is not node:
@@ -122,8 +122,7 @@ def scale_types(context: LintContext) -> Iterator[CheckFault]:
     if not context.has_halves:
         return
     types = context.typed.types
-    view = context.typed_view
-    for tensor, pairs in ((name, view.pairs[name]) for name in view.pairs if not view.is_constant(name)):
+    for tensor, pairs in context.file_view.pairs.items():
         for pair in pairs:
             source = 0 if pair.quantize is None else types.get(pair.quantize.inputs[0], 0)
             made = types.get(pair.dequantize.key, 0)
@@ -156,7 +155,7 @@ def _todo(context: LintContext, conflict: TypeConflict) -> str:
     other = next(
         (name for name, code in zip(conflict.tensors, conflict.types, strict=True) if code != half), conflict.tensors[0]
     )
-    maker = context.typed_view.producers.get(other)
+    maker = context.file_view.producers.get(other)
     if maker is not None and maker.op == DEQUANTIZE:
         return f"add a Cast to {type_name(half)} behind {maker.name}, or output_dtype there (opset 23)"
     return f"cast {other} to {type_name(half)}, or store it so"
@@ -166,7 +165,7 @@ def _in_fp32(context: LintContext, islands: Sequence[Island]) -> Iterator[CheckF
     nodes = [node for island in islands for node in island.nodes]
     products = [node for island in islands for node in island.products]
     if nodes:
-        beside = " beside INT8" if context.typed_view.pairs else ""
+        beside = " beside INT8" if context.file_view.pairs else ""
         text = f"{_run_text(nodes, products)} in FP32{beside}, as an engine has the types of the file"
         yield CheckFault(_model(context), text, _AMP)
 

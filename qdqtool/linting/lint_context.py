@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ class LintContext:
         asked: the version that was asked for, None where none was.
         platform: whose DLA; None for that which the version is mostly for.
         verdict: what NVIDIA's own parser says of the model; None where it was not asked.
+        largest: tensor -> the largest magnitude that data gave it; empty where none were run.
     """
 
     def __init__(
@@ -74,11 +76,12 @@ class LintContext:
         self.version = version or max(release.version for release in RELEASES)
         self._plain = as_fp32(proto)
         self.view = GraphView(self._plain.graph, folder)
+        self.largest: Mapping[str, float] = {}
 
     def again(self) -> LintContext:
-        """The same model after an edit: only the rules are carried over, no verdict on what it was."""
+        """The same model after an edit: rules and what data gave are carried over, no verdict on what it was."""
         new = LintContext(self.proto, self.folder, self.target, self.asked, self.platform)
-        new.rules, new.words = self.rules, self.words
+        new.rules, new.words, new.largest = self.rules, self.words, self.largest
         return new
 
     @cached_property
@@ -130,11 +133,6 @@ class LintContext:
         return infer_element_types(self.proto, load_type_rules(self.asked))
 
     @cached_property
-    def typed_view(self) -> GraphView:
-        """The index of the main graph as the file has it, with its Casts between float types."""
-        return self.view if self._plain is self.proto else GraphView(self.proto.graph, self.folder)
-
-    @cached_property
     def has_halves(self) -> bool:
         """Whether the file has tensors in FP16 or BF16."""
         return any(code in HALVES for code in self.typed.types.values())
@@ -155,7 +153,7 @@ class LintContext:
         if self.target == "dla":
             return None
         types = self.typed.types if self.strongly_typed else None
-        return forecast(self.typed_view, predict_layers(self.typed_view, self.asked, "gpu", types), types)
+        return forecast(self.file_view, predict_layers(self.file_view, self.asked, "gpu", types), types)
 
     @cached_property
     def dla(self) -> DlaReport | None:
@@ -169,10 +167,15 @@ class LintContext:
         return dla_findings(self.view, version, self.platform, floats)
 
     @cached_property
+    def file_view(self) -> GraphView:
+        """The index of the graph as the file has it, its Casts among the nodes; `view` may be that of an FP32 copy."""
+        return self.view if self.view.graph is self.proto.graph else GraphView(self.proto.graph, self.folder)
+
+    @cached_property
     def direct_readers(self) -> dict[str, list[Node]]:
         """Tensor of the file -> the nodes that read it by that name, those of Q/DQ pairs among them."""
         found: dict[str, list[Node]] = {}
-        for node in self.typed_view.every:
+        for node in self.file_view.every:
             for name in dict.fromkeys(node.inputs):
                 found.setdefault(name, []).append(node)
         return found

@@ -198,8 +198,10 @@ class _Inference:
             code = types.get(name, 0) if name else 0
             if not kind:
                 kind, first = code, name
-                if kind and form.takes is not None and kind not in form.takes:
-                    self._refuse(node, index, kind, form.takes, form.takes_rule)
+                for types_taken, rule in form.limits(inputs) if kind else ():
+                    if kind not in types_taken:
+                        self._refuse(node, index, kind, types_taken, rule)
+                        break
             elif code and code != kind and not _may_differ(form, index, code, kind):
                 message = f"reads {first} in {type_name(kind)} and {name} in {type_name(code)}, which must be one type"
                 found = (first, name), (kind, code)

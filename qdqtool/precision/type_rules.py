@@ -19,7 +19,7 @@ from onnx.defs import OpSchema
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rule_files import SCHEMA, common_words, rules_folder, spell_out
-from qdqtool.trtversion import TrtVersion, in_range
+from qdqtool.trtversion import RELEASES, TrtVersion, in_range
 
 Types = frozenset[int]
 StoredAt = Literal["input", "initializer", "attribute"]
@@ -32,7 +32,7 @@ _TABLES = {
     "place": frozenset({"ops", "inputs", "types"}),
     "makes": frozenset({"ops", "from"}),
 }
-_OPTIONAL = {"place": frozenset({"typed"}), "makes": frozenset({"among", "only"})}
+_OPTIONAL = {"takes": frozenset({"given"}), "place": frozenset({"typed"}), "makes": frozenset({"among", "only"})}
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class OperatorTypes:
         variadic: whether the operator takes any number of them.
         takes: the types of the data; None for all.
         takes_rule: the rule that says so.
+        given: input -> the types of the data of nodes that have this input, and the rule.
         differs: data input -> when it may be of another type.
         places: other inputs -> what they may be.
         outputs: for each output the places that its type comes from; the last one stands for all behind it.
@@ -104,6 +105,7 @@ class OperatorTypes:
     variadic: bool = False
     takes: Types | None = None
     takes_rule: str = ""
+    given: Mapping[int, tuple[Types, str]] = field(default_factory=dict)
     differs: Mapping[int, Exemption] = field(default_factory=dict)
     places: Mapping[int, Place] = field(default_factory=dict)
     outputs: tuple[tuple[TypeSource, ...], ...] = ()
@@ -116,9 +118,20 @@ class OperatorTypes:
             return (*self.data[:-1], *range(self.data[-1], count))
         return tuple(index for index in self.data if index < count)
 
-    def computes_in(self, element_type: int) -> bool:
-        """Whether it takes data of a type."""
-        return self.takes is None or element_type in self.takes
+    def computes_in(self, element_type: int, inputs: Sequence[str] = ()) -> bool:
+        """Whether it takes data of a type.
+
+        Args:
+            element_type: as in onnx.TensorProto.
+            inputs: those of the node, "" where one is not given: a few operators take less types with some of them.
+        """
+        return all(element_type in types for types, _ in self.limits(inputs))
+
+    def limits(self, inputs: Sequence[str]) -> Iterator[tuple[Types, str]]:
+        """The types that the data of a node with these inputs may be of, and the rule, one for each rule."""
+        if self.takes is not None:
+            yield self.takes, self.takes_rule
+        yield from (limit for index, limit in self.given.items() if index < len(inputs) and inputs[index])
 
     def typed_outputs(self, count: int) -> tuple[int, ...]:
         """The outputs, of so many, that have the type of the data."""
@@ -127,7 +140,7 @@ class OperatorTypes:
         return tuple(
             index
             for index, found in enumerate(sources)
-            if found and found[-1].kind == "input" and found[-1].index in self.data
+            if found and found[0].kind == "input" and found[0].index in self.data
         )
 
 
@@ -190,6 +203,7 @@ class TypeRules:
             found,
             takes=takes,
             takes_rule=rule,
+            given=written.get("given", {}),
             differs=written.get("differs", {}),
             places=places,
             outputs=written.get("outputs", found.outputs),
@@ -242,11 +256,12 @@ def _check_tables(path: Path, document: Mapping[str, Any]) -> None:
 def _entries(
     path: Path, document: Mapping[str, Any], version: TrtVersion | None
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every rule that holds for a version, with its table."""
+    """Every rule that holds for a version, the newest release where none is given, with its table."""
+    held = version or max(release.version for release in RELEASES)
     for table, keys in _TABLES.items():
         for entry in document.get(table, []):
             trt = common_words(path, entry, keys, _OPTIONAL.get(table, frozenset()))["trt"]
-            if not trt or version is None or in_range(version, trt):
+            if not trt or in_range(held, trt):
                 yield table, entry
 
 
@@ -254,7 +269,9 @@ def _put(path: Path, operator: dict[str, Any], table: str, entry: Mapping[str, A
     """Enter what a rule says of one operator; a later rule says it anew."""
     name = entry["name"]
     types = _types(path, entry["types"], sets) if "types" in entry else frozenset[int]()
-    if table == "takes":
+    if table == "takes" and "given" in entry:
+        operator.setdefault("given", {})[entry["given"]] = types, name
+    elif table == "takes":
         operator["takes"] = types, name
     elif table == "data":
         operator["data"] = tuple(entry["inputs"])
@@ -347,9 +364,7 @@ def _place(allowed: Iterable[str], sets: Mapping[str, Types]) -> Types:
 
 def _made(variable: str, inputs: Mapping[str, int], allowed: Mapping[str, list[str]]) -> tuple[TypeSource, ...]:
     """Where the type of an output comes from by the schema; nowhere for one that only attributes tell."""
-    if variable in inputs:
-        return (TypeSource("input", inputs[variable]),)
     names = allowed.get(variable, [variable])
-    codes = onnx.TensorProto.DataType
     words = [name.removeprefix("tensor(").removesuffix(")").upper() for name in names]
-    return (TypeSource("type", element_type=int(codes.Value(words[0]))),) if len(words) == 1 else ()
+    only = (TypeSource("type", element_type=int(TensorProto.DataType.Value(words[0]))),) if len(words) == 1 else ()
+    return (TypeSource("input", inputs[variable]), *only) if variable in inputs else only

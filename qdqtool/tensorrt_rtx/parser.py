@@ -92,7 +92,7 @@ def verdict_of(result: Mapping[str, Any]) -> ParserVerdict:
     """The verdict in a worker's result."""
     messages = [_refusal(error) for error in result["errors"]]
     if not result["accepted"] and not messages:
-        reason = next((_sentence(text) for text in result["log_errors"]), "no output of the graph is left")
+        reason = next((sentence_of(text) for text in result["log_errors"]), "no output of the graph is left")
         messages.append(ParserMessage("refusal", "", reason))
     messages += [_warning(one) for one in result["warnings"]]
     return ParserVerdict(
@@ -102,16 +102,16 @@ def verdict_of(result: Mapping[str, Any]) -> ParserVerdict:
 
 def _refusal(error: Mapping[str, Any]) -> ParserMessage:
     return ParserMessage(
-        "refusal", error["code"], _sentence(error["text"]), error["node"], error["operator"], error["tensor"]
+        "refusal", error["code"], sentence_of(error["text"]), error["node"], error["operator"], error["tensor"]
     )
 
 
 def _warning(one: Mapping[str, str]) -> ParserMessage:
     node, _, operator = one["node"].rpartition(" [")
-    return ParserMessage("warning", "", _sentence(one["text"]), node, operator.removesuffix("]"))
+    return ParserMessage("warning", "", sentence_of(one["text"]), node, operator.removesuffix("]"))
 
 
-def _sentence(text: str) -> str:
+def sentence_of(text: str) -> str:
     """The part of a message that says what is wrong, without places in NVIDIA's sources."""
     lines = [line for line in text.splitlines() if line.strip() and not any(word in line for word in _NOISE)]
     line = next((one for one in lines if _API in one or _ASSERTION in one), lines[-1] if lines else "")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +22,12 @@ from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target
-from qdqtool.precision.widen import refuse_typed
+from qdqtool.precision.widen import as_fp32, refuse_typed
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.tensorrt_rtx.installed import RtxLibrary
     from qdqtool.tensorrt_rtx.parser import ParserVerdict
 
@@ -45,6 +47,8 @@ class LintOptions(TargetOptions):
         fix: codes to repair; empty for none, ("all",) for whatever can be.
         parser: whether NVIDIA's own parser is asked, too, which TensorRT for RTX brings; None for where that is
             installed and the target is rtx or the version 11 or later.
+        data_options: how data are read, where there are any.
+        provider: what onnxruntime runs them on.
     """
 
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
@@ -53,6 +57,8 @@ class LintOptions(TargetOptions):
     fix: tuple[str, ...] = ()
     platform: Platform | None = None
     parser: bool | None = None
+    data_options: DataOptions | None = None
+    provider: str = "cpu"
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,36 +109,53 @@ class LintResult(Displayed, Generic[ModelT]):
 
 @overload
 def lint(
-    model: onnx.ModelProto, options: LintOptions | None = ..., *, output: str | Path | None = ...
+    model: onnx.ModelProto,
+    options: LintOptions | None = ...,
+    *,
+    data: Data | DataLoader | None = ...,
+    output: str | Path | None = ...,
 ) -> LintResult[onnx.ModelProto]: ...
 
 
 @overload
 def lint(
-    model: str | os.PathLike[str], options: LintOptions | None = ..., *, output: str | Path | None = ...
+    model: str | os.PathLike[str],
+    options: LintOptions | None = ...,
+    *,
+    data: Data | DataLoader | None = ...,
+    output: str | Path | None = ...,
 ) -> LintResult[Path]: ...
 
 
 @overload
 def lint(
-    model: ModelSource, options: LintOptions | None = ..., *, output: str | Path | None = ...
+    model: ModelSource,
+    options: LintOptions | None = ...,
+    *,
+    data: Data | DataLoader | None = ...,
+    output: str | Path | None = ...,
 ) -> LintResult[Any]: ...
 
 
 def lint(
-    model: ModelSource, options: LintOptions | None = None, *, output: str | Path | None = None
+    model: ModelSource,
+    options: LintOptions | None = None,
+    *,
+    data: Data | DataLoader | None = None,
+    output: str | Path | None = None,
 ) -> LintResult[Any]:
     """Say what is wrong with a model for TensorRT's INT8, without TensorRT; repair what can be repaired safely.
 
     Args:
         model: plain or with Q/DQ; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         options: see `LintOptions`.
+        data: what to run through the model, so that FP16 is judged by the values of its tensors too; see `open_loader`.
         output: file for the repaired model, needed where `fix` is asked for and the model is a path.
 
     Raises:
         QdqError: a code that no check has, a model that cannot be opened, a repair without an output, a crash of
             NVIDIA's parser. Nothing is written then.
-        MissingPackageError: NVIDIA's parser is asked for and not installed.
+        MissingPackageError: NVIDIA's parser is asked for and not installed; onnxruntime, with data, is not.
     """
     options = options or LintOptions()
     checks = checks_of(options.select, options.ignore)
@@ -143,6 +166,8 @@ def lint(
     context = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
     context.verdict = _verdict(library, opened)
+    if data is not None:
+        context.largest = _largest(opened, data, options)
     before = run_checks(context, checks)
     if not options.fix:
         return LintResult(tuple(before), tuple(checks), dla=context.dla)
@@ -156,6 +181,19 @@ def lint(
     gone = tuple(one for one in before if (one.code, done.renamed.get(one.where, one.where)) not in left)
     given = give_back(opened.proto, opened, None if output is None else Path(output))
     return LintResult(tuple(after), tuple(checks), gone, given, done.notes, context.dla)
+
+
+def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:
+    """The largest magnitude of each float32 tensor on the data; infinity where a value was."""
+    from qdqtool.calibration.engine import calibrate_scales
+    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.observers.options import CalibrationOptions
+
+    loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
+    how = CalibrationOptions(method="max", provider=options.provider, where=opened.name)
+    table = calibrate_scales(as_fp32(opened.proto), opened.folder, loader, how)
+    infinite = {name: math.inf for name, reason in table.unscaled.items() if "Inf" in reason}
+    return {name: float(scale.bits.max()) * 127 for name, scale in table.scales.items()} | infinite
 
 
 def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None:

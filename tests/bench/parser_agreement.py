@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """lint beside NVIDIA's own parser on hundreds of graphs: agreement by code, and the reason of each disagreement.
 
-    python -m tests.bench.parser_agreement [--only mutants,corpus,foreign] [--json OUT]
+    python -m tests.bench.parser_agreement [--only mutants,corpus,foreign,typed] [--json OUT]
 
 Needs TensorRT for RTX (docs/tensorrt_rtx.md) and, for corpus and foreign files, the shared material. Nothing is built
 and nothing runs on a GPU. Exits with 1 where a disagreement has no reason in rules/parser_messages.toml.
@@ -29,9 +29,11 @@ from qdqtool.linting.checks import checks_of, run_checks
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.linting.parser_messages import load_parser_messages
 from qdqtool.tensorrt_rtx.installed import require_library
-from qdqtool.tensorrt_rtx.parser import parse_opened
+from qdqtool.tensorrt_rtx.parser import parse_opened, sentence_of
 from qdqtool.trtversion import TrtVersion
 from tests.bench.parser_mutants import mutants
+from tests.rtx.parse_many import parse_many
+from tests.rtx.typed_graphs import typed_graphs
 
 VERSION = TrtVersion(11, 0, 0)
 _OWN = frozenset({"Q050", "Q051"})
@@ -83,9 +85,30 @@ def judge(family: str, name: str, source: onnx.ModelProto | Path) -> Judged | No
         return None
     verdict = parse_opened(opened, library=require_library())
     context = LintContext(opened.proto, opened.folder, "gpu", VERSION, verdict=verdict)
+    refusals = tuple(one.message for one in verdict.refusals)
+    return Judged(family, name, _errors(context), refusals, agreeing_codes(context))
+
+
+def judge_typed() -> Iterator[Judged]:
+    """Both verdicts on single operators with float types that agree or do not, parsed in one child process."""
+    found = [(one, context) for one in typed_graphs(full=False) if (context := _context(one.model)) is not None]
+    parsed = parse_many((one.model.SerializeToString() for one, _ in found), require_library().python)
+    for (one, context), verdict in zip(found, parsed, strict=True):
+        refusals = () if verdict.accepted else (sentence_of(verdict.message),)
+        yield Judged("typed", f"{one.name}: {one.types}", _errors(context), refusals)
+
+
+def _context(source: onnx.ModelProto | Path) -> LintContext | None:
+    try:
+        opened = open_model(source)
+    except QdqError:
+        return None
+    return LintContext(opened.proto, opened.folder, "gpu", VERSION)
+
+
+def _errors(context: LintContext) -> tuple[str, ...]:
     found = run_checks(context, [check for check in checks_of() if check.code not in _OWN])
-    errors = tuple(sorted({finding.code for finding in found if finding.severity == "error"}))
-    return Judged(family, name, errors, tuple(one.message for one in verdict.refusals), agreeing_codes(context))
+    return tuple(sorted({finding.code for finding in found if finding.severity == "error"}))
 
 
 def graphs(only: Sequence[str]) -> Iterator[tuple[str, str, onnx.ModelProto | Path]]:
@@ -132,16 +155,15 @@ def report(rows: Sequence[Judged]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge, print the tables, and say whether a disagreement has no reason."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="mutants,foreign,corpus", help="which graphs, with commas between them")
+    parser.add_argument("--only", default="mutants,foreign,corpus,typed", help="which graphs, with commas between them")
     parser.add_argument("--json", metavar="OUT", help="every graph with both verdicts")
     args = parser.parse_args(arguments)
     with ThreadPoolExecutor(2) as pool:
         judged = list(pool.map(lambda one: judge(*one), graphs(args.only.split(","))))
     rows = [row for row in judged if row is not None]
+    rows += judge_typed() if "typed" in args.only.split(",") else ()
     print("\n".join(report(rows)))
-    print(
-        f"\nneither opens: {len(judged) - len(rows)}; TensorRT for RTX {require_library().version}; lint for {VERSION}"
-    )
+    print(f"\nneither opens: {judged.count(None)}; TensorRT for RTX {require_library().version}; lint for {VERSION}")
     if args.json:
         Path(args.json).write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     bare = [row for row in rows if not all(row.reasons())]

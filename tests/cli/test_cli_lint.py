@@ -7,6 +7,7 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -107,6 +108,16 @@ def test_what_fix_leaves_alone_is_offered_by_its_code(folder: Path, capsys: Caps
     assert step[3:] == [*words[2:], "--fix", "Q017", "-o", str(folder / "colon.fixed.onnx")]
     assert "1 finding repaired" in run(capsys, *step[1:]).out
     assert not any(line.startswith(start) for line in run(capsys, "lint", folder / "colon.fixed.onnx").out.splitlines())
+
+
+def test_with_data_values_beyond_fp16_are_named(folder: Path, capsys: Capsys) -> None:
+    np.save(folder / "x.npy", np.full((2, 4, 8, 8), 1e6, np.float32))
+    asked = ("lint", folder / "m.onnx", "--select", "Q040", "--level", "warning")
+    assert run(capsys, *asked).code == 0
+    said = run(capsys, *asked, "--data", folder / "x.npy", "--limit", "1")
+    assert said.code == 1
+    assert "x: holds values up to 1e+06 on the data, FP16 ends at 65504" in said.out
+    refused(run(capsys, *asked, "--data", folder / "none.npy"), "none.npy")
 
 
 def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:

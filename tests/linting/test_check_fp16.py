@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from qdqtool.linting.checks import check_named
+from qdqtool.linting.lint_context import LintContext
 from tests.graphs import model_of
 from tests.linting.quantized import findings_of, graph, pair, places_of
 
@@ -54,3 +56,51 @@ def test_q035_an_empty_constant() -> None:
         places_of(model_of("g (float[2] x) => (float[2] y) <float[0] e = {}> { y = Concat<axis=0>(x, e) }"), "Q040")
         == []
     )
+
+
+# ---------------------------------------------------------------------- on data
+
+FILE = "net (float{}[1,8] x) => (float{}[1,8] y) {{ a = Mul(x, x) b = Relu(a) y = Sqrt(b) }}"
+VALUES = {
+    "all in range": ({"a": 65504.0, "b": 1.0}, [], []),
+    "one beyond": ({"a": 65505.0, "b": 1.0}, ["a"], []),
+    "infinite": ({"b": float("inf")}, ["b"], []),
+    "all tiny": ({"a": 1e-5, "b": 6.2e-5}, [], ["a"]),
+    "nothing but 0": ({"a": 0.0}, [], []),
+    "a tensor that is none of the graph's": ({"z": 1e9}, [], []),
+}
+
+
+@pytest.mark.parametrize(("largest", "over", "under"), VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("target", ["gpu", "rtx"])
+def test_values_of_the_data_that_fp16_does_not_hold(
+    target: str, largest: dict[str, float], over: list[str], under: list[str]
+) -> None:
+    subject = LintContext(model_of(FILE.format("", "")), target=target)
+    subject.largest = largest
+    assert [one.where for one in check_named("Q040").findings(subject)] == over
+    assert [one.where for one in check_named("Q057").findings(subject)] == under
+
+
+@pytest.mark.parametrize(
+    ("kind", "severities"), [("", ["warning", "note"]), ("16", ["error", "warning"])], ids=["FP32", "FP16"]
+)
+def test_it_is_graver_where_the_file_is_fp16(kind: str, severities: list[str]) -> None:
+    subject = LintContext(model_of(FILE.format(kind, kind), 21, 10))
+    subject.largest = {"a": 1e5, "b": 1e-6}
+    found = [check_named(code).findings(subject)[0] for code in ("Q040", "Q057")]
+    assert [one.severity for one in found] == severities
+    assert found[0].message == "holds values up to 100000 on the data, FP16 ends at 65504"
+    assert found[1].message == "holds no value beyond 1e-06 on the data, FP16 loses bits below 6.1e-05"
+
+
+def test_what_a_typed_file_has_in_fp32_or_bf16_may_be_large() -> None:
+    text = """net (float16[1,8] x) => (float16[1,8] y) {
+     a = Cast<to=1>(x) b = Mul(a, a) c = Cast<to=16>(b) d = Relu(c) e = Sqrt(d) y = Cast<to=10>(e) }"""
+    subject = LintContext(model_of(text, 21, 10))
+    subject.largest = dict.fromkeys("abcde", 1e9)
+    assert check_named("Q040").findings(subject) == []
+
+
+def test_constants_of_a_file_for_rtx_stay_fp32() -> None:
+    assert places_of(graph("y = Add(x, low)", more=MORE), "Q040", target="rtx") == []

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a message of the parser reads best on one line
 """rules/parser_messages.toml: a refusal has codes of lint's or a reason, the first that fits holds."""
 
 from __future__ import annotations
@@ -44,6 +45,18 @@ def test_every_error_that_the_parser_accepts_has_its_reason() -> None:
         ("p: IMatrixMultiplyLayer must have same input types. `A` is of type Half and `B`", "product-types-differ"),
         ('creator && "Plugin not found, are the plugin name, version, and namespace correct?"', "no-importer"),
         ("false", "disabled-operator"),
+        ("Add: ElementWiseOperation SUM must have same input types. But they are of types Half and Float.", "product-types-differ"),
+        ("Concat: IConcatenationLayer `inputs` must all be of the same type. inputs[1] is of type Float", "types-of-all-differ"),
+        ("PRelu: IParametricReLULayer `input` and `slopes` must be of same types. `input` type is Half", "types-differ"),
+        ("Where: ISelectLayer must have `thenInput` and `elseInput` of same types but has Half and Float.", "branches-of-same-types"),
+        ("LayerNormalization: INormalizationLayer `input` and `scale` must have identical types.", "types-not-identical"),
+        ("Einsum: IEinsumLayer must have all inputs of same type. Input 1 has type Half", "inputs-of-same-type"),
+        ("Pad: ISliceLayer `input4` type must be the same as or implicitly convertible to `input0` type.", "convertible-type"),
+        ("Gather: indices input has type Float but must have type Int64 or Int32.", "index-type"),
+        ("Softmax: input has type Int32 but must have type Float, Half, BFloat16, FP8, E8M0, FP4, Int4, or Int8.", "type-not-taken"),
+        ("validUnaryType: This version of TensorRT does not support the given operator SQRT with the given input data type INT64.", "unary-type"),
+        ("status.is_success(): Found unsupported input type of INT64", "type-unsupported"),
+        ("plugin != nullptr: ROIAlign plugin was not found in the plugin registry!", "no-plugin"),
     ],
 )  # fmt: skip
 def test_messages_of_1_7_1_are_known(message: str, name: str) -> None:

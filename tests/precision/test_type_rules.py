@@ -36,7 +36,7 @@ def test_every_rule_says_why_and_where_from() -> None:
 def test_an_operator_stands_in_one_rule_of_a_table() -> None:
     document = tomllib.loads((rules_folder() / "types.toml").read_text(encoding="utf-8"))
     for table in ("takes", "data", "makes"):
-        ops = [op for rule in document[table] for op in rule["ops"]]
+        ops = [op for rule in document[table] if "given" not in rule for op in rule["ops"]]
         assert sorted(ops) == sorted(set(ops)), table
 
 
@@ -111,7 +111,35 @@ def test_float_types_that_an_operator_computes_in(op: str, types: set[int]) -> N
     assert {one for one in (FLOAT, HALF, BFLOAT) if found.computes_in(one)} == types
 
 
+def test_an_input_may_leave_less_types() -> None:
+    found = load_type_rules().of("LSTM")
+    assert found is not None
+    assert found.computes_in(HALF, ["x", "w", "r", "b"])
+    assert found.computes_in(HALF, ["x", "w", "r", "b", "", "h"])
+    assert not found.computes_in(HALF, ["x", "w", "r", "", "lengths"])
+
+
 TAKES = 'schema = 1\n[sets]\n[[takes]]\nname = "n"\n'
+VERSIONS = [
+    ("BFLOAT16", TrtVersion(8, 6, 1), False),
+    ("BFLOAT16", TrtVersion(9, 0, 0), True),
+    ("FLOAT8E4M3FN", TrtVersion(8, 6, 1), False),
+    ("FLOAT8E4M3FN", TrtVersion(9, 1, 0), True),
+    ("INT4", TrtVersion(9, 3, 0), False),
+    ("INT4", TrtVersion(10, 0, 0), True),
+    ("FLOAT4E2M1", TrtVersion(10, 7, 0), False),
+    ("FLOAT4E2M1", TrtVersion(10, 8, 0), True),
+    ("FLOAT16", TrtVersion(7, 1, 3), True),
+    ("INT16", TrtVersion(11, 0, 0), False),
+]
+
+
+@pytest.mark.parametrize(("name", "version", "known"), VERSIONS)
+def test_types_that_a_version_has(name: str, version: TrtVersion, known: bool) -> None:
+    kind = TensorProto.DataType.Value(name)
+    assert load_type_rules(version).stored_as(kind, "initializer")[0] == (kind if known else 0)
+
+
 RULE = 'why = "W."\nsee = "s"\nstatus = "measured"\n'
 
 

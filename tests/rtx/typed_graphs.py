@@ -3,8 +3,8 @@
 """One operator with every element type at each of its inputs: what rules/types.toml was measured with.
 
 A row is the text of a node. Its inputs tell themselves what they are: `x4` is a network's input of four axes, `k` a
-constant of one value, `k8` one of eight; these take the types that are tried. `i:1,2` is a constant in INT64, `b4` an
-input in BOOL, `n` one in INT64, `f:1,2` a constant in FP32.
+constant of one value, `k8` one of eight; these take the types that are tried. `i:1,2` is a constant in INT64, `l:1,2` one in
+INT32, `f:1,2` one in FP32, `b` an input in BOOL, `n` one in INT64.
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ _ROWS: tuple[tuple[str, str, dict[str, object], int, int], ...] = (
     ("GRU", "s k:1,12,8 k:1,12,4 k:1,24", {"hidden_size": 4}, 20, 2),
     ("LSTM", "s k:1,16,8 k:1,16,4 k:1,32", {"hidden_size": 4}, 20, 3),
     ("RNN", "s k:1,4,8 k:1,4,4 k:1,8", {"hidden_size": 4}, 20, 2),
+    ("GRU", "s k:1,12,8 k:1,12,4 - l:5", {"hidden_size": 4}, 20, 2),
+    ("LSTM", "s k:1,16,8 k:1,16,4 - l:5", {"hidden_size": 4}, 20, 3),
+    ("RNN", "s k:1,4,8 k:1,4,4 - i:5", {"hidden_size": 4}, 20, 2),
     ("OneHot", "n i0:5 k:2", {"axis": -1}, 20, 1),
     ("Range", "k0: k6: k:", {}, 20, 1),
     ("ReverseSequence", "r i:4,3", {"batch_axis": 1, "time_axis": 0}, 20, 1),
@@ -147,7 +150,7 @@ def typed_graphs(full: bool = True) -> Iterator[TypedGraph]:
     """
     for number, (op, inputs, attributes, opset, outputs) in enumerate(_ROWS):
         places = [word for word in inputs.split() if _takes_types(word)]
-        for types in _combinations(len(places), full):
+        for types in dict.fromkeys(_combinations(len(places), full)):
             model = _model(op, inputs.split(), types, attributes, opset, outputs)
             yield TypedGraph(f"{op} {number}", " ".join(types), model)
 
@@ -218,5 +221,7 @@ def _fixed(name: str, head: str, numbers: str) -> onnx.TensorProto:
         return helper.make_tensor(name, TensorProto.INT8, shape, [int(head == "w8")] * int(np.prod(shape)))
     if head == "zf8":
         return helper.make_tensor(name, TensorProto.FLOAT8E4M3FN, [], [0.0])
+    if head == "l":
+        return helper.make_tensor(name, TensorProto.INT32, [len(values)], [int(one) for one in values])
     shape = {"i": (len(values),), "i0": (), "i1": (2, 1), "i2": (2, 2)}[head]
     return helper.make_tensor(name, TensorProto.INT64, shape, [int(one) for one in values])

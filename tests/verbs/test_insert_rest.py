@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from qdqtool.metadata import stored_table
 
 import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import is_external
 from qdqtool.match.plan import PlanOptions
+from qdqtool.metadata import stored_table
 from qdqtool.precision.precision_record import stored_precision
 from qdqtool.precision.widen import is_typed
 from qdqtool.verbs.amp import amp

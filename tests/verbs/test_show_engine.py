@@ -87,6 +87,27 @@ def test_predicted_layers_need_no_engine() -> None:
         qdqtool.predicted_layers(model_of(SMALL_NET), target="dla")
 
 
+TYPED = """net (float[1,4,8,8] x) => (float[1,4,8,8] y) {
+ a = Cast<to=10>(x) b = Relu(a) c = Softmax(b) d = Cast<to=1>(c) y = Sqrt(d) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "last"),
+    [
+        (SMALL_NET, "8502", "with floats as FP16"),
+        (SMALL_NET, "10.3", "with floats as FP16"),
+        (SMALL_NET, None, "with floats as FP16"),
+        (SMALL_NET, "11.0", "multiply-adds: 100 % FP32"),
+        (TYPED, "10.3", "bytes moved: 4,096 (50 % FP16, 50 % FP32)"),
+        (TYPED, None, "bytes moved: 4,096 (50 % FP16, 50 % FP32)"),
+    ],
+)
+def test_the_forecast_uses_the_types_of_the_file_where_an_engine_does(
+    text: str, version: str | None, last: str
+) -> None:
+    assert qdqtool.predicted_layers(model_of(text, 21), version).lines()[-1].endswith(last)
+
+
 def test_two_engines_as_text_and_values(tmp_path: Path) -> None:
     a = export(tmp_path, "a.json", layer("c1 + r1"), layer("c2"))
     b = export(tmp_path, "b.json", layer("c1", "Int8"), layer("r1", kind="PointWise"), layer("c2"))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lint --data`: values of tensors that FP16 does not hold, seen on data that are run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.data.loader import DataOptions
+from qdqtool.errors import QdqError
+from qdqtool.verbs.lint import LintOptions, lint
+from tests.graphs import model_of
+
+NET = model_of("net (float[N,4] x) => (float[N,4] y) { a = Mul(x, x) b = Mul(a, a) c = Sqrt(b) y = Relu(c) }")
+SELECT = ("Q040", "Q057")
+
+
+def found(samples: np.ndarray, options: LintOptions | None = None) -> list[tuple[str, str]]:
+    """Code and place of what lint says of FP16 on these samples."""
+    result = lint(NET, options or LintOptions(select=SELECT), data=samples)
+    return [(one.code, one.where) for one in result.findings]
+
+
+def test_without_data_no_value_is_judged() -> None:
+    assert lint(NET, LintOptions(select=SELECT)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.0, []),
+        (100.0, [("Q040", "b")]),
+        (300.0, [("Q040", "a"), ("Q040", "b"), ("Q040", "c"), ("Q040", "y")]),
+        (1e11, [("Q040", "x"), ("Q040", "a"), ("Q040", "b"), ("Q040", "c"), ("Q040", "y")]),
+        (1e-2, [("Q057", "b")]),
+    ],
+)
+def test_tensors_are_judged_by_their_largest_value(value: float, expected: list[tuple[str, str]]) -> None:
+    samples = np.zeros((3, 4), np.float32)
+    samples[1, 2] = -value
+    assert sorted(found(samples)) == sorted(expected)
+
+
+def test_data_are_read_as_the_options_say() -> None:
+    samples = np.ones((3, 4), np.float32)
+    samples[2] = 1000
+    assert found(samples, LintOptions(select=SELECT, data_options=DataOptions(limit=2))) == []
+    assert ("Q040", "a") in found(samples)
+
+
+def test_infinity_passes_every_limit() -> None:
+    (first, *_) = lint(NET, LintOptions(select=("Q040",)), data=np.full((1, 4), 1e30, np.float32)).findings
+    assert "holds values up to 1e+30" in first.message
+    places = lint(NET, LintOptions(select=("Q040",)), data=np.full((1, 4), 1e30, np.float32)).findings
+    assert any("holds values up to inf" in one.message for one in places)
+
+
+def test_data_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(QdqError):
+        lint(NET, data=np.zeros((2, 5, 5), np.float32))
+
+
+def test_a_repaired_model_is_judged_by_the_same_values(tmp_path: Path) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(NET)
+    result = lint(model, LintOptions(fix=("Q018",)), data=np.full((1, 4), 100, np.float32))
+    assert ("Q040", "b") in [(one.code, one.where) for one in result.findings]
