@@ -13,7 +13,7 @@ from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_rank
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext, number_of
-from qdqtool.match.flow import value_names
+from qdqtool.match.flow import joins, value_names
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.insert import ESTIMATED
 
@@ -162,7 +162,8 @@ def unequal_scales(subject: LintContext) -> Iterator[CheckFault]:
 
     With one scale for all, such an operator runs on the integers and costs nothing, and parallel convolutions of one
     tensor are merged. With others each input is requantized: a kernel and a rounding more. On the DLA the inputs of
-    an Add and both sides of a pooling must have one range, too. `--fix` gives all of them the largest.
+    an Add and both sides of a pooling must have one range, too. The next larger float32 behind a Concat, which insert
+    writes for rtx behind pools, is no difference there. `--fix` gives all of them the largest.
     """
     for where, what, members in unequal_classes(subject):
         values = sorted({_shown(subject, pair) for pair in members})
@@ -194,8 +195,19 @@ def _around(subject: LintContext, node: Node, inputs: list[str], *, outputs: boo
     found = [pair for name in inputs for pair in subject.carriers(name) or ()]
     for name in node.outputs if outputs else ():
         if name not in subject.requantize_points:
-            found += subject.activation_pairs.get(name, [])
+            found += [
+                pair for pair in subject.activation_pairs.get(name, []) if not _is_next(subject, node, pair, found)
+            ]
     return found
+
+
+def _is_next(subject: LintContext, node: Node, pair: Pair, before: list[Pair]) -> bool:
+    """Whether a pair behind a Concat has the next larger float32 than a pair before it, and the target's rules ask."""
+    if not joins(node) or not any(rule.second == "next" for rule in subject.rules.commutes):
+        return False
+    behind, scales = subject.scale_of(pair), [subject.scale_of(one) for one in before]
+    floats = [one for one in scales if one is not None and one.size == 1 and one.dtype == np.float32]
+    return behind is not None and any(np.array_equal(np.nextafter(one, np.float32(np.inf)), behind) for one in floats)
 
 
 def _same_before(subject: LintContext, node: Node) -> bool:

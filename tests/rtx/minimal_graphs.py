@@ -6,7 +6,7 @@
 `rules/rtx.toml` cite it.
 
 A graph is ONNX text with three words more: `a = pair(r)` is Q and DQ with the scale 0.05, `other(r)` with 0.08,
-`vector(r)` with a scale of shape [1]. A constant whose name begins with `w` is an INT8 weight behind a DequantizeLinear,
+`vector(r)` with a scale of shape [1], `next(r)` with the float32 behind 0.05. A constant whose name begins with `w` is an INT8 weight behind a DequantizeLinear,
 with scales per output channel (one for ConvTranspose); every other constant stays as it is. Nodes are named by their
 first outputs.
 """
@@ -23,8 +23,13 @@ from onnx import helper, numpy_helper
 from tests.graphs import model_of
 
 SMS = ("86", "89", "120")
-_SCALES = {"pair": np.float32(0.05), "other": np.float32(0.08), "vector": np.full(1, 0.05, np.float32)}
-_PAIR = re.compile(r"(\w+) = (pair|other|vector)\((\w+)\)")
+_SCALES = {
+    "pair": np.float32(0.05),
+    "other": np.float32(0.08),
+    "vector": np.full(1, 0.05, np.float32),
+    "next": np.nextafter(np.float32(0.05), np.float32(1)),
+}
+_PAIR = re.compile(r"(\w+) = (pair|other|vector|next)\((\w+)\)")
 _W = "float[32,32,3,3] w1, float[32,32,3,3] w2, float[32,32,3,3] w3, float[32,32,3,3] w4"
 
 
@@ -126,6 +131,10 @@ class Case:
 
 _TWO = "i = pair(x) c1 = Conv3(i, w1) c2 = Conv3(i, w2) r = Relu(c1) s = Relu(c2)"
 _K = "float[32,64,1,1] wk"
+_K96 = "float[32,96,1,1] w5"
+_POOL = "MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>"
+_CONV = "i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r)"
+_POOLS = f"{_CONV} m = {_POOL}(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q)"
 _INT8, _FLOAT = (("z", "Int8"),), (("z", "Float"),)
 CASES = {
     # Concat: before, behind, unequal, one branch bare
@@ -143,8 +152,13 @@ CASES = {
     "concat/with-resize-before": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) k = Concat<axis=1>(u, p) z = Conv(k, wk)', _FLOAT, f"{_K}, float[4] n = {{1,1,2,2}}"),
     "concat/with-resize-behind": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) k = Concat<axis=1>(u, p) e = pair(k) z = Conv(e, wk)', _INT8, f"{_K}, float[4] n = {{1,1,2,2}}"),
     "concat/with-resize-and-pair": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) e = pair(u) k = Concat<axis=1>(e, p) z = Conv(k, wk)', _INT8, f"{_K}, float[4] n = {{1,1,2,2}}"),
-    "concat/pools-before": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, "float[32,96,1,1] w5"),
-    "concat/pools-behind": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, "float[32,96,1,1] w5"),
+    "concat/pools-before": Case(f"{_POOLS} k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, _K96),
+    "concat/pools-behind": Case(f"{_POOLS} k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-with-pairs": Case(f"{_POOLS} n = pair(m) p = pair(o) k = Concat<axis=1>(q, n, p) e = pair(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-next": Case(f"{_POOLS} n = pair(m) p = pair(o) k = Concat<axis=1>(q, n, p) e = next(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-in-a-row-before": Case(f"{_CONV} m = {_POOL}(q) o = {_POOL}(m) k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, _K96),
+    "concat/pools-in-a-row-behind": Case(f"{_CONV} m = {_POOL}(q) o = {_POOL}(m) k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-in-a-row-next": Case(f"{_CONV} m = {_POOL}(q) n = pair(m) o = {_POOL}(n) p = pair(o) k = Concat<axis=1>(q, n, p) e = next(k) z = Conv(e, w5)", _INT8, _K96),
     "concat/resize-then-pad": Case('i = pair(x) c1 = Conv3(i, w1) q = pair(c1) u = Resize<mode="nearest">(q, , n) e = pair(u) a = Pad(e, pads) z = Conv3(a, w2)', _INT8, f"float[4] n = {{1,1,2,2}}, {_P}"),
     # the form of a scale, and of a pair
     "scale/scalar": Case("i = pair(x) z = Conv3(i, w1)", _INT8),

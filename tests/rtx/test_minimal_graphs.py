@@ -73,6 +73,16 @@ def test_a_pair_on_either_side_takes_as_many_layers_as_the_fewest(name: str) -> 
         assert GRAPHS[f"{name}/{how}"][sm]["layers"] == fewest, f"SM{sm}"
 
 
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("pools", ["pools", "pools-in-a-row"])
+def test_a_concat_of_pools_takes_the_fewest_layers_and_bytes_with_the_next_scale(pools: str, sm: str) -> None:
+    ways = {how: GRAPHS[f"concat/{pools}-{how}"][sm] for how in ("before", "behind", "next")}
+    best = ways.pop("next")
+    constants = 32  # bytes: two more scales
+    assert all(best["layers"] <= way["layers"] and best["bytes"] <= way["bytes"] + constants for way in ways.values())
+    assert best["layers"] < ways["before"]["layers"] and best["bytes"] * 1.1 < ways["behind"]["bytes"]
+
+
 def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
     book = load_rules("rtx")
     cited = {name: book.rule(name) for name in book.names if book.rule(name).rtx}
