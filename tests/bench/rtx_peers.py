@@ -118,9 +118,10 @@ def round_behind(model: onnx.ModelProto, theirs: set[str], reads: dict[tuple[str
     """Pairs on the places that a peer rounds and from which no product in INT8 is reached."""
     graph = model.graph
     behind = _leads_to_none(graph, theirs)
-    made = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
-    pairs: dict[str, str] = {}
-    for node in list(graph.node):
+    sources = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    made = {node.output[0]: sources.get(node.input[0]) for node in graph.node if node.op_type == "DequantizeLinear"}
+    pairs = {source: name for name, source in made.items() if source}
+    for node in [one for one in graph.node if not {one.name, *one.output} & theirs]:
         for index, name in enumerate(node.input):
             scale = reads.get((node.name, index), reads.get((node.output[0], index)))
             if scale is not None and scale.ndim == 0 and name not in made and set(node.output) <= behind:

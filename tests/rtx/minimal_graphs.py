@@ -135,6 +135,11 @@ _K96 = "float[32,96,1,1] w5"
 _POOL = "MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>"
 _CONV = "i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r)"
 _POOLS = f"{_CONV} m = {_POOL}(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q)"
+# Two recurrences beside one another, each over half of the channels, as in the dual paths of speech models.
+_GRU = 'GRU<hidden_size=4,direction="bidirectional",linear_before_reset=1>'
+_RECURRENT = f"t = Squeeze(a, x0) u, v = Split<axis=2>(t, n) d, e = {_GRU}(u, gi, gr, gb, , g0) f, h = {_GRU}(v, gi, gr, gb, , g0) k = Concat<axis=3>(d, f) z = Squeeze(k, x1)"
+_GATES = "float[2,12,8] gi, float[2,12,4] gr, float[2,24] gb, float[2,1,4] g0, int64[2] n = {8,8}, int64[1] x0 = {0}, int64[1] x1 = {2}"
+_STEPS = "float[1,33,1,16] x"
 _INT8, _FLOAT = (("z", "Int8"),), (("z", "Float"),)
 CASES = {
     # Concat: before, behind, unequal, one branch bare
@@ -198,6 +203,8 @@ CASES = {
     "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
     "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
     "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "Int8"), ("z", "Int8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
+    "recurrent/float": Case(f"a = Relu(x) {_RECURRENT}", (), _GATES, _STEPS),
+    "recurrent/pair-before": Case(f"r = Relu(x) a = pair(r) {_RECURRENT}", (), _GATES, _STEPS),
     "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "Int8"), ("c2", "Int8"), ("z", "Int8")), "float[32,32,1,1] w5"),
 }  # fmt: skip
 

@@ -83,6 +83,13 @@ def test_a_concat_of_pools_takes_the_fewest_layers_and_bytes_with_the_next_scale
     assert best["layers"] < ways["before"]["layers"] and best["bytes"] * 1.1 < ways["behind"]["bytes"]
 
 
+@pytest.mark.parametrize("sm", SMS)
+def test_recurrences_that_read_float_are_built_step_by_step_in_more_layers(sm: str) -> None:
+    """Why gtcrn has more layers since its transposed convolutions, whose skips lead to GRUs, stay in float."""
+    plain, paired = GRAPHS["recurrent/float"][sm], GRAPHS["recurrent/pair-before"][sm]
+    assert plain["layers"] > 1.5 * paired["layers"] and plain["bytes"] > paired["bytes"]
+
+
 def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
     book = load_rules("rtx")
     cited = {name: book.rule(name) for name in book.names if book.rule(name).rtx}
