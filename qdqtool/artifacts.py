@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -19,8 +20,8 @@ _IR_VERSIONS = ("0", "1", "2", "3")  # that are raised, see `raise_ir`
 
 
 def store_table(proto: onnx.ModelProto, table: ScaleTable) -> None:
-    """Keep the table of every tensor in a model's metadata."""
-    set_metadata(proto, _TABLE, table.to_json(indent=None))
+    """Keep the table of every tensor in a model's metadata, without the largest values, which no engine asks for."""
+    set_metadata(proto, _TABLE, replace(table, largest={}).to_json(indent=None))
 
 
 def stored_table(proto: onnx.ModelProto) -> ScaleTable | None:

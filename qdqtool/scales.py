@@ -120,6 +120,13 @@ def _bits(word: str) -> int:
     return number
 
 
+def _seen(name: str, value: object) -> float:
+    """A largest value of the file, which must be a finite number and not negative."""
+    if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]
+        raise QdqError(name, f"largest is {value!r}, not a number", "repair this entry of the scale table")
+    return float(value)  # type: ignore[arg-type]
+
+
 def _usable(bits: Float32) -> bool:
     return bool(np.isfinite(bits).all() and (bits > 0).all())
 
@@ -133,12 +140,15 @@ class ScaleTable(Displayed):
         unscaled: tensor that has none -> the reason.
         decisions: what the data decided about where pairs stand.
         provenance: the run that made the table.
+        largest: tensor -> the largest finite magnitude that was seen, which a clipping value may lie below; of tensors
+            without a scale, too. Empty where the table comes from no calibration, and in a model's metadata.
     """
 
     scales: dict[str, Scale] = field(default_factory=dict)
     unscaled: dict[str, str] = field(default_factory=dict)
     decisions: Decisions = field(default_factory=Decisions)
     provenance: Provenance = field(default_factory=Provenance)
+    largest: Mapping[str, float] = field(default_factory=dict)
 
     def __contains__(self, name: object) -> bool:
         return name in self.scales
@@ -193,6 +203,8 @@ class ScaleTable(Displayed):
         document: dict[str, Any] = {"schema": SCHEMA, "tensors": {n: s.to_json() for n, s in self.scales.items()}}
         if self.unscaled:
             document["unscaled"] = self.unscaled
+        if self.largest:
+            document["largest"] = dict(self.largest)
         if facts := self.facts_json():
             document["facts"] = facts
         separators = (",", ": ") if indent else (",", ":")
@@ -209,14 +221,15 @@ class ScaleTable(Displayed):
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise QdqError(where, f"not a scale table of schema {SCHEMA}", "give the file that calibrate -o wrote")
         tensors, unscaled = document.get("tensors"), document.get("unscaled", {})
-        facts = document.get("facts", {})
-        if not isinstance(tensors, dict) or not isinstance(unscaled, dict) or not isinstance(facts, dict):
+        facts, largest = document.get("facts", {}), document.get("largest", {})
+        if not all(isinstance(one, dict) for one in (tensors, unscaled, facts, largest)):
             raise QdqError(
-                where, "tensors, unscaled and facts must be objects", "give the file that calibrate -o wrote"
+                where, "tensors, unscaled, largest and facts must be objects", "give the file that calibrate -o wrote"
             )
         try:
             decisions, provenance = decode_facts(facts)
         except ValueError as error:
             raise QdqError(where, str(error), "repair the scale table, or calibrate again") from None
         scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
-        return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, decisions, provenance)
+        unscaled = {str(name): str(reason) for name, reason in unscaled.items()}
+        return cls(scales, unscaled, decisions, provenance, {name: _seen(name, one) for name, one in largest.items()})

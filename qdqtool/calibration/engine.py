@@ -12,12 +12,13 @@ import onnx
 from qdqtool.amax.methods import Method, parse_method
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.observer_state import histograms_of
 from qdqtool.observers.options import CalibrationOptions, default_method, with_method
 from qdqtool.observers.table import read_table
+from qdqtool.precision.widen import open_fp32
 from qdqtool.scales import ScaleTable
 
 __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales"]
@@ -44,7 +45,7 @@ def calibrate(
     """
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
-    opened = open_model(model)
+    opened = open_fp32(model)
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     options = replace(with_method(options, default_method(opened.proto, once=feed.once)), where=opened.name)
     table = calibrate_scales(opened.proto, opened.folder, feed, options)

@@ -86,6 +86,12 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
         help="depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
     )
     parser.add_argument(
+        "--rest",
+        choices=("fp16", "bf16", "fp32"),
+        help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, with data"
+        " or scales; else fp32)",
+    )
+    parser.add_argument(
         "--build",
         action="store_true",
         help="with --target rtx: build engines of the model before and after, on this CPU, and say what INT8 costs",
@@ -156,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
                 "kept": len(result.inserted.kept),
                 **_loss_facts(result),
                 **({"build": result.costs.to_json()} if result.costs is not None else {}),
+                **({"rest": result.rest.to_json()} if result.rest is not None else {}),
             }
         )
     else:
@@ -246,6 +253,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         whole_table=not args.points_only,
         allow_empty=args.allow_empty,
         build=args.build,
+        rest=args.rest,
     )
 
 

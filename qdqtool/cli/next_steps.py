@@ -117,14 +117,15 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
                 )
             )
         ]
-    version, lines = _default_version(args.target), list[str]()
+    typed = result.rest is not None
+    version, lines = _newest() if typed else _default_version(args.target), list[str]()
     if args.trt_version:
         version, word = parse(args.trt_version), args.trt_version
     else:
         word = version.text
         lines.append(f"the next step is for TensorRT {word}: --trt-version names the one that you have")
-    if not version.has_caches:
-        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version)
+    if typed or not version.has_caches:
+        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version, typed=typed)
         return [*lines, next_line(trtexec_line(words))]
     words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
     if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
@@ -217,6 +218,13 @@ def _default_version(target: str) -> TrtVersion:
 
     versions = [release.version for release in RELEASES]
     return max(version for version in versions if target == "gpu" or version.has_dla_int8)
+
+
+def _newest() -> TrtVersion:
+    """The newest release known."""
+    from qdqtool.trtversion import RELEASES
+
+    return max(release.version for release in RELEASES)
 
 
 def _without(name: str, words: Sequence[str]) -> list[str]:

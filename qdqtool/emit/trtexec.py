@@ -32,7 +32,7 @@ def trtexec_arguments(job: EmitJob) -> list[str]:
     return words
 
 
-def qdq_arguments(model: str, stem: str, target: str, version: TrtVersion) -> list[str]:
+def qdq_arguments(model: str, stem: str, target: str, version: TrtVersion, *, typed: bool = False) -> list[str]:
     """The arguments of trtexec that build a Q/DQ model, without a cache, unquoted.
 
     Args:
@@ -40,8 +40,10 @@ def qdq_arguments(model: str, stem: str, target: str, version: TrtVersion) -> li
         stem: what the engine is named after.
         target: "gpu" or "dla".
         version: TensorRT 8.0 or later.
+        typed: whether the file says the float types, too: TensorRT 10 must be told so, later ones know nothing else.
     """
-    words = [f"--onnx={model}", *(flag for flag in ("--int8", "--fp16") if has_flag(flag, version))]
+    flags = ("--stronglyTyped",) if typed and version.has_caches else () if typed else ("--int8", "--fp16")
+    words = [f"--onnx={model}", *(flag for flag in flags if has_flag(flag, version))]
     words += _DLA if target == "dla" else ()
     return [*words, f"--saveEngine={stem}.engine"]
 

@@ -45,7 +45,7 @@ class Editor:
         self._removed: set[int] = set()
         self._added: list[onnx.NodeProto] = []
         self._dropped_initializers: set[str] = set()
-        self._templates: dict[tuple[str, int | None, _Trace], onnx.NodeProto] = {}
+        self._templates: dict[tuple[str, int | None, int | None, _Trace], onnx.NodeProto] = {}
         self._names = FreshNames(names_in(view.graph, view.every))
 
     def unique_name(self, base: str) -> str:
@@ -72,6 +72,7 @@ class Editor:
         beside: Node | None,
         after: bool,
         axis: int | None = None,
+        to: int | None = None,
         trace: _Trace = (),
     ) -> None:
         """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
@@ -83,10 +84,11 @@ class Editor:
             beside: the node it stands next to.
             after: behind that node, else in front of it.
             axis: value of the attribute `axis`, where it has one.
+            to: value of the attribute `to`, the element type that a Cast makes.
             trace: (key, value) of its metadata_props, each key behind "qdqtool.".
         """
         proto = self.view.graph.node.add()
-        proto.CopyFrom(self._template(op, axis, trace))
+        proto.CopyFrom(self._template(op, axis, to, trace))
         proto.name = output
         proto.input.extend(inputs)
         proto.output.append(output)
@@ -94,11 +96,12 @@ class Editor:
         self._place[id(proto)] = (where, len(self._added))
         self._added.append(proto)
 
-    def _template(self, op: str, axis: int | None, trace: _Trace) -> onnx.NodeProto:
+    def _template(self, op: str, axis: int | None, to: int | None, trace: _Trace) -> onnx.NodeProto:
         """What new nodes of one kind have in common: all but their names."""
-        kind = op, axis, trace
+        kind = op, axis, to, trace
         if kind not in self._templates:
-            attributes = [] if axis is None else [onnx.helper.make_attribute("axis", axis)]
+            given = {"axis": axis, "to": to}.items()
+            attributes = [onnx.helper.make_attribute(name, value) for name, value in given if value is not None]
             entries = [onnx.StringStringEntryProto(key=TRACE + key, value=value) for key, value in trace]
             self._templates[kind] = onnx.NodeProto(op_type=op, attribute=attributes, metadata_props=entries)
         return self._templates[kind]

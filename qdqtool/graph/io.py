@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
@@ -204,6 +204,7 @@ def save_model(
     folder: Path | None = None,
     inputs: Iterable[Path] = (),
     files: FileSet | None = None,
+    written: Collection[str] = (),
 ) -> Path:
     """Write a model, whole or not at all.
 
@@ -216,6 +217,7 @@ def save_model(
         folder: where the model's external data lie.
         inputs: files that were read to make the model; they are never overwritten.
         files: the set of files that the model is written with; None for the model and its data files alone.
+        written: data files beside `path` that the caller writes with that set, as the model's external data name them.
 
     Returns:
         The path written.
@@ -226,7 +228,7 @@ def save_model(
     """
     target = Path(path)
     refuse_overwrite(target, inputs)
-    places = list(_data_files(proto, folder, target))
+    places = list(_data_files(proto, folder, target, written))
     refuse_overwrite(target, (source for source, _ in places))
     refuse_overwrite(target, (copy for _, copy in places))
     data = serialize(proto)
@@ -239,9 +241,11 @@ def save_model(
     return target
 
 
-def _data_files(proto: onnx.ModelProto, folder: Path | None, target: Path) -> Iterator[tuple[Path, Path]]:
+def _data_files(
+    proto: onnx.ModelProto, folder: Path | None, target: Path, written: Collection[str]
+) -> Iterator[tuple[Path, Path]]:
     """Each data file that the model refers to: where it lies, and where it should lie beside `target`."""
-    seen: set[str] = set()
+    seen = set(written)
     for tensor in tensors_of(proto):
         if is_external(tensor):
             location = location_of(tensor, target)
@@ -276,7 +280,13 @@ def _copy(source: Path, copy: Path, files: FileSet) -> None:
         shutil.copyfileobj(file, out, _CHUNK)
 
 
-def give_back(proto: onnx.ModelProto, opened: Opened, output: Path | None, files: FileSet | None = None) -> Any:
+def give_back(
+    proto: onnx.ModelProto,
+    opened: Opened,
+    output: Path | None,
+    files: FileSet | None = None,
+    written: Collection[str] = (),
+) -> Any:
     """Return a result as the kind its input was: the path of the file written, a ModelProto, or a gs.Graph.
 
     Args:
@@ -284,13 +294,14 @@ def give_back(proto: onnx.ModelProto, opened: Opened, output: Path | None, files
         opened: what it was made from.
         output: the file to write; for the kinds that live in memory None writes none.
         files: the set of files that it is written with; see `save_model`.
+        written: see `save_model`.
 
     Raises:
         QdqError: the input was a path and no output is named, or the file cannot be written.
     """
     if output is not None:
         inputs = [opened.path] if opened.path else []
-        written = save_model(proto, output, folder=opened.folder, inputs=inputs, files=files)
+        written = save_model(proto, output, folder=opened.folder, inputs=inputs, files=files, written=written)
         if opened.kind == "path":
             return written
     if opened.kind == "path":

@@ -32,6 +32,8 @@ BITS: dict[int, int] = {
     **{value: 4 for name, value in TensorProto.DataType.items() if name in ("INT4", "UINT4", "FLOAT4E2M1")},
     **{value: 2 for name, value in TensorProto.DataType.items() if name in ("INT2", "UINT2")},
 }
+# The entry of external_data that says in which type the file holds the values, where the tensor has another.
+_STORED_TYPE = "qdqtool.stored_type"
 _EXTERNAL_TODO = "keep the data in plain files below the model's folder, as onnx.save_model writes them"
 BLOCK_BYTES = 16 << 20
 _SMALL_BYTES = 1 << 20  # a weight that is not worth cutting: its magnitudes are taken at once
@@ -55,6 +57,33 @@ def bytes_needed(tensor: TensorProto) -> int:
     """Bytes that shape and type ask for, sub-byte types packed; 0 for strings, whose size their content decides."""
     bits: int = math.prod(tensor.dims) * BITS.get(tensor.data_type, 0)
     return (bits + 7) // 8
+
+
+def read_as(tensor: TensorProto, data_type: int) -> None:
+    """Let an external tensor have another element type than its file: values are converted where they are read.
+
+    No byte is read or copied. Such a tensor is for models in memory alone: no other program knows the entry.
+
+    Args:
+        tensor: an external tensor of numbers of 8 bits or more; it is edited.
+        data_type: the new element type, as in onnx.TensorProto.
+    """
+    stored = stored_type(tensor)
+    for place in range(len(tensor.external_data) - 1, -1, -1):
+        if tensor.external_data[place].key == _STORED_TYPE:
+            del tensor.external_data[place]
+    if data_type != stored:
+        tensor.external_data.add(key=_STORED_TYPE, value=str(stored))
+    tensor.data_type = data_type
+
+
+def stored_type(tensor: TensorProto) -> int:
+    """The element type in which a tensor's bytes are stored; its own but for those of `read_as`."""
+    if is_external(tensor):
+        for entry in tensor.external_data:
+            if entry.key == _STORED_TYPE and entry.value.isdecimal() and BITS.get(int(entry.value), 0) >= 8:
+                return int(entry.value)
+    return int(tensor.data_type)
 
 
 def location_of(tensor: TensorProto, where: object) -> str:
@@ -92,7 +121,7 @@ def external_range(tensor: TensorProto, folder: Path | None, where: object) -> E
     path = folder / location
     size = _trusted_size(path, folder, tensor.name, where)
     offset, length = (_number(tensor, key, where) for key in ("offset", "length"))
-    needed = bytes_needed(tensor)
+    needed = (math.prod(tensor.dims) * BITS.get(stored_type(tensor), 0) + 7) // 8
     begin, span = offset or 0, needed if length is None else length
     if span != needed:
         reason = f"tensor {tensor.name} needs {needed} bytes, its external data have length {span}"
@@ -135,12 +164,22 @@ def _trusted_size(path: Path, folder: Path, name: str, where: object) -> int:
 def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any, Any]:
     """The tensor's values as a read-only array of its shape.
 
-    External data are mapped: nothing is read before it is looked at. Types that numpy lacks come as ml_dtypes
-    (bfloat16, float8, int4), as `onnx.numpy_helper` gives them; 4-bit types are unpacked and so held in memory.
+    External data are mapped: nothing is read before it is looked at, but for what `read_as` converts. Types that numpy
+    lacks come as ml_dtypes (bfloat16, float8, int4), as `onnx.numpy_helper` gives them; 4-bit types are unpacked and so
+    held in memory.
 
     Raises:
         QdqError: external data that cannot be trusted or found (see `external_range`).
     """
+    values = stored_array(tensor, folder)
+    if stored_type(tensor) != tensor.data_type:
+        values = values.astype(_stored_dtype(tensor.data_type))
+        values.flags.writeable = False
+    return values
+
+
+def stored_array(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any, Any]:
+    """`array_of` in the type in which the values are stored: mapped whatever the tensor's own type is."""
     values = _external_array(tensor, folder) if is_external(tensor) else _inline_array(tensor)
     values.flags.writeable = False
     return values
@@ -154,14 +193,14 @@ def _inline_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
 
 def _external_array(tensor: TensorProto, folder: Path | None) -> np.ndarray[Any, Any]:
     place = external_range(tensor, folder, tensor.name)
-    shape = tuple(tensor.dims)
+    shape, kind = tuple(tensor.dims), stored_type(tensor)
     if place.length == 0:
-        return np.empty(shape, _stored_dtype(tensor.data_type))
-    if BITS[tensor.data_type] >= 8:
-        return np.memmap(place.path, _stored_dtype(tensor.data_type), "r", place.offset, shape)
+        return np.empty(shape, _stored_dtype(kind))
+    if BITS[kind] >= 8:
+        return np.memmap(place.path, _stored_dtype(kind), "r", place.offset, shape)
     with place.path.open("rb") as file:
         file.seek(place.offset)
-        inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=shape, raw_data=file.read(place.length))
+        inline = TensorProto(name=tensor.name, data_type=kind, dims=shape, raw_data=file.read(place.length))
     return numpy_helper.to_array(inline)
 
 
@@ -187,7 +226,7 @@ def channel_amax(tensor: TensorProto, folder: Path | None, axis: int | None) -> 
     Raises:
         QdqError: the weight holds NaN or infinity (or a double too large for float32), or the axis does not exist.
     """
-    values = array_of(tensor, folder)
+    values = stored_array(tensor, folder)
     at = None if axis is None else _axis_of(tensor, axis)
     channels = 1 if at is None else values.shape[at]
     before = 1 if at is None else math.prod(values.shape[:at])

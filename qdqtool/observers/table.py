@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -55,7 +56,10 @@ def read_table(state: State, method: Method, *, beside: str = "", points: Collec
         behind=tuple(plan.behind),
         predicted=_predicted(parse_method(beside), scales, histograms_of(counted, "mergeable")) if beside else None,
     )
-    return ScaleTable(scales, unscaled, provenance=run)
+    seen = {name: everything[name] for name in plan.names if name not in plan.follows}
+    largest = {name: float(one.amax) for name, one in seen.items() if isinstance(one, Histogram | AffineRange)}
+    largest = {name: value for name, value in largest.items() if math.isfinite(value)}
+    return ScaleTable(scales, unscaled, provenance=run, largest=largest)
 
 
 def _predicted(beside: Method, scales: dict[str, Scale], spectra: dict[str, Histogram]) -> PredictedNoise:

@@ -67,7 +67,8 @@ def auto_table(
         candidates=_candidates(choice) if options.candidates else None,
         predicted=_predicted_again(before.predicted, scales, histograms) if before.predicted is not None else None,
     )
-    return ScaleTable(scales, table.unscaled, replace(table.decisions, requantize_points=choice.requantize_points), run)
+    decisions = replace(table.decisions, requantize_points=choice.requantize_points)
+    return replace(table, scales=scales, decisions=decisions, provenance=run)
 
 
 def source_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -15,6 +15,8 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.groups import find_groups
 from qdqtool.measures import Measure
+from qdqtool.precision.rounded import as_run
+from qdqtool.precision.widen import as_fp32
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
@@ -152,7 +154,8 @@ def compare(
     """Run two models over the same data with the reference executor, and measure each tensor that both have.
 
     Tensors are matched by name; a Q/DQ model keeps those of its plain one. Those whose channels `condition` or
-    `finetune` divided in one of the models are left out. Both models run batch by batch; nothing is kept per sample.
+    `finetune` divided in one of the models are left out. Tensors in FP16 and BF16 are rounded to these. Both models run
+    batch by batch; nothing is kept per sample.
 
     Args:
         reference: what counts as right; a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -171,6 +174,8 @@ def compare(
 
     options = options or CompareOptions()
     first, second = open_model(reference), open_model(other)
+    run_of = as_run(first.proto), as_run(second.proto)
+    first, second = (replace(one, proto=as_fp32(one.proto)) for one in (first, second))
     inputs, others = inputs_of(first.proto.graph), inputs_of(second.proto.graph)
     names = _distinct_titles(first.name, second.name)
     pairing.check_same_inputs(inputs, others, names)
@@ -183,8 +188,8 @@ def compare(
     behind = {} if options.tensors == "outputs" else _behind(view, other_view, shared.both)
     wanted = {**{name: (name, name) for name in shared.both}, **behind}
     runs = (
-        Executor(first.proto, first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
-        Executor(second.proto, second.folder, [one for _, one in wanted.values()], names[1], options.provider),
+        Executor(run_of[0], first.folder, [one for one, _ in wanted.values()], names[0], options.provider),
+        Executor(run_of[1], second.folder, [one for _, one in wanted.values()], names[1], options.provider),
     )
     feed = data if isinstance(data, DataLoader) else open_feed(data, pairing.stricter(inputs, others), feed_options)
     found = pairing.measure(runs, wanted, pairing.counted_batches(feed, "compare", options.progress))

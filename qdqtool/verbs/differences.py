@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.artifacts import files_of
 from qdqtool.display import Displayed, counted
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
+from qdqtool.precision.rounded import open_to_run
 from qdqtool.verbs.infer import InferOptions, class_names
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def draw_differences(
     from qdqtool.runtime.executor import Executor
 
     options, feed_options = options or DrawOptions(), feed_options or DataOptions()
-    opened = [open_model(model) for model in models]
+    opened = [open_to_run(model) for model in models]
     folder = Path(output)
     inputs = [*(one.path for one in opened if one.path), *files_of(data)]
     check_folder(folder, inputs, force=options.infer.force)

@@ -26,7 +26,8 @@ from qdqtool.evaluation.names import Names, parse_names
 from qdqtool.evaluation.nms import Selection
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
-from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.io import ModelSource, Opened
+from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import is_shown
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.executor import Executor
@@ -87,9 +88,9 @@ def evaluate(
     """
     options = options or EvaluateOptions()
     names = _names(options.names)
-    opened = [open_model(model)]
+    opened = [open_to_run(model)]
     if options.baseline is not None:
-        opened.append(open_model(options.baseline))
+        opened.append(open_to_run(options.baseline))
     inputs = inputs_of(opened[0].proto.graph)
     _check_alike(opened, inputs)
     samples = open_samples(data, inputs, feed_options or DataOptions())

@@ -26,8 +26,9 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import add_points, restrict
 from qdqtool.passes.inline import inline_quantized
-from qdqtool.passes.insert import Inserted, insert_pairs
-from qdqtool.passes.peel import has_qdq, peel_pairs
+from qdqtool.passes.insert import Inserted
+from qdqtool.passes.peel import has_qdq
+from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import Scale
 from qdqtool.target_options import CACHE_TARGETS, require_target
@@ -171,13 +172,14 @@ def graft(
     normalized = normalize(opened.proto, opened.folder)
     proto = normalized.proto
     raise_ir(proto)
-    view = GraphView(proto.graph, opened.folder)
-    if has_qdq(view):
+    if has_qdq(GraphView(proto.graph, opened.folder)):
         if not options.requantize:
             raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
-        view = peel_pairs(view, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto)).view
+        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", ends=True, opset=opset_of(proto))
         clear_metadata(proto)
-    tensors = list(find_float_tensors(proto, opened.folder, view, scaled=entries.keys()).names)
+    planned = PlannedModel.of(proto, opened.folder)
+    view = planned.view
+    tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
     wanted = make_plan(view, options.plan)
     decided = restrict(view, wanted, entries)
     if options.everywhere:
@@ -186,7 +188,7 @@ def graft(
     if not scales:
         reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantized here"
         raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
-    done = insert_pairs(view, decided, scales, given=True)
+    done = planned.insert(decided, scales, given=True)
     unplaced = _unplaced(view, decided, entries)
     known = {*view.producers, *view.inputs, *view.initializers}
     lacking = [name for name in entries if name not in known]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.artifacts import files_of
 from qdqtool.display import Displayed, counted
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
+from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.execution import ExecutionOptions
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def infer(
     from qdqtool.runtime.executor import Executor
 
     options, feed_options = options or InferOptions(), feed_options or DataOptions()
-    folder, opened = Path(output), open_model(model)
+    folder, opened = Path(output), open_to_run(model)
     inputs = [*([opened.path] if opened.path else []), *files_of(data)]
     check_folder(folder, inputs, force=options.force)
     samples = open_samples(data, inputs_of(opened.proto.graph), feed_options)

@@ -23,7 +23,7 @@ from qdqtool.artifacts import (
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata, edits_of
 from qdqtool.graph.importable import parser_warnings
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -35,13 +35,15 @@ from qdqtool.mixed_precision.keep_float import (
     with_borrowed_scales,
 )
 from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.insert import insert_pairs
-from qdqtool.passes.peel import peel_pairs
+from qdqtool.passes.typed_pairs import PlannedModel, peel_model
+from qdqtool.precision.rounded import as_run
+from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
+from qdqtool.verbs.typed_rest import choose_rest, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -59,7 +61,7 @@ def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
         QdqError: a model that cannot be opened or lifted to opset 13, or options that match nothing.
     """
     opened = open_model(model)
-    proto = normalize(opened.proto, opened.folder).proto
+    proto = as_fp32(normalize(opened.proto, opened.folder).proto)
     view = GraphView(proto.graph, opened.folder)
     return with_second_pairs(
         view, decide(proto, view, options, stored_table(proto)), (options or PlanOptions()).rule_book()
@@ -122,11 +124,16 @@ def insert(
     """
     options = options or InsertOptions()
     opened, target = _open(model, data, scales, options, output)
+    known = (
+        data is not None or scales is not None or (not options.requantize and stored_table(opened.proto) is not None)
+    )
+    rest = options.rest_type(has_values=known)
     builder = CostBuilder(opened, options.plan.target) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
-    proto, view = _prepare(opened, options, notes)
+    planned = _prepare(opened, options, notes)
+    proto, view = planned.base, planned.view
     stored = stored_table(proto)
     table = _table_of(scales)
     estimated = data is None and scales is None
@@ -149,19 +156,23 @@ def insert(
         refuse_empty(view, decided, opened.name)
     decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
     chosen = _scales_of(view, decided, table, options, given=scales is not None)
-    done = insert_pairs(view, decided, chosen, given=scales is not None)
-    lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
+    done = planned.with_view(view).insert(decided, chosen, given=scales is not None)
+    proto = planned.proto
     if data is not None:
         store_table(proto, table)
+    typed = choose_rest(proto, opened, (stored, ScaleTable(done.scales), table), rest)
+    model, proto = give_typed(proto, opened, target, typed)
+    folder = opened.folder if target is None or typed is None else target.parent
+    lost = measured.reference.measure(as_run(proto), folder) if measured.reference is not None else None
     chosen_now = bool(options.condition) or data is not None
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
-    costs = builder.costs(proto) if builder is not None else None
-    model = give_back(proto, opened, target)
+    notes += [rest.note] if rest.note else []
+    costs = builder.costs(proto, folder) if builder is not None else None
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)
     search, loss_limit = measured.search, options.max_output_loss
     return InsertResult(
-        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs
+        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs, typed
     )
 
 
@@ -179,6 +190,10 @@ def _open(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
+    edits = "--condition" if options.condition else "--fold-bn" if options.fold_bn else ""
+    if edits and is_typed(opened.proto):
+        reason = f"has FP16 or BF16 tensors, and {edits} edits weights in FP32"
+        raise QdqError(opened.name, reason, "give the FP32 model, or leave that option out")
     return opened, target
 
 
@@ -240,14 +255,13 @@ def _without_scale(decided: Plan) -> list[str]:
     return [f"{len(left)} {stay} in float: {', '.join(left[:_SHOWN])}{more}"]
 
 
-def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> tuple[onnx.ModelProto, GraphView]:
+def _prepare(opened: Opened, options: InsertOptions, notes: list[str]) -> PlannedModel:
     """The model in a form in which Q/DQ can stand."""
     normalized = normalize(opened.proto, opened.folder)
     notes.extend(normalized.notes)
     proto = normalized.proto
     raise_ir(proto)
-    view = GraphView(proto.graph, opened.folder)
-    if options.requantize and view.pairs:
-        view = peel_pairs(view, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto)).view
+    if options.requantize and GraphView(proto.graph, opened.folder).pairs:
+        peel_model(proto, opened.folder, on_conflict="max", on_asymmetric="widen", opset=opset_of(proto))
         clear_metadata(proto)
-    return proto, view
+    return PlannedModel.of(proto, opened.folder)

@@ -14,12 +14,14 @@ from qdqtool.mixed_precision.keep_float import Keeping, OutputLoss
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import TextOption
 from qdqtool.passes.insert import Inserted
+from qdqtool.precision.rest import Rest, RestType, rest_type
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataOptions
     from qdqtool.mixed_precision.float_search import SearchResult
     from qdqtool.verbs.insert_costs import Int8Costs
+    from qdqtool.verbs.typed_rest import TypedRest
 
 _SHOWN = 6  # heads that are named
 
@@ -48,6 +50,8 @@ class InsertOptions:
         advise: whether a note says what conditioning is predicted to win, where it is much; takes a look at the data.
         allow_empty: whether a model in which nothing can be quantized is written all the same, without Q/DQ.
         build: with the target rtx, build engines of the model before and after, on this CPU, and tell what they cost.
+        rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, with
+            data or scales, else "fp32" (`precision/rest.py`). Operators whose values FP16 does not hold stay FP32.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -63,6 +67,11 @@ class InsertOptions:
     whole_table: bool = True
     allow_empty: bool = False
     build: bool = False
+    rest: Rest | None = None
+
+    def rest_type(self, *, has_values: bool) -> RestType:
+        """The float type of what is not INT8; see `precision.rest.rest_type`."""
+        return rest_type(self.rest, self.plan.target, self.plan.trt_version, has_values=has_values)
 
     def keeping(self, *, by_default: bool) -> Keeping:
         """What may stay in float for accuracy; `by_default`: whether a model and its data allow it."""
@@ -88,6 +97,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         conditioned: whether `condition` edited the weights, now or before.
         warnings: sentences on operators that TensorRT's parser does not import.
         costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
+        rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
     """
 
     model: ModelT
@@ -101,6 +111,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     conditioned: bool = False
     warnings: tuple[str, ...] = ()
     costs: Int8Costs | None = None
+    rest: TypedRest | None = None
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""
@@ -117,6 +128,8 @@ class InsertResult(Displayed, Generic[ModelT]):
             lines.append(f"detection heads in float: {', '.join(floats[:_SHOWN])}{more}")
         if self.inserted.kept:
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
+        if self.rest is not None:
+            lines.append(self.rest.summary())
         if self.output_loss is not None:
             lines.append(self.output_loss.summary())
         if self.costs is not None:

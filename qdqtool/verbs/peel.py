@@ -29,12 +29,14 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import check_coverage, spread_scales
 from qdqtool.passes.bake import Baked, bake_weights
 from qdqtool.passes.inline import inline_quantized
-from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
+from qdqtool.passes.peel import Peeled, has_qdq
 from qdqtool.passes.quant_params import OnAsymmetric
 from qdqtool.passes.relu6 import replay_cuts
 from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
+from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
+from qdqtool.precision.widen import Widened, is_typed, widen_named
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
@@ -111,17 +113,20 @@ def peel(
     peeled, table, notes = _take_out(opened, options)
     clean = _clean_model(opened, options, notes)
     notes[:0] = _warnings(clean, options)
-    view = GraphView(clean.proto.graph, clean.folder)
+    wide = widen_named(clean.proto) if is_typed(clean.proto) else Widened(clean.proto)
+    plain = replace(clean, proto=wide.proto)
+    view = GraphView(plain.proto.graph, clean.folder)
     rules = options.rule_book()
     decided = make_plan(view, PlanOptions(options.target, options.trt_version), floats=_float_nodes(view, peeled))
-    points = _points_of(opened, view, peeled, clean)
+    points = _points_of(opened, view, peeled, plain)
     baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_halves, write=options.bake_weights)
-    covered = _cover(clean, view, rules, decided, points, peeled, table, options)
+    covered = _cover(plain, view, rules, decided, points, peeled, table, options)
     notes += [*_of_weights(baked, options), *_more_points(decided, covered.scales, options)]
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
-    found = Peeling(clean, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
+    found = Peeling(plain, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
     texts, told = emitted_texts(found, options, target, cache_path)
     notes += told
+    _take_names(clean.proto, wide)
     if not options.emit:
         notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
     with FileSet((*opened.files, *clean.files)) as files:
@@ -143,6 +148,16 @@ def peel(
         target=options.target,
         path=cache,
     )
+
+
+def _take_names(clean: onnx.ModelProto, wide: Widened) -> None:
+    """Give nodes of a typed model the names that builders are told, which its form in FP32 got."""
+    if wide.proto is not clean:
+        named = {node.output[0]: node.name for node in wide.proto.graph.node if node.name}
+        for node in clean.graph.node:
+            key = wide.names.get(node.output[0], node.output[0])
+            if not node.name and key in named and node.output[0] not in wide.casts:
+                node.name = named[key]
 
 
 def _not_executable(files: FileSet) -> list[str]:
@@ -172,11 +187,16 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     inlined = inline_quantized(opened.proto)
     view = GraphView(opened.proto.graph, opened.folder)
     refuse_outsiders(view)
+    if options.bake_weights and is_typed(opened.proto):
+        reason = "--bake-weights writes FP32 numbers, and its weights are FP16 or BF16"
+        raise QdqError(opened.name, reason, "leave that option out")
     if not has_qdq(view):
         raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
     opset = opset_of(opened.proto)
-    peeled = peel_pairs(view, on_conflict=options.on_conflict, on_asymmetric=widen, ends=True, opset=opset)
+    peeled = peel_model(
+        opened.proto, opened.folder, on_conflict=options.on_conflict, on_asymmetric=widen, ends=True, opset=opset
+    )
     if peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         reason = f"{part} were estimated without data, such as that of {peeled.estimated[0]}"

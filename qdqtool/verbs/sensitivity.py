@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -16,6 +16,7 @@ from qdqtool.match.planner import make_plan
 from qdqtool.observers.options import CalibrationOptions, default_method, with_method
 from qdqtool.options import TextOption
 from qdqtool.passes.peel import is_plain
+from qdqtool.precision.widen import open_fp32
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def sensitivity(
     from qdqtool.selection.auto import source_of
 
     options = options or SensitivityOptions()
-    opened = open_model(model)
+    opened = open_fp32(model)
     proto = normalize(opened.proto, opened.folder).proto
     if not is_plain(proto):
         raise QdqError(opened.name, "has Q/DQ, and sensitivity asks what they would do", "qdqtool peel takes them out")

@@ -26,6 +26,9 @@ from qdqtool.measures import Measure
 from qdqtool.options import TextOption
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.peel import Peeled, has_qdq, peel_pairs
+from qdqtool.passes.typed_pairs import peel_model
+from qdqtool.precision.rounded import as_run
+from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.float_tensors import find_float_tensors
@@ -45,6 +48,7 @@ _EXPLICIT_FROM = TrtVersion(8, 0, 0)
 _BY_VALUE = {"even": "to even", "up": "up", "away": "away from zero"}
 
 _SHOWN = 6  # operators in float that are named
+_ROUNDED = "FP16 and BF16 tensors are rounded behind each operator, which computes in float32"
 
 
 @dataclass(frozen=True)
@@ -238,8 +242,11 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
     options = options or SimulateOptions()
     plain = open_model(model)
     inline_quantized(plain.proto)
+    explicit = has_qdq(GraphView(plain.proto.graph, plain.folder))
+    if options.target != "gpu" or not explicit:
+        plain = replace(plain, proto=as_fp32(plain.proto))
     view = GraphView(plain.proto.graph, plain.folder)
-    if has_qdq(view):
+    if explicit:
         if options.cache is not None:
             reason = "has Q/DQ, beside which TensorRT takes no scales from a cache"
             raise QdqError(plain.name, reason, "leave --cache out, or give the plain model (qdqtool peel)")
@@ -258,10 +265,14 @@ def _with_pairs(plain: Opened, view: GraphView, options: SimulateOptions) -> Sim
     if options.target == "gpu" and version is not None and version < _EXPLICIT_FROM:
         reason = f"has Q/DQ, which TensorRT {version.text} does not read"
         raise QdqError(plain.name, reason, "qdqtool peel gives it the plain model and a cache; simulate those")
+    if options.target != "gpu":
+        return _from_pairs(plain, peel_pairs(view, on_conflict="max"), options)
     whole = onnx.ModelProto()
     whole.CopyFrom(plain.proto)
-    peeled = peel_pairs(view, on_conflict="max")
-    return _explicit(plain, whole, peeled) if options.target == "gpu" else _from_pairs(plain, peeled, options)
+    peeled = peel_model(plain.proto, plain.folder, on_conflict="max")
+    typed = is_typed(whole)
+    one = _explicit(replace(plain, proto=as_run(plain.proto)), as_run(whole), peeled)
+    return replace(one, notes=(*one.notes, _ROUNDED)) if typed else one
 
 
 def _explicit(plain: Opened, whole: onnx.ModelProto, peeled: Peeled) -> Simulated:

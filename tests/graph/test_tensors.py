@@ -12,7 +12,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph import tensors
-from qdqtool.graph.tensors import array_of, bytes_needed, channel_amax, external_range
+from qdqtool.graph.tensors import (
+    array_of,
+    bytes_needed,
+    channel_amax,
+    external_range,
+    read_as,
+    stored_array,
+    stored_type,
+)
 
 
 def external(folder: Path, values: np.ndarray, at: int = 0, **entries: object) -> TensorProto:
@@ -189,3 +197,25 @@ def test_a_large_external_weight_is_never_held(megabytes: int, axis: int | None,
     assert anonymous_bytes() - before < 40 << 20
     where = {0: rows // 2, 1: 5, None: ()}[axis]
     assert amax[where] == np.float32(3.5) and np.count_nonzero(amax) == 1
+
+
+def test_an_external_tensor_is_read_in_another_type_than_its_file_holds(tmp_path: Path) -> None:
+    values = np.linspace(-3, 3, 24).astype(np.float16).reshape(2, 3, 4)
+    tensor = external(tmp_path, values, at=4)
+    read_as(tensor, TensorProto.FLOAT)
+    assert (tensor.data_type, stored_type(tensor), bytes_needed(tensor)) == (TensorProto.FLOAT, TensorProto.FLOAT16, 96)
+    assert external_range(tensor, tmp_path, "m").length == 48
+    found = array_of(tensor, tmp_path)
+    assert found.dtype == np.float32 and not found.flags.writeable
+    np.testing.assert_array_equal(found, values.astype(np.float32))
+    assert isinstance(stored_array(tensor, tmp_path), np.memmap)
+    np.testing.assert_array_equal(channel_amax(tensor, tmp_path, 2), np.abs(values).max(axis=(0, 1)))
+    read_as(tensor, TensorProto.FLOAT)
+    assert stored_type(tensor) == TensorProto.FLOAT16 and len(tensor.external_data) == 4
+
+
+@pytest.mark.parametrize("value", ["no number", "99", "22", "-1", ""])
+def test_an_entry_of_another_hand_does_not_change_the_type(value: str, tmp_path: Path) -> None:
+    tensor = external(tmp_path, np.ones(3, np.float32))
+    tensor.external_data.add(key="qdqtool.stored_type", value=value)
+    assert stored_type(tensor) == TensorProto.FLOAT and array_of(tensor, tmp_path).tolist() == [1, 1, 1]

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large the sums inside an operator may become: products, reductions, softmax. Not whether that is too large.
+
+With the mean magnitude m and the largest a of the values, n terms add up to at most n a; rows hotter than the mean by
+`uneven` stay below  uneven n m + a. The smaller of the two is taken. INT8 products add integers and have no such bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qdqtool.graph.view import DEQUANTIZE, Node, attribute
+from qdqtool.precision.amp_rules import AmpRules
+from qdqtool.precision.constant_values import largest_sum
+from qdqtool.precision.float_graph import FloatGraph
+from qdqtool.precision.value_ranges import ValueRange, ValueRanges
+
+_PER_AXIS_SOFTMAX = 13  # the opset from which Softmax adds along one axis, not along all behind it
+# The axis of a weight along which the outputs of a product lie; Gemm says it itself.
+_OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1}
+
+
+def product_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules) -> float | None:
+    """The largest sum of |a| |b| of a Conv, ConvTranspose, Gemm or MatMul; None where it is not known or is INT8's."""
+    if node.op not in (*_OUTPUT_AXIS, "Gemm", "MatMul") or len(node.inputs) < 2:
+        return None
+    makers = [graph.view.producers.get(name) for name in node.inputs[:2]]
+    if all(maker is not None and maker.op == DEQUANTIZE for maker in makers):
+        return None
+    constant = [graph.view.is_constant(name) for name in node.inputs[:2]]
+    if all(constant):
+        return None
+    if any(constant):
+        return _weighted(graph, node, ranges, rules, constant.index(True))
+    return _computed(graph, node, ranges, rules)
+
+
+def _weighted(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules, weight: int) -> float | None:
+    array = graph.view.array(node.inputs[weight])
+    values = ranges.of(graph.view, node.inputs[1 - weight])
+    if array is None or values is None or array.dtype.kind != "f" or not array.ndim:
+        return None
+    if node.op == "Gemm":
+        transposed = attribute(node, "transB" if weight else "transA", 0)
+        axis = (0 if transposed else 1) if weight else (1 if transposed else 0)
+    elif node.op == "MatMul":
+        axis = -1 if weight or array.ndim < 2 else -2
+        if array.ndim < 2:
+            array = array.reshape(-1, 1)
+    else:
+        axis = _OUTPUT_AXIS[node.op]
+    total, largest, _ = largest_sum(array, axis)
+    most = total * values.largest
+    if values.mean is None:
+        return most
+    return min(most, rules.limits["uneven"] * total * values.mean + largest * values.largest)
+
+
+def _computed(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules) -> float | None:
+    """Of two activations; rows that a Softmax made add up to 1, so they only average what they multiply."""
+    one, other = (ranges.of(graph.view, name) for name in node.inputs[:2])
+    shape = graph.shapes.get(node.inputs[0])
+    if one is None or other is None or not shape:
+        return None
+    maker = graph.view.producer(node.inputs[0])
+    if maker is not None and maker.op == "Softmax" and attribute(maker, "axis", -1) in (-1, len(shape) - 1):
+        return one.largest * other.largest
+    terms = shape[-2] if node.op == "Gemm" and attribute(node, "transA", 0) else shape[-1]
+    if terms is None:
+        return None
+    largest = one.largest * other.largest
+    most = terms * largest
+    if one.mean is None or other.mean is None:
+        return most
+    return min(most, rules.limits["uneven"] ** 2 * terms * one.mean * other.mean + largest)
+
+
+def sum_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules) -> tuple[float, int] | None:
+    """The largest sum inside an operator of `rules.sums`, and how many terms it has; None where that is not known."""
+    terms = _terms(graph, node)
+    if terms is None:
+        return None
+    kind = rules.sums[node.op].word
+    if kind == "exponentials":
+        return float(terms), terms
+    values = ranges.of(graph.view, node.inputs[0])
+    if values is None:
+        return None
+    if kind == "squares":
+        return terms * values.largest**2, terms
+    made = ranges.of(graph.view, node.outputs[0])
+    if values.low >= 0 and made is not None:  # no partial sum is larger than the whole one
+        return made.largest * (1 if node.op in ("ReduceSum", "ReduceL1") else terms), terms
+    return _spread(terms, values, rules), terms
+
+
+def _spread(terms: int, values: ValueRange, rules: AmpRules) -> float:
+    most = terms * values.largest
+    if values.mean is None:
+        return most
+    return min(most, rules.limits["uneven"] * terms * values.mean + values.largest)
+
+
+def _terms(graph: FloatGraph, node: Node) -> int | None:
+    """How many values one sum of an operator has; None where a length is not known."""
+    if node.op in ("AveragePool", "LpPool"):
+        window = attribute(node, "kernel_shape")
+        return math.prod(window) if isinstance(window, Sequence) and window else None
+    shape = graph.shapes.get(node.inputs[0])
+    if shape is None:
+        return None
+    lengths = [shape[axis] for axis in _axes(graph, node, len(shape)) if -len(shape) <= axis < len(shape)]
+    return None if None in lengths else math.prod(length or 0 for length in lengths)
+
+
+def _axes(graph: FloatGraph, node: Node, rank: int) -> list[int]:
+    """The axes along which an operator adds."""
+    if node.op.startswith("Global"):
+        return list(range(2, rank))
+    if node.op in ("Softmax", "LogSoftmax", "LpNormalization"):
+        flat = graph.opset < _PER_AXIS_SOFTMAX and node.op != "LpNormalization"
+        axis = int(str(attribute(node, "axis", 1 if flat else -1)))
+        return list(range(axis % max(rank, 1), rank)) if flat else [axis]
+    named = attribute(node, "axes")
+    if isinstance(named, Sequence) and not isinstance(named, str):
+        return [int(axis) for axis in named]
+    if len(node.inputs) > 1 and node.inputs[1]:
+        given = graph.view.array(node.inputs[1])
+        return list(range(rank)) if given is None else [int(axis) for axis in given.reshape(-1)]
+    return [] if attribute(node, "noop_with_empty_axes", 0) else list(range(rank))

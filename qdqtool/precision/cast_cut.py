@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operators beside those that must be in FP32 are better so, too: where that saves more than it costs.
+
+A minimum cut between FP32 (the source's side) and half (the sink's). An operator that may be either costs its traffic in
+FP32; a Cast costs reading and writing the tensor, and a kernel. A tensor that several read in one type is cast once:
+
+    maker -> (tensor, down) -> reader      cut once where the maker is FP32 and some reader is not
+    reader -> (tensor, up) -> maker        cut once where the maker is half and some reader is not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from qdqtool.precision.amp_rules import AmpRules
+from qdqtool.precision.float_graph import FloatGraph, FloatTensor, casts_of
+from qdqtool.precision.min_cut import INFINITE, FlowNetwork
+
+_HALF, _FLOAT = 2, 4  # bytes
+
+
+@dataclass(frozen=True)
+class CastPlan:
+    """A choice of types.
+
+    Attributes:
+        float32: keys of the nodes in FP32.
+        casts: how many Casts it needs.
+        plain_casts: how many the plain rule needs: FP32 where it must be, half everywhere else.
+    """
+
+    float32: frozenset[str]
+    casts: int
+    plain_casts: int
+
+
+def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) -> CastPlan:
+    """The cheaper of two choices: the plain rule, or what a minimum cut adds to it; the plain one where they cost the same.
+
+    Products (list `allow`) are in FP32 only where they must be.
+
+    Args:
+        graph: the operators and tensors.
+        required: keys of the nodes that must be in FP32.
+        rules: lists, and what the cut weighs.
+    """
+    plain = frozenset(required)
+    plain_casts = graph.casts(plain)
+    grown = _cut(graph, plain, rules) if plain else plain
+    casts = graph.casts(grown)
+    better = casts <= plain_casts and _cost(graph, grown, rules) < _cost(graph, plain, rules)
+    return (
+        CastPlan(grown, casts, plain_casts) if better and grown >= plain else CastPlan(plain, plain_casts, plain_casts)
+    )
+
+
+def _cut(graph: FloatGraph, required: frozenset[str], rules: AmpRules) -> frozenset[str]:
+    network = FlowNetwork()
+    for key, node in graph.nodes.items():
+        if key in required:
+            network.from_source(key, INFINITE)
+        elif rules.list_of(node.op) == "allow":
+            network.to_sink(key, INFINITE)
+    for key, extra in _traffic(graph, rules).items():
+        if key not in required:
+            network.to_sink(key, extra)
+    for number, tensor in enumerate(graph.tensors):
+        _add_tensor(network, number, tensor, _cast_cost(tensor, rules))
+    side = network.source_side()
+    return frozenset(key for key in graph.nodes if key in side)
+
+
+def _add_tensor(network: FlowNetwork, number: int, tensor: FloatTensor, cost: int) -> None:
+    """The edges of one tensor; its maker and what reads it in any case stand for a terminal where they have no choice."""
+    down, up = (number, "down"), (number, "up")
+    if tensor.maker is not None:
+        network.add(tensor.maker, down, cost)
+    elif not tensor.half_maker:
+        network.from_source(down, cost)
+    for reader in tensor.readers:
+        network.add(down, reader, INFINITE)
+    if tensor.maker is None and not tensor.half_maker:
+        return
+    for reader in tensor.readers:
+        network.add(reader, up, INFINITE)
+    if tensor.fixed:
+        network.from_source(up, INFINITE)
+    if tensor.maker is not None:
+        network.add(up, tensor.maker, cost)
+    else:
+        network.to_sink(up, cost)
+
+
+def _cast_cost(tensor: FloatTensor, rules: AmpRules) -> int:
+    return int(rules.cost["launch"]) + (_HALF + _FLOAT) * (tensor.elements or int(rules.cost["unknown"]))
+
+
+def _traffic(graph: FloatGraph, rules: AmpRules) -> dict[str, int]:
+    """What each operator moves more in FP32 than in half, in bytes; at least 1, so that none is in FP32 for nothing."""
+    found = dict.fromkeys(graph.nodes, 1)
+    for tensor in graph.tensors:
+        more = (_FLOAT - _HALF) * (tensor.elements or int(rules.cost["unknown"]))
+        for key in (*tensor.readers, *([tensor.maker] if tensor.maker is not None else [])):
+            found[key] += more
+    return found
+
+
+def _cost(graph: FloatGraph, float32: frozenset[str], rules: AmpRules) -> int:
+    traffic = _traffic(graph, rules)
+    cast = sum(sum(casts_of(tensor, float32)) * _cast_cost(tensor, rules) for tensor in graph.tensors)
+    return cast + sum(traffic[key] for key in float32)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a type assignment out: Casts between operators of two types, constants in the type in which they are read.
+
+Enters the main graph only: bodies of control flow stay FP32, and what they read from outside is cast at their border.
+Which operators compute in which type was decided before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from qdqtool.graph.edit import TRACE, Editor
+from qdqtool.graph.nodes import captured_names, may_have_bodies
+from qdqtool.graph.tensors import constant_value
+from qdqtool.graph.types import opset_of
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use
+from qdqtool.precision.assignment import TypeAssignment, type_name
+from qdqtool.precision.fixed_types import fixed_float32, float_types
+from qdqtool.precision.operator_types import operator_types, reads_any_type, retype
+from qdqtool.precision.precision_record import PrecisionRecord, store_precision
+from qdqtool.precision.stored_weights import Rounding, rounded_tensor
+
+FLOAT = int(TensorProto.FLOAT)
+
+
+@dataclass
+class _Reads:
+    """Who reads a float tensor, by the type that it wants; 0 for a reader that takes either."""
+
+    uses: dict[int, list[Use]] = field(default_factory=dict)
+    bodies: list[Node] = field(default_factory=list)
+
+    def add(self, kind: int, use: Use) -> None:
+        self.uses.setdefault(kind, []).append(use)
+
+    def kinds(self) -> set[int]:
+        """The types that are wanted."""
+        return {kind for kind in self.uses if kind} | ({FLOAT} if self.bodies else set())
+
+
+def apply_types(
+    model: onnx.ModelProto,
+    assignment: TypeAssignment,
+    folder: Path | None = None,
+    rounding: Rounding | None = None,
+) -> onnx.ModelProto:
+    """A model with the types of an assignment, as a strongly typed network of TensorRT reads it.
+
+    Every tensor and node keeps its name. A tensor that is read in another type than it is made in gets one Cast, which
+    its readers share (`x_fp16`, `x_fp32`). An output whose type is kept is cast at the end, and so has its own name.
+    QuantizeLinear, DequantizeLinear and their scales stay float32: a Cast stands in front of the one and behind the
+    other. Constants are stored in the type in which they are read, twice where there are readers of both. Operators
+    that cannot have the type (`fixed_types.fixed_float32`) stay FP32 whatever the assignment says.
+
+    Args:
+        model: with FP32 as its only float type below the user's own; plain or with Q/DQ. Is not changed.
+        assignment: what stays FP32, by the names of this model.
+        folder: where its external data lie.
+        rounding: what makes the constants of another type; None holds them in the model (`rounded_tensor`).
+
+    Returns:
+        The typed model, with the record "precision" in its metadata; the same model gives the same bytes.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    caster = _Caster(made, assignment, folder, rounding or (lambda tensor, kind: rounded_tensor(tensor, kind, folder)))
+    twins = caster.run()
+    store_precision(made, PrecisionRecord(assignment, twins))
+    return made
+
+
+class _Caster:
+    """One model that gets its types."""
+
+    def __init__(
+        self, model: onnx.ModelProto, assignment: TypeAssignment, folder: Path | None, rounding: Rounding
+    ) -> None:
+        self.view = GraphView(model.graph, folder)
+        self.types = float_types(model)
+        self.rest, self.half_io = assignment.rest, assignment.half_io
+        self.opset = opset_of(model) or 1
+        float32 = assignment.float32 | fixed_float32(model, self.rest, self.view, self.types).keys()
+        self.in_float32 = {
+            node.index for node in self.view.every if node.key in float32 or node.op in (QUANTIZE, DEQUANTIZE)
+        }
+        self.editor = Editor(self.view)
+        self.rounding = rounding
+        self.twins: dict[str, str] = {}
+        self.at_border = self.rest if self.half_io else FLOAT
+
+    def run(self) -> dict[str, str]:
+        """Do it; constants stored a second time -> the FP32 constant."""
+        reads = self._reads()
+        constants = {tensor.name for tensor in self.view.graph.initializer} | {
+            node.key for node in self.view.every if node.op == "Constant"
+        }
+        kinds: dict[str, int] = {}
+        made: list[tuple[str, Node | None, int]] = [(name, None, self.at_border) for name in self.view.inputs]
+        for node in self.view.every:
+            if node.op != "Constant":
+                made += [(name, node, self._gives(node, place)) for place, name in enumerate(node.outputs) if name]
+        typed = {node.index for node in self.view.every if self._type(node) == self.rest and self._makes_float(node)}
+        for name, producer, kind in made:
+            if self._is_float(name):
+                kinds[name] = kind
+                self._cast(name, producer, kind, reads.get(name) or _Reads())
+        for name in [name for name in self._constants_in_order() if name in constants and self._is_float(name)]:
+            kinds[name] = self._store(name, reads.get(name) or _Reads())
+        for node in self.view.every:
+            if node.index in typed:
+                retype(node.proto, self.rest)
+        self._declare(kinds)
+        self.editor.commit()
+        return self.twins
+
+    # ------------------------------------------------------------------ what has which type
+
+    def _is_float(self, name: str) -> bool:
+        return self.types.get(name) == FLOAT
+
+    def _makes_float(self, node: Node) -> bool:
+        return any(self._is_float(name) for name in node.outputs)
+
+    def _type(self, node: Node) -> int:
+        return FLOAT if node.index in self.in_float32 else self.rest
+
+    def _gives(self, node: Node, place: int) -> int:
+        """The type of one output of a node, if it is a float."""
+        places = operator_types(node, self.opset, self.rest)
+        return self._type(node) if places is not None and places.gives(place) else FLOAT
+
+    def _wants(self, node: Node, place: int) -> int:
+        """The type in which a node reads one input, if it is a float; 0 for either."""
+        if reads_any_type(node, place):
+            return 0
+        places = operator_types(node, self.opset, self.rest)
+        return self._type(node) if places is not None and places.reads(place) else FLOAT
+
+    def _reads(self) -> dict[str, _Reads]:
+        reads: dict[str, _Reads] = {}
+        for node in self.view.every:
+            for place, name in enumerate(node.inputs):
+                if self._is_float(name):
+                    reads.setdefault(name, _Reads()).add(self._wants(node, place), Use(node, place))
+            for name in sorted(captured_names(node)) if may_have_bodies(node) else ():
+                if self._is_float(name):
+                    reads.setdefault(name, _Reads()).bodies.append(node)
+        return reads
+
+    def _constants_in_order(self) -> list[str]:
+        nodes = [node.key for node in self.view.every if node.op == "Constant"]
+        return [tensor.name for tensor in self.view.graph.initializer] + nodes
+
+    # ------------------------------------------------------------------ edits
+
+    def _cast(self, name: str, producer: Node | None, kind: int, reads: _Reads) -> None:
+        """Casts behind one tensor that is made in the type `kind`; its readers in other types read them."""
+        names = {kind: name}
+        if producer is not None and self.view.is_output(name) and kind != self.at_border:
+            names = {kind: self._name(name, kind), self.at_border: name}
+            self.editor.rename_output(producer, producer.outputs.index(name), names[kind])
+        for wanted in sorted(reads.kinds() - names.keys()):
+            names[wanted] = self._name(name, wanted)
+        for wanted in sorted(names.keys() - {kind}):
+            self._add_cast(names[kind], names[wanted], wanted, producer)
+        names[0] = names[kind]
+        self._reroute(name, reads, names)
+
+    def _name(self, name: str, kind: int) -> str:
+        return self.editor.unique_name(f"{name}_{type_name(kind)}")
+
+    def _add_cast(self, source: str, output: str, kind: int, producer: Node | None) -> None:
+        self.editor.add_node(
+            "Cast", [source], output, beside=producer, after=True, to=kind, trace=(("rule", "precision"),)
+        )
+
+    def _reroute(self, name: str, reads: _Reads, names: dict[int, str]) -> None:
+        for wanted, uses in reads.uses.items():
+            if names[wanted] != name:
+                for use in uses:
+                    self.editor.reroute(use, names[wanted])
+        for node in reads.bodies:
+            if names[FLOAT] != name:
+                self.editor.reroute_bodies(node, {name: names[FLOAT]})
+
+    def _store(self, name: str, reads: _Reads) -> int:
+        """A constant in the types in which it is read; the type that it has under its own name."""
+        wanted = reads.kinds()
+        if self.view.is_output(name):
+            wanted.add(self.at_border)
+        if self.rest not in wanted:
+            return FLOAT
+        if wanted == {self.rest}:
+            self._set_constant(name)
+            return self.rest
+        primary = self.at_border if self.view.is_output(name) else FLOAT
+        other = self.rest if primary == FLOAT else FLOAT
+        twin = self._name(name, other)
+        source = self._tensor(name)
+        copy = TensorProto()
+        copy.CopyFrom(source if other == FLOAT else self.rounding(source, self.rest))
+        copy.name = twin
+        self.view.graph.initializer.append(copy)
+        if primary == self.rest:
+            self._set_constant(name)
+        self.twins[twin] = name
+        self._reroute(name, reads, {primary: name, other: twin, 0: name})
+        return primary
+
+    def _tensor(self, name: str) -> TensorProto:
+        """The values of a constant as a float32 tensor."""
+        if name in self.view.initializers:
+            return self.view.initializers[name]
+        proto = self.view.producers[name].proto
+        for item in proto.attribute:
+            if item.name == "value":
+                held: TensorProto = item.t
+                return held
+        value = np.asarray(constant_value(proto, self.view.folder), np.float32)
+        return helper.make_tensor(name, FLOAT, value.shape, value.tobytes(), raw=True)
+
+    def _set_constant(self, name: str) -> None:
+        rounded = self.rounding(self._tensor(name), self.rest)
+        if name in self.view.initializers:
+            self.view.initializers[name].CopyFrom(rounded)
+            return
+        proto = self.view.producers[name].proto
+        del proto.attribute[:]
+        proto.attribute.append(helper.make_attribute("value", rounded))
+
+    def _declare(self, kinds: dict[str, int]) -> None:
+        """Let the graph's inputs, outputs and value_info say the types that the tensors have."""
+        graph = self.view.graph
+        for value in (*graph.input, *graph.value_info):
+            if value.type.tensor_type.elem_type == FLOAT and kinds.get(value.name) == self.rest:
+                value.type.tensor_type.elem_type = self.rest
+        for value in graph.output:
+            if value.type.tensor_type.elem_type == FLOAT and self._is_float(value.name):
+                value.type.tensor_type.elem_type = self.at_border
+
+
+def count_casts(model: onnx.ModelProto) -> int:
+    """How many Casts in the main graph `apply_types` put in."""
+    return sum(node.op_type == "Cast" and _is_ours(node.metadata_props) for node in model.graph.node)
+
+
+def _is_ours(entries: Iterable[onnx.StringStringEntryProto]) -> bool:
+    return any(entry.key == f"{TRACE}rule" and entry.value == "precision" for entry in entries)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The type of every operator: FP32 where it must be, and where that saves casts; FP16 or BF16 for the rest.
+
+Nothing is run, nothing is edited: `casts.py` writes what is chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto
+
+from qdqtool.display import Cells, Displayed, counted
+from qdqtool.graph.view import GraphView
+from qdqtool.precision.amp_rules import amp_rules
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.cast_cut import plan_casts
+from qdqtool.precision.float_graph import FloatGraph, float_graph
+from qdqtool.precision.required import FloatReason, Requirements, required_float32
+from qdqtool.precision.value_ranges import ValueRanges
+
+TYPE_NAMES: Mapping[int, str] = {TensorProto.FLOAT16: "FP16", TensorProto.BFLOAT16: "BF16"}
+_SAVES_CASTS = FloatReason("casts", "between operators in FP32: two casts fewer cost less than its traffic in FP32")
+
+
+@dataclass(frozen=True)
+class TypeOptions:
+    """What a choice of types is told.
+
+    Attributes:
+        rest: element type of what is not FP32: TensorProto.FLOAT16 or BFLOAT16.
+        keep_fp32: regular expressions; operators whose name or output one is found in stay in FP32.
+        half_io: whether inputs and outputs of the graph take that type, too.
+    """
+
+    rest: int = TensorProto.FLOAT16
+    keep_fp32: tuple[str, ...] = ()
+    half_io: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class TypeChoice(Displayed):
+    """The type of every operator, and why some are in FP32.
+
+    Attributes:
+        assignment: what `apply_types` takes.
+        reasons: key of each node in FP32 -> why.
+        operators: key -> (name, operator) of every node that has a choice, in file order.
+        casts: how many Casts the choice needs; those behind a DequantizeLinear and before a QuantizeLinear among them.
+        plain_casts: how many there were without the minimum cut.
+        graph: what was looked at.
+    """
+
+    assignment: TypeAssignment
+    reasons: Mapping[str, FloatReason]
+    operators: Mapping[str, tuple[str, str]]
+    casts: int
+    plain_casts: int
+    graph: FloatGraph
+
+    @property
+    def half(self) -> int:
+        """How many operators compute in half precision."""
+        return len(self.operators) - len(self.reasons)
+
+    def headline(self) -> str:
+        """How many operators have which type, and what stands between them."""
+        name = TYPE_NAMES[self.assignment.rest]
+        both = f"{counted(self.half, 'operator')} in {name}, {len(self.reasons)} in FP32"
+        return f"{both}, {counted(self.casts, 'Cast')}"
+
+    def rows(self) -> Cells:
+        """One row for each operator in FP32: name, type of operator, rule, reason."""
+        found = [(*self.operators[key], one.rule, one.text) for key, one in self.reasons.items()]
+        return [("operator", "type", "rule", "reason"), *found]
+
+    def with_float32(self, more: Mapping[str, FloatReason]) -> TypeChoice:
+        """The choice with more operators in FP32, and what then saves casts."""
+        return _choice(self.graph, {**dict(_own(self.reasons)), **more}, self.assignment)
+
+
+def choose_types(
+    model: onnx.ModelProto, ranges: ValueRanges, options: TypeOptions | None = None, folder: Path | None = None
+) -> TypeChoice:
+    """Choose the type of every operator of a model.
+
+    Args:
+        model: FP32, plain or with Q/DQ; not changed.
+        ranges: the values of its activations.
+        options: see `TypeOptions`.
+        folder: where its external data lie.
+
+    Raises:
+        QdqError: a `keep_fp32` that is no expression, or matches nothing.
+    """
+    options = options or TypeOptions()
+    graph = float_graph(model, GraphView(model.graph, folder), ranges.input_shapes, half_io=options.half_io)
+    needs = Requirements(graph, ranges, amp_rules(), options.rest)
+    required = required_float32(needs, options.keep_fp32)
+    return _choice(graph, required, TypeAssignment(options.rest, half_io=options.half_io))
+
+
+def _choice(graph: FloatGraph, required: Mapping[str, FloatReason], assignment: TypeAssignment) -> TypeChoice:
+    plan = plan_casts(graph, required, amp_rules())
+    reasons = {key: required.get(key, _SAVES_CASTS) for key in graph.nodes if key in plan.float32}
+    operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
+    assigned = replace(assignment, float32=plan.float32)
+    return TypeChoice(assigned, reasons, operators, plan.casts, plan.plain_casts, graph)
+
+
+def _own(reasons: Mapping[str, FloatReason]) -> list[tuple[str, FloatReason]]:
+    """The reasons that hold whatever the neighbors are."""
+    return [(key, one) for key, one in reasons.items() if one is not _SAVES_CASTS]

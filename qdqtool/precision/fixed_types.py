@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that compute in FP32 whatever is asked for, by what they are; what their values need, others say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import TensorProto
+
+from qdqtool.graph.types import known_types, opset_of
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, may_have_bodies
+from qdqtool.match.sizes import made_of_sizes
+from qdqtool.precision.int8_paths import int8_movers
+from qdqtool.precision.operator_types import operator_types, reads_any_type
+
+BODIES = "its bodies stay FP32"
+FOREIGN = "no operator of ONNX"
+UNKNOWN = "a tensor of unknown type"
+ONLY_FP32 = "ONNX has it in FP32 alone"
+SIZES = "computes sizes"
+INT8_PATH = "moves INT8 values from one pair to the next"
+WEIGHTS = "makes a weight that is quantized"
+
+
+def float_types(model: onnx.ModelProto) -> dict[str, int]:
+    """Element type of every tensor of the main graph, initializers included; unknown ones are left out."""
+    types = known_types(model, in_order=True)
+    types.update((tensor.name, tensor.data_type) for tensor in model.graph.initializer)
+    return types
+
+
+def fixed_float32(
+    model: onnx.ModelProto, rest: int, view: GraphView | None = None, types: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """Operators of the main graph that stay FP32 by what they are -> why.
+
+    Those with bodies (If, Loop, Scan), those that ONNX has no schema for, those that have no such type in ONNX, what
+    computes sizes in float, what reads or makes a tensor of unknown type, what moves INT8 values from one pair to the
+    next, and what makes a weight that is quantized. QuantizeLinear and DequantizeLinear are not listed: what they read
+    and give out in float is always FP32, as are their scales.
+
+    Args:
+        model: FP32, plain or with Q/DQ.
+        rest: FLOAT16 or BFLOAT16.
+        view: its index, where there is one.
+        types: what `float_types` gives for it.
+
+    Returns:
+        First output of a node -> reason.
+    """
+    view = GraphView(model.graph) if view is None else view
+    types = float_types(model) if types is None else types
+    opset = opset_of(model) or 1
+    movers = int8_movers(view)
+    sizes = made_of_sizes(view, constants=False)
+    found: dict[str, str] = {}
+    for node in view.every:
+        if node.op in (QUANTIZE, DEQUANTIZE, "Constant"):
+            continue
+        reason = _reason(node, opset, rest, types)
+        if not reason and node.key in movers:
+            reason = INT8_PATH
+        if not reason and not sizes.isdisjoint(node.outputs) and _touches_float(node, types):
+            reason = SIZES
+        if reason:
+            found[node.key] = reason
+    found.update(dict.fromkeys(_quantized_constants(view, found), WEIGHTS))
+    return found
+
+
+def _reason(node: Node, opset: int, rest: int, types: Mapping[str, int]) -> str:
+    if may_have_bodies(node):
+        return FOREIGN if "::" in node.op else BODIES
+    places = operator_types(node, opset, rest)
+    names = [*filter(None, node.inputs), *filter(None, node.outputs)]
+    if places is None:
+        return FOREIGN
+    if any(not types.get(name) for name in names):
+        return UNKNOWN
+    made = [place for place, name in enumerate(node.outputs) if types.get(name) == TensorProto.FLOAT]
+    read = [place for place, name in enumerate(node.inputs) if types.get(name) == TensorProto.FLOAT]
+    if (made and places.typed) or (made and not any(map(places.gives, made))):
+        return ONLY_FP32
+    if read and not made and not any(places.reads(at) or reads_any_type(node, at) for at in read):
+        return ONLY_FP32
+    return ""
+
+
+def _touches_float(node: Node, types: Mapping[str, int]) -> bool:
+    read = [name for place, name in enumerate(node.inputs) if not reads_any_type(node, place)]
+    return any(types.get(name) == TensorProto.FLOAT for name in (*read, *node.outputs))
+
+
+def _quantized_constants(view: GraphView, found: Mapping[str, str]) -> list[str]:
+    """Nodes that compute a constant which a QuantizeLinear reads: rounded twice, it would have other codes."""
+    wanted = {node.inputs[0] for node in view.every if node.op == QUANTIZE and node.inputs}
+    stack, seen = [name for name in sorted(wanted) if view.is_constant(name)], set[str]()
+    while stack:
+        node = view.producers.get(stack.pop())
+        if node is None or node.op in (QUANTIZE, DEQUANTIZE, "Constant") or node.key in seen:
+            continue
+        seen.add(node.key)
+        stack.extend(name for name in node.inputs if name and view.is_constant(name))
+    return sorted(seen - found.keys())

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which inputs and outputs of an operator can be FP16 or BF16, by ONNX's schemas. Not which ones should be."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto, defs
+
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node
+from qdqtool.precision.stored_weights import rounded_tensor
+
+# What reads a tensor whatever its type is, and gives the same for each: input number of the operator.
+_ANY_TYPE = {"Shape": 0, "Size": 0, "Cast": 0, "CastLike": 0}
+# Operators whose type an attribute says that is not edited here.
+_TYPED = ("dtype", "output_datatype")
+_SPELLED = {int(TensorProto.FLOAT16): "tensor(float16)", int(TensorProto.BFLOAT16): "tensor(bfloat16)"}
+
+
+@dataclass(frozen=True)
+class OperatorTypes:
+    """Where an operator can read and give out tensors of a type of 16 bits.
+
+    Attributes:
+        inputs, outputs: one value for each formal parameter.
+        repeats: whether the last input, the last output stands for any number of them.
+        typed: whether an attribute of the operator names the element type of what it gives.
+    """
+
+    inputs: tuple[bool, ...]
+    outputs: tuple[bool, ...]
+    repeats: tuple[bool, bool]
+    typed: bool
+
+    def reads(self, index: int) -> bool:
+        """Whether input number `index` can be of the type."""
+        return _at(self.inputs, index, repeats=self.repeats[0])
+
+    def gives(self, index: int) -> bool:
+        """Whether output number `index` can be of the type."""
+        return _at(self.outputs, index, repeats=self.repeats[1])
+
+
+def _at(places: tuple[bool, ...], index: int, *, repeats: bool) -> bool:
+    if index < len(places):
+        return places[index]
+    return bool(places) and repeats and places[-1]
+
+
+def operator_types(node: Node, opset: int, rest: int) -> OperatorTypes | None:
+    """Where an operator of ONNX can have a type of 16 bits; None for what ONNX has no schema for.
+
+    FP16 goes by the schema of the model's opset. BF16 came late to most schemas (opset 22 for Conv) and TensorRT's
+    parser does not look at the opset: it goes by the newest schema.
+
+    Args:
+        node: the operator.
+        opset: of the default domain.
+        rest: FLOAT16 or BFLOAT16.
+    """
+    if "::" in node.op:
+        return None
+    return _by_schema(node.op, opset if rest == TensorProto.FLOAT16 else 0, rest)
+
+
+@functools.cache
+def _by_schema(op: str, opset: int, rest: int) -> OperatorTypes | None:
+    try:
+        schema = defs.get_schema(op, opset, "") if opset else defs.get_schema(op, "")
+    except defs.SchemaError:
+        return None
+    repeats = [
+        bool(places) and places[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+        for places in (schema.inputs, schema.outputs)
+    ]
+    pair = op in (QUANTIZE, DEQUANTIZE)  # scales stay the float32 numbers that they are, and so does what stands beside
+    typed = any(name in schema.attributes for name in _TYPED)
+    return OperatorTypes(
+        tuple(not pair and _SPELLED[rest] in place.types for place in schema.inputs),
+        tuple(not pair and _SPELLED[rest] in place.types for place in schema.outputs),
+        (repeats[0], repeats[1]),
+        typed,
+    )
+
+
+def reads_any_type(node: Node, index: int) -> bool:
+    """Whether an operator gives the same whatever the element type of this input is."""
+    return _ANY_TYPE.get(node.op) == index
+
+
+def retype(proto: onnx.NodeProto, rest: int) -> None:
+    """Let a Cast to FP32, or a ConstantOfShape of FP32, make another element type."""
+    for item in proto.attribute:
+        if proto.op_type == "Cast" and item.name == "to":
+            item.i = rest
+        if proto.op_type == "ConstantOfShape" and item.name == "value":
+            item.t.CopyFrom(rounded_tensor(item.t, rest, None))
+            return
+    if proto.op_type == "ConstantOfShape":
+        proto.attribute.append(onnx.helper.make_attribute("value", onnx.helper.make_tensor("", rest, [1], [0.0])))

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operators must stay in FP32, each with the reason, one function per reason. Not which are so for fewer casts."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.view import Node, may_have_bodies
+from qdqtool.match.sizes import made_of_sizes
+from qdqtool.precision.accumulation import product_bound, sum_bound
+from qdqtool.precision.amp_rules import AmpRules
+from qdqtool.precision.constant_values import ConstantValues, values_of
+from qdqtool.precision.float_graph import FloatGraph
+from qdqtool.precision.value_ranges import SMALLEST, ValueRange, ValueRanges
+
+# The largest finite value of each type, and the smallest positive one.
+LARGEST = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
+_SMALLEST = {TensorProto.FLOAT16: SMALLEST, TensorProto.BFLOAT16: 2.0**-133}
+_SCHEMA_TYPES = {TensorProto.FLOAT16: "tensor(float16)"}
+
+
+@dataclass(frozen=True)
+class FloatReason:
+    """Why an operator is in FP32.
+
+    Attributes:
+        rule: operator, kept, type, sizes, body, range, constant, product, sum, steep, singular or faint; casts, loss or
+            overflow where it is so for what was found later.
+        text: the same as a sentence, with the tensor and the figure.
+    """
+
+    rule: str
+    text: str
+
+
+class Requirements:
+    """What every check reads, and the constants that are read once."""
+
+    def __init__(self, graph: FloatGraph, ranges: ValueRanges, rules: AmpRules, rest: int) -> None:
+        self.graph, self.ranges, self.rules, self.rest = graph, ranges, rules, rest
+        self.most = LARGEST[rest]  # type: ignore[index] # protobuf's enums are integers
+        self.least = _SMALLEST[rest]  # type: ignore[index]
+        self.sizes = made_of_sizes(graph.view)
+        self._constants: dict[str, ConstantValues | None] = {}
+
+    def constant(self, name: str) -> ConstantValues | None:
+        """The magnitudes of a constant."""
+        if name not in self._constants:
+            self._constants[name] = values_of(self.graph.view, name)
+        return self._constants[name]
+
+    def range_of(self, name: str) -> ValueRange | None:
+        """The values of an activation or of a constant."""
+        if not self.graph.view.is_constant(name):
+            return self.ranges.of(self.graph.view, name)
+        found = self.constant(name)
+        return None if found is None else ValueRange(-found.largest, found.largest, smallest=found.smallest)
+
+
+_Check = Callable[[Requirements, Node], FloatReason | None]
+
+
+def required_float32(needs: Requirements, keep: tuple[str, ...]) -> dict[str, FloatReason]:
+    """Key -> reason, for every node that cannot be half; the first reason that holds, in file order.
+
+    Args:
+        needs: the graph and what is known of its values.
+        keep: regular expressions; a node whose name or output one is found in stays in FP32.
+
+    Raises:
+        QdqError: an expression is none, or matches no operator.
+    """
+    kept = _kept(needs.graph, keep)
+    found = {}
+    for key, node in needs.graph.nodes.items():
+        reason = kept.get(key) or next(filter(None, (check(needs, node) for check in _CHECKS)), None)
+        if reason is not None:
+            found[key] = reason
+    return found
+
+
+def _kept(graph: FloatGraph, patterns: tuple[str, ...]) -> dict[str, FloatReason]:
+    found: dict[str, FloatReason] = {}
+    for pattern in patterns:
+        where = f"--keep-fp32 {pattern}"
+        try:
+            expression = re.compile(pattern)
+        except re.error as error:
+            raise QdqError(where, f"not a regular expression ({error})", "escape what is meant literally") from None
+        keys = [key for key, node in graph.nodes.items() if any(map(expression.search, (node.name, *node.outputs)))]
+        if not keys:
+            near = difflib.get_close_matches(pattern, [node.name for node in graph.nodes.values()], 3)
+            raise QdqError(
+                where, "matches no operator", f"near: {', '.join(near)}" if near else "see amp --explain for the names"
+            )
+        found.update((key, FloatReason("kept", where)) for key in keys)
+    return found
+
+
+def _operator(needs: Requirements, node: Node) -> FloatReason | None:
+    rule = needs.rules.lists.get(node.op)
+    if rule is None:
+        return FloatReason("operator", f"{node.op} is in no list of rules/amp.toml")
+    if rule.word == "deny":
+        return FloatReason("operator", f"{node.op}: {rule.why}")
+    kind = _SCHEMA_TYPES.get(needs.rest)  # type: ignore[call-overload] # as above
+    if kind is not None and not _takes(node.op, needs.graph.opset, kind):
+        return FloatReason("operator", f"{node.op} takes no FP16 in opset {needs.graph.opset}")
+    return None
+
+
+@functools.cache
+def _takes(op: str, opset: int, kind: str) -> bool:
+    """Whether ONNX's schema of an operator lets a float32 place, that is not float32 by itself, be of another type."""
+    try:
+        schema = onnx.defs.get_schema(op, opset)
+    except onnx.defs.SchemaError:
+        return False
+    float32 = [one for one in schema.type_constraints if "tensor(float)" in one.allowed_type_strs]
+    return bool(float32) and all(kind in one.allowed_type_strs for one in float32)
+
+
+def _type(needs: Requirements, node: Node) -> FloatReason | None:
+    view, types = needs.graph.view, needs.graph.types
+    for name in filter(None, (*node.inputs, *node.outputs)):
+        if view.is_constant(name):
+            continue
+        kind = types.get(name)
+        if kind is None or kind == TensorProto.DOUBLE:
+            what = "has a type that shape inference does not find" if kind is None else "is FP64"
+            return FloatReason("type", f"{name} {what}")
+    return None
+
+
+def _sizes(needs: Requirements, node: Node) -> FloatReason | None:
+    made = [name for name in node.outputs if name]
+    if not needs.sizes.issuperset(made):
+        return None
+    return FloatReason("sizes", f"{made[0]} is computed of sizes, and FP16 does not hold every integer beyond 2048")
+
+
+def _body(needs: Requirements, node: Node) -> FloatReason | None:
+    if may_have_bodies(node):
+        return FloatReason("body", f"{node.op} has a body, or is an operator that nobody here knows")
+    read = [name for name in node.outputs if name in needs.graph.view.captured]
+    return FloatReason("body", f"{read[0]} is read inside a body of control flow") if read else None
+
+
+def _range(needs: Requirements, node: Node) -> FloatReason | None:
+    limits = needs.rules.limits
+    for name in needs.graph.floats(node):
+        values = needs.ranges.of(needs.graph.view, name)
+        if values is None:
+            return FloatReason("range", f"nothing is known of the values of {name}")
+        margin = limits["clipped_safety" if values.clipped else "safety"]
+        if values.largest * margin > needs.most:
+            seen = "has a clipping value of" if values.clipped else "holds values up to"
+            return FloatReason("range", f"{name} {seen} {values.largest:.4g}; {needs.most:g} / {margin:g} is the limit")
+    return None
+
+
+def _constant(needs: Requirements, node: Node) -> FloatReason | None:
+    for name in _float_constants(needs, node):
+        values = needs.constant(name)
+        if values is None:
+            continue
+        if values.largest > needs.most:
+            return FloatReason("constant", f"the constant {name} holds {values.largest:.4g}, beyond {needs.most:g}")
+        if 0 < values.largest <= needs.least / 2:
+            return FloatReason("constant", f"the constant {name} is rounded to 0: it holds {values.largest:.4g}")
+    return None
+
+
+def _float_constants(needs: Requirements, node: Node) -> Iterator[str]:
+    """The constants that a node reads as numbers, not as shapes or the like."""
+    for name in filter(None, node.inputs):
+        if needs.graph.view.is_constant(name):
+            kind = needs.graph.types.get(name, TensorProto.FLOAT)
+            tensor = needs.graph.view.constant_tensor(name)
+            if (tensor.data_type if tensor is not None else kind) == TensorProto.FLOAT:
+                yield name
+
+
+def _product(needs: Requirements, node: Node) -> FloatReason | None:
+    bound = product_bound(needs.graph, node, needs.ranges, needs.rules)
+    if bound is None or bound <= needs.most:
+        return None
+    return FloatReason("product", f"{node.op} adds up magnitudes to {bound:.4g}, beyond {needs.most:g}")
+
+
+def _sum(needs: Requirements, node: Node) -> FloatReason | None:
+    if node.op not in needs.rules.sums:
+        return None
+    found = sum_bound(needs.graph, node, needs.ranges, needs.rules)
+    if found is None:
+        return FloatReason("sum", f"{node.op} adds up nobody knows how many values: no data gave the axis a length")
+    bound, terms = found
+    if bound <= needs.most:
+        return None
+    return FloatReason("sum", f"{node.op} adds up {terms} values, to {bound:.4g} at most, beyond {needs.most:g}")
+
+
+def _steep(needs: Requirements, node: Node) -> FloatReason | None:
+    rule = needs.rules.steep.get(node.op)
+    if rule is None or len(node.inputs) <= rule.input:
+        return None
+    name = node.inputs[rule.input]
+    values = needs.range_of(name) if needs.graph.types.get(name, TensorProto.FLOAT) == TensorProto.FLOAT else None
+    if values is None or values.largest <= rule.largest:
+        return None
+    return FloatReason("steep", f"{node.op} reads values up to {values.largest:.4g}. {rule.why}")
+
+
+def _singular(needs: Requirements, node: Node) -> FloatReason | None:
+    rule = needs.rules.singular.get(node.op)
+    if rule is None or len(node.inputs) <= rule.input:
+        return None
+    values = needs.range_of(node.inputs[rule.input])
+    if values is None or values.smallest is None or values.smallest > needs.least / 2 or not values.largest:
+        return None
+    return FloatReason("singular", f"{node.inputs[rule.input]} holds values that may become 0. {rule.why}")
+
+
+def _faint(needs: Requirements, node: Node) -> FloatReason | None:
+    if needs.rest != TensorProto.FLOAT16:
+        return None
+    for name in needs.graph.floats(node):
+        values = needs.ranges.of(needs.graph.view, name)
+        mean = values.mean if values is not None else None
+        if mean is not None and 0 < mean < needs.rules.limits["faint"] and not math.isinf(values.smallest or 0.0):
+            return FloatReason("faint", f"{name} has a mean magnitude of {mean:.3g}, of which FP16 keeps few bits")
+    return None
+
+
+_CHECKS: tuple[_Check, ...] = (
+    _body,
+    _operator,
+    _type,
+    _sizes,
+    _range,
+    _constant,
+    _product,
+    _sum,
+    _steep,
+    _singular,
+    _faint,
+)

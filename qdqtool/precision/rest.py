@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which float type what is not INT8 gets in a Q/DQ model: what was asked for, or what the target's version takes.
+
+Not which operators stay FP32 for the sake of their values (`choose.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from onnx import TensorProto
+
+from qdqtool.errors import QdqError
+from qdqtool.precision.assignment import REST_TYPES, type_name
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.trtversion import FIRST_WITH_TYPED_DLA, TrtVersion
+
+Rest = Literal["fp16", "bf16", "fp32"]
+
+FLOAT = int(TensorProto.FLOAT)
+_FIRST_TYPED = 10  # the first release whose builder and parser are known to take all types from the file
+TYPED_NOTE = (
+    "what is not INT8 is FP32: TensorRT 11 and later compute it as the file says it;"
+    " --rest fp16, or --trt-version 11 with data, makes it FP16"
+)
+NO_VALUES_NOTE = (
+    "what is not INT8 stays FP32, as TensorRT will compute it: which operators FP16 holds is decided by their values;"
+    " give --data or --scales"
+)
+RTX_NOTE = "what is not INT8 is FP32, as TensorRT for RTX will compute it: --rest fp16 makes it FP16"
+
+
+@dataclass(frozen=True)
+class RestType:
+    """The float type of what is not INT8.
+
+    Attributes:
+        kind: FLOAT, FLOAT16 or BFLOAT16 of onnx.TensorProto.
+        note: a sentence on what another choice would give; empty where there is nothing to say.
+    """
+
+    kind: int = FLOAT
+    note: str = ""
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it has 16 bits."""
+        return self.kind != FLOAT
+
+    @property
+    def name(self) -> str:
+        """As users write it."""
+        return type_name(self.kind)
+
+
+def rest_type(asked: Rest | None, target: str, version: TrtVersion | None, *, has_values: bool) -> RestType:
+    """The float type for a target and version.
+
+    Asked for, it is that. Else FP16 from TensorRT 11 on, where ranges of the values are known, and FP32 before: a Q/DQ
+    model in FP32 can be turned back into the model and a cache without loss.
+
+    Args:
+        asked: what the user wants; None for what suits the version.
+        target: "gpu", "rtx" or "dla".
+        version: whose rules hold; None for the newest.
+        has_values: whether the values of the tensors are known, by data or by a table.
+
+    Raises:
+        QdqError: FP16 or BF16 for a version that takes no types from the file, or without known values.
+    """
+    if asked is not None and asked not in REST_TYPES:
+        raise QdqError(f"--rest {asked}", "is no float type", f"choose {', '.join(REST_TYPES)}")
+    if asked in ("fp16", "bf16"):
+        _refuse_untyped(asked, target, version)
+        if not has_values:
+            reason = f"which operators {asked.upper()} holds is decided by their values, and none are known"
+            raise QdqError(f"--rest {asked}", reason, "give --data or --scales")
+    if asked is not None:
+        return RestType(REST_TYPES[asked])
+    if target == RTX_TARGET:
+        return RestType(note=RTX_NOTE)
+    if version is None:
+        return RestType(note=TYPED_NOTE if target == "gpu" else "")
+    if version.has_caches or (target == "dla" and not version.has_typed_dla):
+        return RestType()
+    return RestType(REST_TYPES["fp16"]) if has_values else RestType(note=NO_VALUES_NOTE)
+
+
+def _refuse_untyped(asked: str, target: str, version: TrtVersion | None) -> None:
+    if target == "dla" and (version is None or not version.has_typed_dla):
+        first = ".".join(map(str, FIRST_WITH_TYPED_DLA))
+        reason = f"a DLA takes types from the file from TensorRT {first} on, and INT8 from a cache before"
+        raise QdqError(f"--rest {asked}", reason, f"leave it out, or give --trt-version {first}")
+    if version is not None and version.major < _FIRST_TYPED:
+        reason = f"TensorRT {version.text} chooses the float types itself (--fp16) and takes a file in FP32"
+        todo = f"leave it out, or give --trt-version {_FIRST_TYPED} or later"
+        raise QdqError(f"--rest {asked}", reason, todo)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large and how small the values of each tensor are: from histograms, from a scale table, or assumed.
+
+Nothing is run here, and nothing is decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.graph.view import GraphView
+from qdqtool.scales import ScaleTable
+
+Source = Literal["data", "table", "assumed"]
+SMALLEST_NORMAL = 2.0**-14  # of FP16; below it bits are lost
+SMALLEST = 2.0**-24  # of FP16; half of it and less becomes 0
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The finite values of one tensor.
+
+    Attributes:
+        low: the smallest value, 0 where there is none.
+        high: the largest value, likewise.
+        mean: mean magnitude; None where it is not known.
+        smallest: a lower bound of the magnitudes that are not 0: 0.0 where they lie too close to 0 to tell, None where
+            nothing is known.
+        subnormal: share of the values that FP16 holds with fewer bits, or as 0, among those that are not 0: below
+            2**-14; None where it is not known.
+        clipped: whether the bounds are clipping values, beyond which values may have been seen.
+    """
+
+    low: float
+    high: float
+    mean: float | None = None
+    smallest: float | None = None
+    subnormal: float | None = None
+    clipped: bool = False
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude."""
+        return max(-self.low, self.high, 0.0)
+
+
+@dataclass(frozen=True)
+class ValueRanges:
+    """The values of a model's float32 activations.
+
+    Attributes:
+        tensors: name -> range; Q/DQ pairs are seen through by whoever asks.
+        source: where they come from.
+        samples: how many samples were run, 0 where nobody says.
+        input_shapes: the shapes of the inputs in a run, which give free axes a length; empty where nothing was run.
+        assumed: what a tensor has that is not listed; None where that is not known.
+    """
+
+    tensors: Mapping[str, ValueRange] = field(default_factory=dict)
+    source: Source = "data"
+    samples: int = 0
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    assumed: ValueRange | None = None
+
+    def of(self, view: GraphView, name: str) -> ValueRange | None:
+        """The range of a tensor under the name by which it is read; None where it is not known.
+
+        Rounding to a grid moves a value by half a step at most, which any margin covers.
+        """
+        found = self.tensors.get(name)
+        return found or self.tensors.get(view.root(name)) or self.assumed
+
+
+def range_of_histogram(histogram: Histogram) -> ValueRange:
+    """The range that a histogram shows; what lies inside one of its bins is taken as evenly spread."""
+    if not histogram.finite:
+        return ValueRange(0.0, 0.0)
+    counts, width = histogram.folded()
+    values = int(counts.sum())
+    if not values:
+        return ValueRange(histogram.low, histogram.high, 0.0, math.inf, 0.0)
+    mean = float(np.dot(counts, np.arange(counts.size) + 0.5)) * width / (values + histogram.zeros)
+    border = SMALLEST_NORMAL / width
+    whole = min(int(border), counts.size)
+    below = float(counts[:whole].sum())
+    if whole < counts.size:
+        below += float(counts[whole]) * (border - whole)
+    smallest = int(np.flatnonzero(counts)[0]) * width
+    return ValueRange(histogram.low, histogram.high, min(mean, float(histogram.amax)), smallest, below / values)
+
+
+def ranges_of_table(table: ScaleTable) -> ValueRanges:
+    """The ranges that a scale table tells: the largest value that was seen, where it keeps it.
+
+    Of a tensor without it, a scale of method `max` says the same; any other scale is a clipping value. What an
+    activation cuts off (`observers/pre_activation.py`) is not in the table: it takes the values that get through, since
+    an overflow below 0 is cut off, too.
+    """
+    found = {}
+    for name, scale in table.scales.items():
+        seen = table.largest.get(scale.method.removeprefix("as ")) if scale.origin == "derived" else None
+        amax = float(scale.bits.max()) * 127 if seen is None else seen
+        found[name] = ValueRange(-amax, amax, clipped=seen is None and scale.method != "max")
+    found.update((name, ValueRange(0.0, 0.0)) for name in table.all_zero)
+    found.update((name, ValueRange(-value, value)) for name, value in table.largest.items())
+    return ValueRanges(found, "table", table.provenance.samples)
+
+
+def assumed_ranges(largest: float) -> ValueRanges:
+    """Ranges that somebody vouches for: no value of any activation beyond `largest`."""
+    return ValueRanges(source="assumed", assumed=ValueRange(-largest, largest))

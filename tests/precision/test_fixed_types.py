@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
+"""Which operators stay FP32 by what they are, and the reason that is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.precision.fixed_types import BODIES, FOREIGN, INT8_PATH, ONLY_FP32, SIZES, UNKNOWN, WEIGHTS, fixed_float32
+from tests.graphs import SMALL_NET, model_of
+from tests.precision.typed import BF16, FP16, QDQ_CONV
+
+HEAD = "g (float[N,4] x, bool k) => (float[N,4] y) <float s = {0.1}, int8 z = {0}, float[3,4] w>"
+
+
+def fixed(body: str, rest: int = FP16, opset: int = 17) -> dict[str, str]:
+    return fixed_float32(model_of(f"{HEAD} {{ {body} }}", opset), rest)
+
+
+@pytest.mark.parametrize("text", [SMALL_NET, QDQ_CONV])
+@pytest.mark.parametrize("rest", [FP16, BF16])
+def test_what_networks_are_made_of_can_have_16_bits(text: str, rest: int) -> None:
+    assert fixed_float32(model_of(text), rest) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("y = Relu(x)", {}),
+        ("y = If (k) <then_branch = t () => (float[2] o) { o = Neg(x) }, else_branch = e () => (float[2] p) { p = Abs(x) }>", {"y": BODIES}),
+        ("y = trt.Plugin(x)", {"y": FOREIGN}),
+        ("a = trt.Plugin(x) b = Relu(a) y = Identity(x)", {"a": FOREIGN, "b": UNKNOWN}),
+        ("a = NoSuchOperator(x) y = Relu(x)", {"a": FOREIGN}),
+        ("y = Celu(x)", {"y": ONLY_FP32}),
+        ("a = RandomNormal<shape=[4]>() y = Add(x, a)", {"a": ONLY_FP32}),
+        ("b = NonMaxSuppression(x, x) y = Relu(x)", {"b": ONLY_FP32}),
+        ("n = Shape(x) f = Cast<to=1>(n) h = Mul(f, f) i = Cast<to=7>(h) y = Reshape(x, i)", {"f": SIZES, "h": SIZES}),
+        ("n = Shape(x) y = Reshape(x, n)", {}),
+        ("q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Relu(d)", {}),
+        ("q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) t = Transpose<perm=[0,1]>(d) q2 = QuantizeLinear(t, s, z) y = DequantizeLinear(q2, s, z)", {"t": INT8_PATH}),
+        ("t = Transpose(w) u = Identity(t) q = QuantizeLinear(u, s, z) d = DequantizeLinear(q, s, z) y = MatMul(x, d)", {"t": WEIGHTS, "u": WEIGHTS}),
+        ("c = Constant<value = float[1] {2}>() y = Mul(x, c)", {}),
+    ],
+)  # fmt: skip
+def test_reasons(body: str, found: dict[str, str]) -> None:
+    assert fixed(body) == found
+
+
+def test_the_opset_decides_for_fp16_and_the_newest_one_for_bf16() -> None:
+    body = "y = Conv(x, w)"
+    assert fixed(body, FP16, 11) == fixed(body, BF16, 11) == {}  # bfloat16 came to Conv with opset 22
+    assert fixed("y = IsInf(x)", FP16, 17) == {"y": ONLY_FP32}
+    assert fixed("y = IsInf(x)", FP16, 20) == {}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of element types: written, read, refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import get_metadata, set_metadata
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.precision_record import PrecisionRecord, store_precision, stored_precision
+from tests.graphs import SMALL_NET, model_of
+from tests.precision.typed import BF16, FP16
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (PrecisionRecord(TypeAssignment(FP16)), '{"rest":"fp16","float32":[]}'),
+        (
+            PrecisionRecord(TypeAssignment(BF16, frozenset("ba"), half_io=True), {"w_bf16": "w"}),
+            '{"rest":"bf16","half_io":true,"float32":["a","b"],"twins":{"w_bf16":"w"}}',
+        ),
+    ],
+)
+def test_there_and_back(record: PrecisionRecord, text: str) -> None:
+    model = model_of(SMALL_NET)
+    assert stored_precision(model) is None
+    store_precision(model, record)
+    assert get_metadata(model, "precision") == text
+    assert stored_precision(model) == record
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"rest":"fp32","float32":[]}',
+        '{"rest":"fp16"}',
+        '{"rest":"fp16","float32":"ab"}',
+        '{"rest":"fp16","float32":[1]}',
+        '{"rest":"fp16","float32":[],"twins":{"a":1}}',
+        '{"rest":"fp16","float32":[],"twins":[]}' + "[" * 5,
+    ],
+)
+def test_another_text_is_refused(text: str) -> None:
+    model = model_of(SMALL_NET)
+    set_metadata(model, "precision", text)
+    with pytest.raises(QdqError, match=r"metadata qdqtool\.precision: is no record of element types"):
+        stored_precision(model)
