@@ -128,7 +128,7 @@ def insert(
         data is not None or scales is not None or (not options.requantize and stored_table(opened.proto) is not None)
     )
     rest = options.rest_type(has_values=known)
-    builder = CostBuilder(opened, options.plan.target) if options.build else None
+    builder = CostBuilder(opened, options.plan) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
@@ -156,6 +156,8 @@ def insert(
         refuse_empty(view, decided, opened.name)
     decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
     chosen = _scales_of(view, decided, table, options, given=scales is not None)
+    if builder is not None:
+        builder.keep_plain(planned.base, (stored, table))
     done = planned.with_view(view).insert(decided, chosen, given=scales is not None)
     proto = planned.proto
     if data is not None:
