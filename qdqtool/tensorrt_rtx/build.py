@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.built_layers import BuiltLayer, count_products, parse_layers
+from qdqtool.engine.built_info import built_line
+from qdqtool.engine.built_layers import parse_layers
+from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -60,7 +64,7 @@ class BuiltEngine:
 
     sm: tuple[str, ...]
     version: str
-    layers: tuple[BuiltLayer, ...]
+    layers: tuple[EngineLayer, ...]
     shapes: Mapping[str, tuple[Shape, Shape, Shape]]
     warnings: tuple[ParserMessage, ...]
     engine_bytes: int
@@ -68,14 +72,24 @@ class BuiltEngine:
     peak_bytes: int
 
     @property
-    def products(self) -> dict[str, int]:
-        """How many products multiply each type, such as {"Int8": 106, "Float": 7}."""
-        return count_products(self.layers)
+    def products(self) -> Mapping[str, int]:
+        """How many products multiply each type, such as {"INT8": 106, "FP32": 7}."""
+        return self.totals.products
 
     @property
     def bytes_moved(self) -> int:
         """Bytes that all layers read and write in one inference, weights included."""
-        return sum(layer.bytes_moved for layer in self.layers)
+        return self.totals.bytes_moved
+
+    @property
+    def totals(self) -> EngineTotals:
+        """The sums over all layers."""
+        return totals_of(self.info(Path()))
+
+    def info(self, path: Path) -> EngineInfo:
+        """Its layers as those of any engine; `path` is what messages call it."""
+        line = built_line(NAME, self.version, self.sm)
+        return EngineInfo(path, self.layers, "built", self.version, line)
 
 
 def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) -> BuiltEngine:

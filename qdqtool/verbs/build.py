@@ -14,7 +14,7 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.tensorrt.installed import load_tensorrt
 from qdqtool.data.model_inputs import check_names, inputs_of
 from qdqtool.emit.read_precisions import LayerPrecisions, read_precisions
-from qdqtool.engine.built_info import built_line, info_of, layers_document
+from qdqtool.engine.built_info import layers_document
 from qdqtool.engine.layer_info import OURS, EngineInfo
 from qdqtool.engine.read_info import info_in
 from qdqtool.errors import QdqError
@@ -102,7 +102,7 @@ def _rtx_options(options: BuildOptions, engine: Path | None) -> RtxBuildOptions:
 
 
 def _rtx_info(built: BuiltEngine, path: Path) -> EngineInfo:
-    return info_of(built.layers, path, built.version, built_line(NAME, built.version, built.sm))
+    return built.info(path)
 
 
 def _rtx_notes(built: BuiltEngine, options: BuildOptions) -> list[str]:

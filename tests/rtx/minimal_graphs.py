@@ -140,7 +140,7 @@ _GRU = 'GRU<hidden_size=4,direction="bidirectional",linear_before_reset=1>'
 _RECURRENT = f"t = Squeeze(a, x0) u, v = Split<axis=2>(t, n) d, e = {_GRU}(u, gi, gr, gb, , g0) f, h = {_GRU}(v, gi, gr, gb, , g0) k = Concat<axis=3>(d, f) z = Squeeze(k, x1)"
 _GATES = "float[2,12,8] gi, float[2,12,4] gr, float[2,24] gb, float[2,1,4] g0, int64[2] n = {8,8}, int64[1] x0 = {0}, int64[1] x1 = {2}"
 _STEPS = "float[1,33,1,16] x"
-_INT8, _FLOAT = (("z", "Int8"),), (("z", "Float"),)
+_INT8, _FLOAT = (("z", "INT8"),), (("z", "FP32"),)
 CASES = {
     # Concat: before, behind, unequal, one branch bare
     "concat/same": Case(f"{_TWO} q = pair(r) p = pair(s) k = Concat<axis=1>(q, p) z = Conv(k, wk)", _INT8, _K),
@@ -171,7 +171,7 @@ CASES = {
     "scale/shape-1-matmul": Case("i = vector(x) z = MatMul(i, w5)", _INT8, "float[32,16] w5"),
     "scale/activation-pair-only": Case("i = pair(x) z = Conv3(i, f1)", _FLOAT, "float[32,32,3,3] f1"),
     "scale/weight-pair-only": Case("z = Conv3(x, w1)", _FLOAT),
-    "scale/one-reads-float": Case("i = pair(x) y = Conv3(i, w1) z = Conv3(x, w2)", (("y", "Int8"), ("z", "Float"))),
+    "scale/one-reads-float": Case("i = pair(x) y = Conv3(i, w1) z = Conv3(x, w2)", (("y", "INT8"), ("z", "FP32"))),
     "scale/two-pairs-in-a-row": Case("j = pair(x) i = pair(j) z = Conv3(i, w1)", _INT8),
     # kinds of products
     "product/conv-transpose": Case("i = pair(x) z = ConvTranspose<kernel_shape=[2,2],strides=[2,2]>(i, w5)", _FLOAT, "float[32,16,2,2] w5"),
@@ -200,12 +200,12 @@ CASES = {
     "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", (("z", "mixed"),), "", "float[2,64,64] x, float[2,64,64] y"),
     "matmul-computed/none": Case("z = MatMul(x, y)", (("z", "none"),), "", "float[2,64,64] x, float[2,64,64] y"),
     # residuals and squeeze blocks: pairs on a branch leave every convolution in INT8
-    "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
-    "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
-    "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "Int8"), ("z", "Int8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
+    "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "INT8"), ("z", "INT8"))),
+    "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "INT8"), ("z", "INT8"))),
+    "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "INT8"), ("z", "INT8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
     "recurrent/float": Case(f"a = Relu(x) {_RECURRENT}", (), _GATES, _STEPS),
     "recurrent/pair-before": Case(f"r = Relu(x) a = pair(r) {_RECURRENT}", (), _GATES, _STEPS),
-    "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "Int8"), ("c2", "Int8"), ("z", "Int8")), "float[32,32,1,1] w5"),
+    "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "INT8"), ("c2", "INT8"), ("z", "INT8")), "float[32,32,1,1] w5"),
 }  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def all_models() -> dict[str, onnx.ModelProto]:
 def expected() -> dict[str, dict[str, str]]:
     """What each graph's judged products are to be built in."""
     found = {
-        f"{name}/{how}": {"c1": "Int8", "z": "Int8" if one.passes or how != "before" else "Float"}
+        f"{name}/{how}": {"c1": "INT8", "z": "INT8" if one.passes or how != "before" else "FP32"}
         for name, one in PATTERNS.items()
         for how in PLACEMENTS
     }

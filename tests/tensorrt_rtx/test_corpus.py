@@ -47,7 +47,7 @@ def planned_products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def built_otherwise(model: onnx.ModelProto, engine: BuiltEngine) -> list[str]:
     """The planned products that no INT8 layer of the engine names."""
-    int8 = {name for layer in engine.layers if layer.product_type == "Int8" for name in layer.nodes}
+    int8 = {name for layer in engine.layers if layer.product_type == "INT8" for name in layer.metadata}
     nodes = OnnxNodes(model)
     return [nodes.label(node) for node in planned_products(model) if nodes.label(node) not in int8]
 
