@@ -2,7 +2,8 @@
 """The layers of an engine as the compiler of TensorRT for RTX names them in its detailed log: types, sizes, ONNX nodes.
 
 Each is one record `Name: N, LayerType: K, Inputs: [...], Constants: [...], Outputs: [...], TacticName: T, StreamId: S,
-Metadata: M`; an ONNX node without a name is `node_of_<first output>` (`onnx_nodes.py`). Names in it come from the model and may hold anything, so records are cut at fixed words, in linear time.
+Metadata: M`; an ONNX node without a name is `node_of_<first output>` in it (`onnx_nodes.py`). Names come from the model
+and may hold anything, so records are cut at fixed words, in linear time.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import Literal
 from qdqtool.engine.data_types import FLOATS, bits_of, data_type, short_format
 from qdqtool.engine.profile import LayerTime
 
+LAYERS_ENDING = ".layers.json"  # of the file that `build` writes beside an engine
 OURS = "qdqtool"  # the key of what `build` says of an engine, beside NVIDIA's "Layers"
 MAX_RANK, MAX_SIZE = 16, 1 << 33  # of a tensor in a file that is believed
 

@@ -39,12 +39,14 @@ class RtxBuildOptions:
             batch of 1 and free sides of 320, or of 64 where it has fewer than four.
         engine_path: file that the engine is written to; None where only its layers are wanted.
         seconds: how long it may take.
+        memory_bytes: the most memory that the child process may have, on Linux; it is ended then. None for no limit.
     """
 
     sm: tuple[str, ...] = ("89",)
     shapes: Mapping[str, tuple[Shape, Shape, Shape]] = field(default_factory=dict)
     engine_path: str | PathLike[str] | None = None
     seconds: float = SECONDS
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,10 @@ def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) ->
 
 def build_opened(opened: Opened, options: RtxBuildOptions, library: RtxLibrary | None = None) -> BuiltEngine:
     """As `build_engine`, for a model that is open already."""
-    job = {"action": "build", "sm": _checked_sm(options.sm), "shapes": _checked_shapes(opened, options.shapes)}
+    job: dict[str, Any] = {"action": "build", "sm": _checked_sm(options.sm)}
+    job["shapes"] = _checked_shapes(opened, options.shapes)
+    if options.memory_bytes is not None:
+        job["memory"] = options.memory_bytes
     library = library or require_library()
     if options.engine_path is None:
         return _built(opened, run_job(library, opened, job, options.seconds), options)

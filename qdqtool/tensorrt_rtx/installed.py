@@ -78,6 +78,17 @@ def require_library() -> RtxLibrary:
     raise MissingPackageError(NAME, "is not installed", _INSTALL)
 
 
+def how_to_install() -> str:
+    """`is not installed; <pip line>`, or why it cannot be; "" where QDQTOOL_RTX_PYTHON says to leave it out."""
+    if _named() == NONE:
+        return ""
+    try:
+        require_library()
+    except MissingPackageError as error:
+        return "; ".join(part for part in (error.reason, error.todo) if part)
+    return ""
+
+
 def why_no_wheel(system: str | None = None, machine: str | None = None, libc: tuple[str, str] | None = None) -> str:
     """Why NVIDIA makes no wheel for this machine and Python; "" where there is one.
 

@@ -141,8 +141,9 @@ def lint(
     library = _library(options, checks)
     subject.verdict = _verdict(library, opened)
     before = run_checks(subject, checks)
+    told = () if library is not None else _not_asked(options, checks)
     if not options.fix:
-        return LintResult(tuple(before), tuple(checks), dla=subject.dla)
+        return LintResult(tuple(before), tuple(checks), notes=told, dla=subject.dla)
     from qdqtool.linting.fixes import repair
 
     done = repair(subject, checks, options.fix)
@@ -152,7 +153,7 @@ def lint(
     left = {finding.key for finding in after}
     gone = tuple(one for one in before if (one.code, done.renamed.get(one.where, one.where)) not in left)
     given = give_back(opened.proto, opened, None if output is None else Path(output))
-    return LintResult(tuple(after), tuple(checks), gone, given, done.notes, subject.dla)
+    return LintResult(tuple(after), tuple(checks), gone, given, (*told, *done.notes), subject.dla)
 
 
 def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None:
@@ -163,11 +164,24 @@ def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None
     """
     from qdqtool.tensorrt_rtx.installed import find_library, require_library
 
-    target: str = options.target
-    wanted = target == "rtx" or (options.trt_version is not None and options.trt_version.major >= _FIRST_OF_ITS_OWN)
     if options.parser is False or not {check.code for check in checks} & _PARSER_CODES:
         return None
-    return require_library() if options.parser else find_library() if wanted else None
+    return require_library() if options.parser else find_library() if _asks_parser(options) else None
+
+
+def _asks_parser(options: LintOptions) -> bool:
+    """Whether the parser is asked of itself where it is installed."""
+    target: str = options.target
+    return target == "rtx" or (options.trt_version is not None and options.trt_version.major >= _FIRST_OF_ITS_OWN)
+
+
+def _not_asked(options: LintOptions, checks: Sequence[Check]) -> tuple[str, ...]:
+    """A sentence that the parser was not asked, where it would have been if it were installed."""
+    from qdqtool.tensorrt_rtx.installed import how_to_install
+
+    wanted = options.parser is None and _asks_parser(options) and {check.code for check in checks} & _PARSER_CODES
+    how = how_to_install() if wanted else ""
+    return (f"NVIDIA's parser was not asked: TensorRT for RTX {how}",) if how else ()
 
 
 def _verdict(library: RtxLibrary | None, opened: Opened) -> ParserVerdict | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,19 @@ def test_what_is_not_built_writes_nothing(tmp_path: Path, result: object, expect
 def test_options_are_refused_before_anything_starts(options: RtxBuildOptions, expected: str) -> None:
     with pytest.raises(QdqError, match=expected):
         build_engine(MODEL, options)
+
+
+@needs_script
+@pytest.mark.parametrize("memory", [None, 1 << 33])
+def test_the_child_is_told_its_memory_and_a_result_is_known_whatever_it_was(
+    tmp_path: Path, memory: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QDQTOOL_CACHE_DIR", str(tmp_path / "results"))
+    child = giving(tmp_path, {**ACCEPTED, "build": {"layers": "", "shapes": {}, "engine_bytes": 7}})
+    build_opened(open_model(MODEL), RtxBuildOptions(memory_bytes=memory), child)
+    build_opened(open_model(MODEL), RtxBuildOptions(), child)
+    (job,) = (tmp_path / "jobs").read_text().splitlines()
+    assert json.loads(job).get("memory") == memory
 
 
 # The real compiler
