@@ -15,6 +15,7 @@ from typing import Literal
 
 from qdqtool.engine.data_types import FLOATS, bits_of, data_type, short_format
 from qdqtool.engine.profile import LayerTime
+from qdqtool.rtxversion import RTX_NAME
 
 LAYERS_ENDING = ".layers.json"  # of the file that `build` writes beside an engine
 OURS = "qdqtool"  # the key of what `build` says of an engine, beside NVIDIA's "Layers"
@@ -207,6 +208,11 @@ class EngineInfo:
     version: str = ""
     built: str = ""
     times: Mapping[str, LayerTime] | None = None
+
+    @property
+    def by_rtx(self) -> bool:
+        """Whether TensorRT for RTX built it, which cuts layers in its own way."""
+        return self.built.startswith(RTX_NAME)
 
     @property
     def has_metadata(self) -> bool:

@@ -16,8 +16,9 @@ import sysconfig
 from dataclasses import dataclass
 
 from qdqtool.errors import MissingPackageError
+from qdqtool.rtxversion import RTX_NAME
 
-NAME = "TensorRT for RTX"
+NAME = RTX_NAME
 PYTHON = "QDQTOOL_RTX_PYTHON"
 NONE = "none"  # what PYTHON says to leave an installed library out
 MODULE = "tensorrt_rtx_bindings"
