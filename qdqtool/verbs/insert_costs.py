@@ -181,13 +181,18 @@ class CostBuilder:
         Raises:
             QdqError: it is refused or not built.
         """
-        others = {}
-        for words, asked in INT8_OPTIONS.items() if self._plain is not None else ():
-            there = any(getattr(self._plan, name) == value for name, value in asked.items())
-            if not there and (words or not is_typed(proto)):
-                made = self._in_fp16(self._plain.placed(replace(self._plan, **asked)))
-                others[f"{words} {_REST}".strip()] = self._cost_of(made)
+        others = {} if self._plain is None else self._others(self._plain, typed=is_typed(proto))
         return Int8Costs(self._cost_of(proto, folder), self._before, self._half, others)
+
+    def _others(self, plain: PlainModel, *, typed: bool) -> dict[str, EngineCost]:
+        """Options -> engine, of those that the user has not asked for already."""
+        found = {}
+        for words, asked in INT8_OPTIONS.items():
+            there = any(getattr(self._plan, name) == value for name, value in asked.items())
+            if not there and (words or not typed):
+                made = self._in_fp16(plain.placed(replace(self._plan, **asked)))
+                found[f"{words} {_REST}".strip()] = self._cost_of(made)
+        return found
 
     def _in_fp16(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         return apply_types(proto, _FP16, self._opened.folder)
