@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.scales import ScaleTable
+    from qdqtool.verbs.build_options import BuildOptions
     from qdqtool.verbs.graft import GraftOptions
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.peel_options import PeelOptions
@@ -228,6 +229,36 @@ class GraftCache(BaseLoader):
         if result.unknown:
             G_LOGGER.warning(f"{len(result.unknown)} entries of the cache are for tensors that the model lacks")
         return result.model
+
+
+@mod.export(funcify=True)
+class EngineBytesFromModel(BaseLoader):
+    """Functor that builds an engine: with the TensorRT that is installed, or with TensorRT for RTX on a CPU."""
+
+    def __init__(self, model: Model, options: BuildOptions | None = None) -> None:
+        """Build an engine.
+
+        Args:
+            model: a model, or a callable that returns one.
+            options: see `BuildOptions`; its target says with which library.
+        """
+        self._model = model
+        self._options = options
+
+    @util.check_called_by("__call__")
+    @_report_errors
+    def call_impl(self) -> bytes:
+        """The serialized engine."""
+        import tempfile
+        from pathlib import Path
+
+        from qdqtool.verbs.build import build
+
+        with tempfile.TemporaryDirectory(prefix="qdqtool-engine-") as folder:
+            result = build(_model(self._model), Path(folder) / "model.engine", self._options)
+            for note in result.notes:
+                G_LOGGER.info(note)
+            return Path(result.engine).read_bytes()
 
 
 @mod.export(funcify=True)

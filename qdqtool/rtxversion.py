@@ -11,6 +11,7 @@ from qdqtool.trtversion import TrtVersion, in_range
 RtxVersion: TypeAlias = tuple[int, int, int]
 
 RTX_TARGET = "rtx"
+RTX_NAME = "TensorRT for RTX"
 NEWEST_RTX: RtxVersion = (1, 7, 1)  # the wheel that the rules were measured with
 
 # One line wherever INT8 for RTX is offered: what is measured, and what is not.

@@ -65,11 +65,13 @@ class Commute(Rule):
     """An operator that a pair may be moved across; `side` is where it stands.
 
     `both`: the values on either side are the same, but INT8 does not pass: a pair stands before, and one of the same
-    scale behind where a matrix product reads (`match/second_pairs.py`).
+    scale behind where a matrix product reads (`match/second_pairs.py`). `second` is the scale of that one: "same", or
+    "next", the next larger float32, which rounds nothing either and is no copy to the compiler.
     """
 
     steps: tuple[Step, ...]
     side: str
+    second: str = "same"
 
 
 @dataclass(frozen=True)
@@ -289,8 +291,12 @@ def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:
 
 
 def _commute(path: Path, entry: Mapping[str, Any]) -> Commute:
-    common = common_words(path, entry, frozenset({"ops", "side"}))
-    return Commute(**common, steps=steps_of(path, entry), side=choice(path, entry, "side", ("before", "after", "both")))
+    common = common_words(path, entry, frozenset({"ops", "side"}), frozenset({"second"}))
+    side = choice(path, entry, "side", ("before", "after", "both"))
+    second = choice(path, {"second": "same", **entry}, "second", ("same", "next"))
+    if second == "next" and side != "both":
+        raise QdqError(path, f'rule {common["name"]!r}: second belongs to side = "both"', "leave it out")
+    return Commute(**common, steps=steps_of(path, entry), side=side, second=second)
 
 
 def _weight(path: Path, entry: Mapping[str, Any]) -> WeightAxis:

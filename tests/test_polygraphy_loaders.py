@@ -17,7 +17,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.engine.test_built_layers import line
 from tests.graphs import SMALL_NET, model_of
+from tests.tensorrt_rtx.fake_python import ACCEPTED, library
 
 pytest.importorskip("polygraphy")
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -112,6 +114,7 @@ from polygraphy.backend.base import BaseLoader
 from polygraphy.exception import PolygraphyInternalException
 import qdqtool
 from qdqtool.polygraphy import *
+from tests.fake_tensorrt import Behavior, installed
 
 assert config.INTERNAL_CORRECTNESS_CHECKS
 model = onnx.load(sys.argv[1])
@@ -129,6 +132,9 @@ loaders = [
 ]
 for loader in loaders:
     loader(), loader()
+with installed("10.7.0.23", Behavior()):
+    loaders.append(EngineBytesFromModel(lambda: model, qdqtool.BuildOptions(shapes={"x": ((1, 4, 8, 8),) * 3})))
+    assert loaders[-1]() == loaders[-1]() != b""
 print("kept nothing:", *sorted({type(loader).__name__ for loader in loaders}))
 
 class Forgetful(BaseLoader):
@@ -152,6 +158,23 @@ def test_no_loader_keeps_anything(path: str, tmp_path: Path) -> None:
     assert f"kept nothing: {' '.join(sorted(LOADERS))}" in lines
     assert "noticed" in lines
     assert "not recommended" not in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="starts a script by its first line")
+@pytest.mark.parametrize("kind", ["proto", "gs", "callable"])
+def test_an_engine_is_built_from_each_kind_of_model(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {**ACCEPTED, "build": {"layers": line(), "shapes": {}, "engine_bytes": 6}}
+    body = f"open(job['engine'], 'wb').write(b'engine')\ngive({told!r})\n"
+    child = library(tmp_path, body)
+    monkeypatch.setattr("qdqtool.verbs.build.require_library", lambda: child)
+    model: Any = {"proto": net(), "gs": gs.import_onnx(net()), "callable": net}[kind]
+    assert ours.EngineBytesFromModel(model, qdqtool.BuildOptions("rtx"))() == b"engine"
+    assert ours.engine_bytes_from_model(model, qdqtool.BuildOptions("rtx")) == b"engine"
+
+
+def test_a_library_that_is_missing_comes_in_polygraphys_way() -> None:
+    with pytest.raises(PolygraphyException, match="TensorRT for RTX"):
+        ours.engine_bytes_from_model(net(), qdqtool.BuildOptions("rtx"))
 
 
 def test_call_impl_is_not_to_be_called(capsys: pytest.CaptureFixture[str], placed: onnx.ModelProto) -> None:

@@ -125,6 +125,14 @@ BROKEN = {
     "step": (FUSION.replace("Erf?", "Erf??"), r"rule 'mine': cannot read ' Erf\?\? '"),
     "empty step": (FUSION.replace("Erf?", ""), "rule 'mine': cannot read"),
     "version": (FUSION + 'trt = "8"\n', "rule 'mine': "),
+    "second": (
+        f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "both"\nsecond = "larger"\n{RULE}',
+        "rule 'c': second is 'larger'; write one of same, next",
+    ),
+    "second without both": (
+        f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "after"\nsecond = "next"\n{RULE}',
+        "rule 'c': second belongs to side = \"both\"",
+    ),
     "side": (
         f'[[commute]]\nname = "c"\nops = ["Foo"]\nside = "left"\n{RULE}',
         "rule 'c': side is 'left'; write one of before, after",

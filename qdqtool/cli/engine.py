@@ -36,6 +36,9 @@ def _add_show(actions: _Actions[argparse.ArgumentParser]) -> None:
     show.add_argument(
         "--predicted", action="store_true", help="of a model: the layers that the rules foretell; no build"
     )
+    show.add_argument(
+        "--target", choices=("gpu", "rtx"), default="gpu", help="with --predicted: whose layers (default gpu)"
+    )
     _add_building(show)
     show.add_argument("--trt-version", metavar="V", help="whose rules predict (default: the newest known)")
 
@@ -76,7 +79,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.predicted:
         if not is_model(args.source):
             raise QdqError("--predicted", f"{args.source} is no .onnx model", "give the model, or leave it out")
-        found = predicted_layers(args.source, args.trt_version)
+        found = predicted_layers(args.source, args.trt_version, target=args.target)
         facts = {"schema": SCHEMA, "model": args.source, **layers_json(found.layers, found.forecast)}
         return _print(facts, found.lines(), args)
     shown = show_engine(args.source, _options(args))

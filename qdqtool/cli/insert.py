@@ -94,7 +94,7 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--build",
         action="store_true",
-        help="with --target rtx: build engines of the model before and after, on this CPU, and say what INT8 costs",
+        help="with --target rtx: build engines of the float, FP16 and INT8 file on this CPU, and say what INT8 costs",
     )
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.built_layers import BuiltLayer, BuiltTensor
 from qdqtool.engine.layer_info import OURS, EngineInfo, EngineLayer, LayerTensor
 
 SCHEMA = 1
@@ -23,28 +21,6 @@ def built_line(product: str, version: str, sm: Sequence[str]) -> str:
     numbers = ".".join(version.split(".")[:3])
     built = f"{product} {numbers}, built on a CPU for {', '.join(f'SM{one}' for one in sm)}; not run"
     return f"{built}; layers of one of these" if len(sm) > 1 else built
-
-
-def info_of(layers: Iterable[BuiltLayer], path: Path, version: str, line: str) -> EngineInfo:
-    """The layers that a compiler's log names, as those of any engine.
-
-    Args:
-        layers: from `parse_layers`.
-        path: what messages call the engine.
-        version: of the compiler.
-        line: from `built_line`.
-    """
-    return EngineInfo(path, tuple(map(as_engine_layer, layers)), "built", version, line)
-
-
-def as_engine_layer(layer: BuiltLayer) -> EngineLayer:
-    """A layer that a compiler's log names, as that of any engine."""
-    inputs, constants, outputs = (tuple(map(_tensor, side)) for side in (layer.inputs, layer.constants, layer.outputs))
-    return EngineLayer(layer.name, layer.kind, layer.nodes, inputs, outputs, layer.tactic, constants=constants)
-
-
-def _tensor(tensor: BuiltTensor) -> LayerTensor:
-    return LayerTensor(tensor.type, tensor.name, tensor.dims, tensor.format.strip())
 
 
 def layers_document(info: EngineInfo, facts: dict[str, Any]) -> bytes:

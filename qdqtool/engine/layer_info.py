@@ -15,7 +15,9 @@ from typing import Literal
 
 from qdqtool.engine.data_types import FLOATS, bits_of, data_type, short_format
 from qdqtool.engine.profile import LayerTime
+from qdqtool.rtxversion import RTX_NAME
 
+LAYERS_ENDING = ".layers.json"  # of the file that `build` writes beside an engine
 OURS = "qdqtool"  # the key of what `build` says of an engine, beside NVIDIA's "Layers"
 MAX_RANK, MAX_SIZE = 16, 1 << 33  # of a tensor in a file that is believed
 
@@ -31,6 +33,9 @@ _PRODUCT = re.compile(r"convolution|conv_?act_?pool|^correlation$|^deconv$|gemm|
 # A generated kernel spells what it does in its name, four letters each: these change no value.
 _CONVERTING = re.compile(r"__myl_(?:Cast|Move|Copy)+_")
 _SCHEDULING = frozenset({"NoOp", "signal", "wait"})
+# Products of Myelin's compiler, which names constants with their shapes: a convolution, a matrix product, one with what
+# follows it, a generated kernel (a fused attention).
+_MYELIN = frozenset({"correlation", "deconv", "gemm", "runtime_fusion", "kgen"})
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ class LayerTensor:
         """What it takes in memory; None where shape or type is unknown."""
         bits = bits_of(self.type)
         return None if self.shape is None or bits is None else -(-math.prod(self.shape) * bits // 8)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it has more than one side that is longer than 1, unlike a bias or scales."""
+        return sum(side > 1 for side in self.shape or ()) > 1
 
     def format_type(self) -> str:
         """`INT8:CHW32`, `FP16`; the text of the file where it names no type."""
@@ -142,12 +152,25 @@ class EngineLayer:
     @property
     def is_product(self) -> bool:
         """Whether it multiplies matrices: convolutions, their like, fused attention."""
-        return _PRODUCT.search(self.kind.lower()) is not None or (self.kind == "kgen" and "_mha" in self.name)
+        attention = self.kind == "kgen" and ("_mha" in self.name or "_mha" in self.tactic)
+        return attention or _PRODUCT.search(self.kind.lower()) is not None
 
     @property
     def product_type(self) -> str:
-        """The type that it multiplies in, which is that of its first input; "" where the file does not say."""
-        return self.inputs[0].type if self.inputs else ""
+        """The type that a product multiplies in; "" for what is no product, or where the file does not say.
+
+        That of what it reads first, unless that is quantized and nothing that it is multiplied with has its type: a
+        product of INT8 values with a float weight dequantizes the values and multiplies in float. Only Myelin's layers
+        tell what is multiplied.
+        """
+        read = (*self.inputs, *self.constants)
+        if not self.is_product or not read:
+            return ""
+        first, factors = read[0].type, [tensor for tensor in read[1:] if tensor.is_matrix]
+        alone = factors and first not in FLOATS and all(tensor.type != first for tensor in factors)
+        if self.kind in _MYELIN and alone:
+            return max(factors, key=lambda tensor: tensor.bytes or 0).type
+        return first
 
     @property
     def bytes_moved(self) -> int | None:
@@ -185,6 +208,11 @@ class EngineInfo:
     version: str = ""
     built: str = ""
     times: Mapping[str, LayerTime] | None = None
+
+    @property
+    def by_rtx(self) -> bool:
+        """Whether TensorRT for RTX built it, which cuts layers in its own way."""
+        return self.built.startswith(RTX_NAME)
 
     @property
     def has_metadata(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from qdqtool.engine.layer_info import MAX_RANK, MAX_SIZE, OURS, EngineInfo, EngineLayer, LayerTensor
+from qdqtool.engine.layer_info import LAYERS_ENDING, MAX_RANK, MAX_SIZE, OURS, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.profile import is_profile, read_profile, times_in
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import LAYERS, parse_json, read_bytes
@@ -63,7 +63,9 @@ def with_profile(info: EngineInfo, path: Path) -> EngineInfo:
 def _text(path: Path) -> str:
     data = read_bytes(path, LAYERS)
     if data[1:4] == _ENGINE and data[:1].isalpha() and b"\0" in data[:64]:
-        raise QdqError(path, "is an engine, which TensorRT reads on its GPU alone", _BARE)
+        beside = path.with_name(path.name + LAYERS_ENDING)
+        todo = f"give {beside}, which stands beside it" if beside.is_file() else _BARE
+        raise QdqError(path, "is an engine, which TensorRT reads on its GPU alone", todo)
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's redirection writes
     return data.decode("utf-16" if wide else "utf-8", errors="replace")
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from qdqtool.engine.built_info import as_engine_layer
 from qdqtool.engine.built_layers import parse_layers
 from qdqtool.engine.layer_info import MAX_RANK, EngineInfo, EngineLayer, LayerTensor
 from qdqtool.errors import QdqError
@@ -64,7 +63,7 @@ def _listing(lines: Iterable[str]) -> list[EngineLayer]:
 def _detailed(text: str) -> list[EngineLayer]:
     """The layers that Myelin's compiler lists in detail, one `Name: N, LayerType: K, Inputs: [...]` a line."""
     records = (_PREFIX.sub("", line, count=1) for line in text.split("\n") if ", LayerType: " in line)
-    return [as_engine_layer(layer) for layer in parse_layers("\n".join(record.rstrip("\r") for record in records))]
+    return list(parse_layers("\n".join(record.rstrip("\r") for record in records)))
 
 
 def _tensors(text: str) -> tuple[LayerTensor, ...]:

@@ -14,7 +14,7 @@ from qdqtool.graph.weighted import weight_rank
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, number_of
-from qdqtool.match.flow import value_names
+from qdqtool.match.flow import joins, value_names
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.insert import ESTIMATED
 
@@ -163,7 +163,8 @@ def unequal_scales(context: LintContext) -> Iterator[CheckFault]:
 
     With one scale for all, such an operator runs on the integers and costs nothing, and parallel convolutions of one
     tensor are merged. With others each input is requantized: a kernel and a rounding more. On the DLA the inputs of
-    an Add and both sides of a pooling must have one range, too. `--fix` gives all of them the largest.
+    an Add and both sides of a pooling must have one range, too. The next larger float32 behind a Concat, which insert
+    writes for rtx behind pools, is no difference there. `--fix` gives all of them the largest.
     """
     for where, what, members in unequal_classes(context):
         values = sorted({_shown(context, pair) for pair in members})
@@ -195,8 +196,19 @@ def _around(context: LintContext, node: Node, inputs: list[str], *, outputs: boo
     found = [pair for name in inputs for pair in context.carriers(name) or ()]
     for name in node.outputs if outputs else ():
         if name not in context.requantize_points:
-            found += context.activation_pairs.get(name, [])
+            found += [
+                pair for pair in context.activation_pairs.get(name, []) if not _is_next(context, node, pair, found)
+            ]
     return found
+
+
+def _is_next(context: LintContext, node: Node, pair: Pair, before: list[Pair]) -> bool:
+    """Whether a pair behind a Concat has the next larger float32 than a pair before it, and the target's rules ask."""
+    if not joins(node) or not any(rule.second == "next" for rule in context.rules.commutes):
+        return False
+    behind, scales = context.scale_of(pair), [context.scale_of(one) for one in before]
+    floats = [one for one in scales if one is not None and one.size == 1 and one.dtype == np.float32]
+    return behind is not None and any(np.array_equal(np.nextafter(one, np.float32(np.inf)), behind) for one in floats)
 
 
 def _same_before(context: LintContext, node: Node) -> bool:

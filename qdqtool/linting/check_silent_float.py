@@ -101,14 +101,15 @@ def int8_deconvolution(context: LintContext) -> Iterator[CheckFault]:
     """A ConvTranspose with Q/DQ on its weight, or one that gets them: TensorRT for RTX has no INT8 kernel for it.
 
     It is built in float, and its weight is dequantized at every inference. `insert --target rtx` leaves it in float.
-    TensorRT 8 to 10 document INT8 transposed convolutions; whether 11 has them is not measured. A warning for RTX and
-    TensorRT 11, a note for 8 to 10. In a plain model a note says that `insert` would quantize it.
+    That is a matter of kernels, which differ between the two: TensorRT documents INT8 transposed convolutions, and none
+    was measured. A warning for RTX, a note for TensorRT. In a plain model a note says that `insert` would quantize it.
     """
     for node, index in context.weighted:
         if node.op != "ConvTranspose" or node.key not in context.int8_nodes:
             continue
         if context.has_int8_weight(node, index):
-            text, severity = f"ConvTranspose has Q/DQ on its weight: {_FLOAT}", severity_of(context)
+            text = f"ConvTranspose has Q/DQ on its weight: TensorRT for RTX has it {_FLOAT}"
+            severity: Severity = "warning" if context.target == RTX_TARGET else "note"
             yield CheckFault(node.name, text, "take its pairs away, or insert --target rtx", severity=severity)
         elif not context.view.pairs:
             text = f"ConvTranspose would be quantized: TensorRT for RTX has it {_FLOAT}"

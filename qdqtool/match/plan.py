@@ -44,6 +44,8 @@ class Point:
         shared_scale: first tensor of those that share one scale with it; its own name where it stands alone.
         group: what makes the tensor: the name of the fused group's first node, or "" for inputs and loose operators.
         repeats: of a second pair, the points whose values it holds once more: it takes the largest of their scales.
+        raised: of a second pair, whether its scale is the next larger float32: the same integers, and no pair that the
+            compiler merges with the first.
     """
 
     tensor: str
@@ -55,6 +57,7 @@ class Point:
     shared_scale: str
     group: str
     repeats: tuple[str, ...] = ()
+    raised: bool = False
 
     def format_reason(self) -> str:
         """The reason, and whose scale it is where that is another's."""

@@ -5,18 +5,22 @@ A rule with `side = "both"` names such operators (nearest Resize). The pair befo
 tensor writes INT8; without a second pair behind them, the product that reads the copies is built in float with its
 weight dequantized at every inference. The second pair has the scale of the first: the values lie on its grid already,
 so nothing is rounded twice.
+
+A Concat of pools (`second = "next"`) gets one behind each pool, and one behind the Concat with the next larger float32:
+pairs of one scale are merged, and what is merged is copied into place, pool by pool. The integers are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.flow import joins, value_inputs
 from qdqtool.match.plan import Plan, Point, Read
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, RuleBook
 
 
@@ -60,6 +64,34 @@ def _int8_products(view: GraphView, plan: Plan) -> Iterator[list[Use]]:
             yield [Use(node, 0), Use(node, 1)]
 
 
+@dataclass(frozen=True)
+class _Traced:
+    """The way from one operand of a product back to its points.
+
+    Attributes:
+        place: the read before which a second pair stands; None where none is needed.
+        why: the operator that asks for it.
+        sources: the points that were reached.
+        merging: the operators on the way that ask for the next larger scale.
+    """
+
+    place: Use | None
+    why: Node
+    sources: list[str]
+    merging: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Second:
+    """A second pair to be: the operator that asks for it, the points whose values it holds, and who reads it."""
+
+    why: Node
+    reason: str
+    sources: list[str]
+    raised: bool = False
+    uses: dict[Use, None] = field(default_factory=dict)
+
+
 class _Walk:
     """From products back to their points, and the second places found on the way."""
 
@@ -67,25 +99,51 @@ class _Walk:
         self.view, self.moving = view, moving
         self.by_name = {point.tensor: point for point in plan.activations}
         self.reads = {name: frozenset(point.reads) for name, point in self.by_name.items()}
-        self.second: dict[str, tuple[Node, list[str], dict[Use, None]]] = {}
+        self.second: dict[str, _Second] = {}
 
     def visit(self, uses: list[Use]) -> None:
         """Find where the operands of one product need a second pair; nowhere if one of them is read in float."""
         traced = [one for one in map(self._trace, uses) if one is not None]
         if len(traced) < len(uses):
             return
-        for place, producer, sources in traced:
-            if place is not None:
-                tensor = self.view.root(place.node.inputs[place.index])
-                found = self.second.setdefault(tensor, (producer, sources, {}))
-                found[2][place] = None
+        for one in traced:
+            if one.place is not None:
+                for concat in one.merging:
+                    self._visit_pools(concat)
+                reason = f"INT8 does not pass {one.why.op} {one.why.name}: the same scale once more"
+                if one.merging:
+                    reason = f"{one.why.op} {one.why.name} joins pools: the next scale, so that one kernel joins them"
+                found = _Second(one.why, reason, one.sources, bool(one.merging))
+                self.second.setdefault(self._tensor(one.place), found).uses[one.place] = None
 
-    def _trace(self, first: Use) -> tuple[Use | None, Node, list[str]] | None:
-        """Where the second pair of one operand stands (None: it needs none), the operator why, and its points."""
+    def _visit_pools(self, concat: Node) -> None:
+        """A second pair behind every pool that a Concat reads, and behind those that make what such a pool reads."""
+        for use in (Use(concat, index) for index in value_inputs(concat)):
+            while (pool := self._pool_before(use)) is not None:
+                traced = self._trace(use)
+                if traced is None:
+                    break
+                reason = f"{concat.op} {concat.name} joins pools: the same scale once more"
+                found = _Second(concat, reason, traced.sources)
+                self.second.setdefault(self._tensor(use), found).uses[use] = None
+                use = Use(pool, 0)
+
+    def _pool_before(self, use: Use) -> Node | None:
+        """The pool that makes what a place reads; None where something else does, or it has a pair by the plan."""
+        maker = self.view.producer(self._tensor(use))
+        pools = maker is not None and maker.op in operator_set("comparing") and self._tensor(use) not in self.by_name
+        return maker if pools else None
+
+    def _tensor(self, use: Use) -> str:
+        return self.view.root(use.node.inputs[use.index])
+
+    def _trace(self, first: Use) -> _Traced | None:
+        """Where the second pair of one operand stands, the operator why, and its points; None if it is float."""
         sources: dict[str, None] = {}
         place: Use | None = None
         why = first.node
         joint: Use | None = None
+        merging: list[Node] = []
         stack, seen = [first], set[tuple[int, int]]()
         while stack:
             use = stack.pop()
@@ -95,8 +153,8 @@ class _Walk:
             tensor = self.view.root(use.node.inputs[use.index])
             if tensor in self.second:
                 if place is None and use is not joint:
-                    self.second[tensor][2][use] = None
-                sources.update(dict.fromkeys(self.second[tensor][1]))
+                    self.second[tensor].uses[use] = None
+                sources.update(dict.fromkeys(self.second[tensor].sources))
                 continue
             if Read(use.node.key, use.index) in self.reads.get(tensor, ()):
                 sources[tensor] = None
@@ -109,10 +167,12 @@ class _Walk:
                 joint = use
             if rule.side == "both" and place is None:
                 place, why = joint or use, producer
+            if rule.second == "next":
+                merging.append(producer)
             stack.extend(Use(producer, index) for index in reversed(value_inputs(producer)))
         if place is None and joint is not None and self._differ(sources):
             place, why = joint, self.view.producers[self.view.root(joint.node.inputs[joint.index])]
-        return place, why, list(sources)
+        return _Traced(place, why, list(sources), merging)
 
     def _differ(self, sources: dict[str, None]) -> bool:
         """Whether pairs that stand in the graph already have other scales than one another."""
@@ -126,11 +186,10 @@ class _Walk:
     def points(self) -> list[Point]:
         """A point for each second place."""
         made = []
-        for tensor, (producer, sources, uses) in self.second.items():
-            rule = self.moving[id(producer)]
-            shared = {self.by_name[name].shared_scale for name in sources}
+        for tensor, one in self.second.items():
+            shared = {self.by_name[name].shared_scale for name in one.sources}
             scale_of = min(shared) if len(shared) == 1 else tensor
-            reads = tuple(sorted(Read(use.node.key, use.index) for use in uses))
-            reason = f"INT8 does not pass {producer.op} {producer.name}: the same scale once more"
-            made.append(Point(tensor, "activation", reads, None, rule.name, reason, scale_of, "", tuple(sources)))
+            reads = tuple(sorted(Read(use.node.key, use.index) for use in one.uses))
+            rule, repeats = self.moving[id(one.why)].name, tuple(one.sources)
+            made.append(Point(tensor, "activation", reads, None, rule, one.reason, scale_of, "", repeats, one.raised))
         return made

@@ -17,6 +17,7 @@ from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_rank
 from qdqtool.match.plan import Plan, Point
+from qdqtool.passes.next_scale import next_scale
 from qdqtool.passes.quant_params import pair_scale
 from qdqtool.scales import Scale
 
@@ -140,12 +141,13 @@ def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: 
 
 def _repeated(view: GraphView, point: Point, chosen: Mapping[str, Scale], *, given: bool) -> Scale:
     """The scale of a second pair: the largest of those whose values it holds; one that stands there stays."""
-    scale = _shared(_largest({name: chosen[name] for name in point.repeats}))
+    first = _shared(_largest({name: chosen[name] for name in point.repeats}))
+    scale = next_scale(first) if point.raised else first
     pairs = _present(view, point)
     if not pairs:
         return scale
     standing = pair_scale(view, pairs[0])
-    if given and not standing.same_bits(scale):
+    if given and not (standing.same_bits(scale) or standing.same_bits(first)):
         raise _conflict(point.tensor, standing, scale)
     return standing
 

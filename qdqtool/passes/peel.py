@@ -24,6 +24,7 @@ from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake_weights import WeightCode
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
+from qdqtool.passes.next_scale import first_scales
 from qdqtool.passes.quant_params import OnAsymmetric, coding_of, pair_scale, scale_of
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
@@ -218,7 +219,7 @@ def _collect(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetr
                 carried.scales[tensor] = _one_of(tensor, carried.scales.get(tensor), scale, on_conflict)
                 if carried.scales[tensor].origin == "estimated":
                     carried.estimated[tensor] = None
-    return carried
+    return replace(carried, scales=first_scales(view, carried.scales))
 
 
 def _one_of(tensor: str, before: Scale | None, scale: Scale, on_conflict: OnConflict) -> Scale:

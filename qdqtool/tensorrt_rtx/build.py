@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.built_layers import BuiltLayer, count_products, parse_layers
+from qdqtool.engine.built_info import built_line
+from qdqtool.engine.built_layers import parse_layers
+from qdqtool.engine.layer_info import EngineInfo, EngineLayer
+from qdqtool.engine.totals import EngineTotals, totals_of
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -35,12 +39,14 @@ class RtxBuildOptions:
             batch of 1 and free sides of 320, or of 64 where it has fewer than four.
         engine_path: file that the engine is written to; None where only its layers are wanted.
         seconds: how long it may take.
+        memory_bytes: the most memory that the child process may have, on Linux; it is ended then. None for no limit.
     """
 
     sm: tuple[str, ...] = ("89",)
     shapes: Mapping[str, tuple[Shape, Shape, Shape]] = field(default_factory=dict)
     engine_path: str | PathLike[str] | None = None
     seconds: float = SECONDS
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class BuiltEngine:
 
     sm: tuple[str, ...]
     version: str
-    layers: tuple[BuiltLayer, ...]
+    layers: tuple[EngineLayer, ...]
     shapes: Mapping[str, tuple[Shape, Shape, Shape]]
     warnings: tuple[ParserMessage, ...]
     engine_bytes: int
@@ -68,14 +74,24 @@ class BuiltEngine:
     peak_bytes: int
 
     @property
-    def products(self) -> dict[str, int]:
-        """How many products multiply each type, such as {"Int8": 106, "Float": 7}."""
-        return count_products(self.layers)
+    def products(self) -> Mapping[str, int]:
+        """How many products multiply each type, such as {"INT8": 106, "FP32": 7}."""
+        return self.totals.products
 
     @property
     def bytes_moved(self) -> int:
         """Bytes that all layers read and write in one inference, weights included."""
-        return sum(layer.bytes_moved for layer in self.layers)
+        return self.totals.bytes_moved
+
+    @property
+    def totals(self) -> EngineTotals:
+        """The sums over all layers."""
+        return totals_of(self.info(Path()))
+
+    def info(self, path: Path) -> EngineInfo:
+        """Its layers as those of any engine; `path` is what messages call it."""
+        line = built_line(NAME, self.version, self.sm)
+        return EngineInfo(path, self.layers, "built", self.version, line)
 
 
 def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) -> BuiltEngine:
@@ -95,7 +111,10 @@ def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) ->
 
 def build_opened(opened: Opened, options: RtxBuildOptions, library: RtxLibrary | None = None) -> BuiltEngine:
     """As `build_engine`, for a model that is open already."""
-    job = {"action": "build", "sm": _checked_sm(options.sm), "shapes": _checked_shapes(opened, options.shapes)}
+    job: dict[str, Any] = {"action": "build", "sm": _checked_sm(options.sm)}
+    job["shapes"] = _checked_shapes(opened, options.shapes)
+    if options.memory_bytes is not None:
+        job["memory"] = options.memory_bytes
     library = library or require_library()
     if options.engine_path is None:
         return _built(opened, run_job(library, opened, job, options.seconds), options)

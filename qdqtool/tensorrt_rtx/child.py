@@ -6,11 +6,13 @@ What comes back is the worker's result; what went wrong is one line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from qdqtool.errors import QdqError
 from qdqtool.tensorrt_rtx.installed import NAME, RtxLibrary
 
 WORKER = Path(__file__).with_name("worker.py")
+_POLL = 0.02  # seconds between two looks at the child's memory
 _TAIL = 4000  # bytes of the child's stderr that are looked at
 
 
@@ -27,7 +30,7 @@ def run_worker(library: RtxLibrary, job: Mapping[str, Any], where: object, secon
 
     Args:
         library: which installation runs it.
-        job: what `worker.py` reads, without `result`.
+        job: what `worker.py` reads, without `result`; `memory` is how many bytes the child may have.
         where: what messages call the model.
         seconds: how long it may take; the child is killed then.
 
@@ -39,7 +42,7 @@ def run_worker(library: RtxLibrary, job: Mapping[str, Any], where: object, secon
     """
     with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
         result, noise = Path(folder) / "result.json", Path(folder) / "stderr"
-        code = _run(library, json.dumps({**job, "result": str(result)}), noise, where, seconds)
+        code = _run(library, {**job, "result": str(result)}, noise, where, seconds)
         said = _last_line(noise)
         if code:
             raise QdqError(where, f"{NAME} {library.version} {_end_of(code)} {_doing(job)}{said}", _todo(code))
@@ -52,19 +55,56 @@ def run_worker(library: RtxLibrary, job: Mapping[str, Any], where: object, secon
     return done
 
 
-def _run(library: RtxLibrary, job: str, noise: Path, where: object, seconds: float) -> int:
+def _run(library: RtxLibrary, job: Mapping[str, Any], noise: Path, where: object, seconds: float) -> int:
     own = library.python == sys.executable
     command = [library.python, "-B" if own else "-BI", str(WORKER)]  # this one's PYTHONPATH is none of another's
-    with noise.open("wb") as errors:
+    with noise.open("wb") as errors, tempfile.TemporaryFile() as asked:
+        asked.write(json.dumps(job).encode())
+        asked.seek(0)
         try:
-            return subprocess.run(
-                command, input=job.encode(), stdout=subprocess.DEVNULL, stderr=errors, timeout=seconds, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            reason = f"{NAME} {library.version} was ended after {seconds:g} s"
-            raise QdqError(where, reason, "give it more time, or a smaller model") from None
+            child = subprocess.Popen(command, stdin=asked, stdout=subprocess.DEVNULL, stderr=errors)
         except OSError as error:
             raise QdqError(library.python, f"does not run ({error.strerror})") from None
+        with child:
+            try:
+                return _wait(child, seconds, job.get("memory"))
+            except subprocess.TimeoutExpired:
+                reason = f"{NAME} {library.version} was ended after {seconds:g} s"
+                raise QdqError(where, reason, "give it more time, or a smaller model") from None
+            except MemoryError:
+                had = f"{_doing(job)}: it had more than the {job['memory'] / 1e6:.0f} MB that it may have"
+                reason = f"{NAME} {library.version} was ended {had}"
+                raise QdqError(where, reason, "allow it more memory, or give a smaller model") from None
+            finally:
+                child.kill()
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float, most: int | None) -> int:
+    """The child's exit code.
+
+    Raises:
+        TimeoutExpired: it took longer.
+        MemoryError: it had more memory; Linux alone tells how much a process has.
+    """
+    if most is None:
+        return child.wait(seconds)
+    status, end = Path(f"/proc/{child.pid}/status"), time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(_POLL)
+        if _memory_of(status) > most:
+            raise MemoryError
+        if time.monotonic() > end:
+            raise subprocess.TimeoutExpired(child.args, seconds)
+
+
+def _memory_of(status: Path) -> int:
+    """Bytes that a process has in memory by its status file; 0 where the system has none."""
+    try:
+        lines = status.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")), 0)
 
 
 def _last_line(noise: Path) -> str:

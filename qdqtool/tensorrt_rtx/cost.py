@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.built_info import built_line, info_of
-from qdqtool.engine.totals import totals_of
+from qdqtool.engine.built_info import built_line
 from qdqtool.tensorrt_rtx.build import BuiltEngine
 from qdqtool.tensorrt_rtx.installed import NAME
 
@@ -55,6 +53,6 @@ class EngineCost:
 
 def cost_of(built: BuiltEngine) -> EngineCost:
     """The sums over the layers that the compiler's log names."""
+    totals = built.totals
     source = built_line(NAME, built.version, built.sm)
-    totals = totals_of(info_of(built.layers, Path(), built.version, source))
     return EngineCost(totals.layers, totals.conversions, totals.bytes_moved, totals.products, source)

@@ -16,8 +16,9 @@ import sysconfig
 from dataclasses import dataclass
 
 from qdqtool.errors import MissingPackageError
+from qdqtool.rtxversion import RTX_NAME
 
-NAME = "TensorRT for RTX"
+NAME = RTX_NAME
 PYTHON = "QDQTOOL_RTX_PYTHON"
 NONE = "none"  # what PYTHON says to leave an installed library out
 MODULE = "tensorrt_rtx_bindings"
@@ -76,6 +77,17 @@ def require_library() -> RtxLibrary:
         todo = "run it on Linux x86_64 with glibc 2.28 or later, or on Windows"
         raise MissingPackageError(NAME, f"cannot be installed here: {reason}", todo)
     raise MissingPackageError(NAME, "is not installed", _INSTALL)
+
+
+def how_to_install() -> str:
+    """`is not installed; <pip line>`, or why it cannot be; "" where QDQTOOL_RTX_PYTHON says to leave it out."""
+    if _named() == NONE:
+        return ""
+    try:
+        require_library()
+    except MissingPackageError as error:
+        return "; ".join(part for part in (error.reason, error.todo) if part)
+    return ""
 
 
 def why_no_wheel(system: str | None = None, machine: str | None = None, libc: tuple[str, str] | None = None) -> str:

@@ -42,7 +42,7 @@ def run_job(library: RtxLibrary, opened: Opened, job: Mapping[str, Any], seconds
     data = b"" if own_file else serialize(cleared or opened.proto)
     model = opened.sha256 if own_file else hashlib.sha256(data).hexdigest()
     parts = {"version": library.version, "worker": _digest(WORKER), "model": model, "external": _external(opened)}
-    key = make_key({**job, "engine": None, **parts})
+    key = make_key({**job, "engine": None, "memory": None, **parts})
     if not job.get("engine") and (known := read_entry(key)) is not None and known.keys() >= _KEYS:
         return known
     if own_file:

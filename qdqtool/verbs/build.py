@@ -13,8 +13,8 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.tensorrt.installed import load_tensorrt
 from qdqtool.data.model_inputs import check_names, inputs_of
 from qdqtool.emit.read_precisions import LayerPrecisions, read_precisions
-from qdqtool.engine.built_info import built_line, info_of, layers_document
-from qdqtool.engine.layer_info import OURS, EngineInfo
+from qdqtool.engine.built_info import layers_document
+from qdqtool.engine.layer_info import LAYERS_ENDING, OURS, EngineInfo
 from qdqtool.engine.read_info import info_in
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
@@ -28,7 +28,6 @@ from qdqtool.tensorrt_rtx.installed import NAME, require_library
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.build_options import BuildOptions, BuildResult, joined_shapes
 
-LAYERS_ENDING = ".layers.json"
 PRECISIONS_ENDING = ".precision.json"
 
 
@@ -102,7 +101,7 @@ def _rtx_options(options: BuildOptions, engine: Path | None) -> RtxBuildOptions:
 
 
 def _rtx_info(built: BuiltEngine, path: Path) -> EngineInfo:
-    return info_of(built.layers, path, built.version, built_line(NAME, built.version, built.sm))
+    return built.info(path)
 
 
 def _rtx_notes(built: BuiltEngine, options: BuildOptions) -> list[str]:

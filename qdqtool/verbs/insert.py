@@ -119,7 +119,7 @@ def insert(
     options = options or InsertOptions()
     opened, target = _open(model, data, scales, options, output)
     rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
-    builder = CostBuilder(opened, options.plan.target) if options.build else None
+    builder = CostBuilder(opened, options.plan) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
     notes += measured.notes
@@ -143,6 +143,8 @@ def insert(
         decided, table = _decide_again(proto, view, options, stored, table, measured)
     if not options.allow_empty:
         refuse_empty(view, decided, opened.name)
+    if builder is not None:
+        builder.keep_plain(planned.base, (stored, table))
     decided, done = _place(planned.with_view(view), decided, table, options, given=scales is not None)
     proto = planned.proto
     if data is not None:

@@ -1,19 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`insert --build`: what INT8 costs and gives, from engines of the model before and after, built on this CPU."""
+"""`insert --build`: what INT8 costs and gives, from engines of the model before and after, built on this CPU.
+
+Beside them the FP16 file, and the Q/DQ file with other options (`INT8_OPTIONS`): the fewest bytes are named, none is
+chosen. How accurate a file is, nothing here says.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import Opened
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import Plan, PlanOptions
+from qdqtool.match.restrict_plan import share_scales
+from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.passes.insert import insert_pairs
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.casts import apply_types
+from qdqtool.precision.widen import is_typed
 from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of
 from qdqtool.tensorrt_rtx.installed import RtxLibrary, require_library
+from qdqtool.verbs.insert_decide import decide
+
+_FP16 = TypeAssignment(int(onnx.TensorProto.FLOAT16))
+_REST = "--rest fp16"
+# What a user may add to `insert --target rtx`: the words, and the plan that they ask for.
+INT8_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "--weights per-tensor": {"weights": "per-tensor"},
+    "--depthwise float": {"depthwise": "float"},
+    "--weights per-tensor --depthwise float": {"weights": "per-tensor", "depthwise": "float"},
+}
 
 
 @dataclass(frozen=True)
@@ -23,31 +49,46 @@ class Int8Costs:
     Attributes:
         int8: of the Q/DQ model as it is written.
         float: of the model before.
+        fp16: of the model before in FP16, but for operators that cannot have that type; values are not looked at.
+        others: options of `insert` -> of the Q/DQ model that they would give.
     """
 
     int8: EngineCost
     float: EngineCost
-
-    @property
-    def fp16_bytes(self) -> int:
-        """Bytes that the model before would move in FP16, an estimate: half of what it moves in FP32."""
-        return self.float.bytes_moved // 2
+    fp16: EngineCost
+    others: Mapping[str, EngineCost] = field(default_factory=dict)
 
     @property
     def pays(self) -> bool:
-        """Whether the INT8 file moves fewer bytes than FP16 would."""
-        return self.int8.bytes_moved < self.fp16_bytes
+        """Whether the INT8 file moves fewer bytes than the FP16 file."""
+        return self.int8.bytes_moved < self.fp16.bytes_moved
+
+    @property
+    def best(self) -> str:
+        """The options that give the Q/DQ model with the fewest bytes; "" where it is the one that is written."""
+        found = min(self.others, key=lambda words: (self.others[words].bytes_moved, words), default="")
+        return found if found and self.others[found].bytes_moved < self.int8.bytes_moved else ""
 
     def lines(self) -> list[str]:
-        """What both cost, and whether INT8 may pay: two lines."""
-        plans = f"compiler's plan ({self.int8.source}): INT8 file {self.int8.text()}; float file {self.float.text()}"
-        half = f"the {self.fp16_bytes / 1e6:.1f} MB that FP16 would move (half of the float file's)"
+        """What the three files cost; whether INT8 may pay; and which options move fewer bytes, where any do."""
+        int8, fp16 = (f"{one.bytes_moved / 1e6:.1f} MB" for one in (self.int8, self.fp16))
+        files = f"INT8 file {self.int8.text()}; float file {self.float.text()}; FP16 file {self.fp16.text()}"
+        plans = f"compiler's plan ({self.int8.source}): {files}"
+        verdict = f"INT8 will not pay: {int8} are no fewer bytes than the {fp16} of the FP16 file: prefer FP16"
         if self.pays:
-            return [plans, f"INT8 moves fewer bytes than {half}; whether it is faster, only a GPU tells"]
-        return [
-            plans,
-            f"INT8 will not pay: {self.int8.bytes_moved / 1e6:.1f} MB are no fewer bytes than {half}: prefer FP16",
-        ]
+            verdict = f"INT8 moves {int8}, the FP16 file {fp16}; whether it is faster, only a GPU tells"
+        return [plans, verdict, *self._advice()]
+
+    def _advice(self) -> list[str]:
+        """A sentence on the options that move the fewest bytes; nothing where none move fewer."""
+        if not self.best:
+            return []
+        found = self.others[self.best]
+        share = 100 - 100 * found.bytes_moved / max(1, self.int8.bytes_moved)
+        beside = "fewer" if found.bytes_moved < self.fp16.bytes_moved else "no fewer"
+        told = f"{self.best} would move {found.bytes_moved / 1e6:.1f} MB, {share:.0f} % less, {beside} than FP16"
+        cost = "one scale per weight costs accuracy" if "per-tensor" in self.best else "its accuracy was not measured"
+        return [f"fewest bytes in INT8: {told}; {cost}: look at the loss at the outputs"]
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -55,43 +96,110 @@ class Int8Costs:
             "built": self.int8.source,
             "int8": self.int8.to_json(),
             "float": self.float.to_json(),
-            "fp16_bytes_estimated": self.fp16_bytes,
+            "fp16": self.fp16.to_json(),
             "pays": self.pays,
+            "options": {words: cost.to_json() for words, cost in self.others.items()},
+            "best_options": self.best,
         }
 
 
-class CostBuilder:
-    """Builds the engine of a model as it was given, and later that of what became of it, for SM89."""
+@dataclass(frozen=True)
+class PlainModel:
+    """A model just before its pairs are placed, from which other options place theirs.
 
-    def __init__(self, opened: Opened, target: str, library: RtxLibrary | None = None) -> None:
-        """Build the first engine; before the model is edited.
+    Attributes:
+        proto: the model in FP32, normalized and conditioned; is not changed.
+        folder: where its external data lie.
+        tables: with the decisions of data, as `decide` takes them.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None = None
+    tables: tuple[ScaleTable | None, ...] = ()
+
+    def placed(self, plan: PlanOptions) -> onnx.ModelProto:
+        """The Q/DQ model of a plan. Where pairs stand depends on no value: a scale that no table has is 1."""
+        proto = _copy_of(self.proto)
+        view = GraphView(proto.graph, self.folder)
+        decided = with_second_pairs(view, decide(proto, view, plan, *self.tables), plan.rule_book())
+        insert_pairs(view, decided, self._scales(decided))
+        return proto
+
+    def _scales(self, decided: Plan) -> dict[str, Scale]:
+        known: dict[str, Scale] = {}
+        for table in self.tables:
+            known |= table.scales if table is not None else {}
+        one = Scale.of(1.0)
+        return dict(share_scales(decided, {p.tensor: known.get(p.tensor, one) for p in decided.activations}, set()))
+
+
+def _copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    return made
+
+
+class CostBuilder:
+    """Builds the engines of a model as it was given, and later those of what became of it, for SM89."""
+
+    def __init__(self, opened: Opened, plan: PlanOptions, library: RtxLibrary | None = None) -> None:
+        """Build the first engines; before the model is edited.
 
         Args:
             opened: the model as it was given.
-            target: what the Q/DQ are for.
+            plan: the options that pairs are placed with.
             library: None for the installed one.
 
         Raises:
             QdqError: the target is not rtx, or the model is refused or not built.
             MissingPackageError: TensorRT for RTX is not installed.
         """
-        if target != RTX_TARGET:
+        if plan.target != RTX_TARGET:
             raise QdqError("--build", "engines are built for the target rtx only", "add --target rtx, or leave it out")
         self._library = library or require_library()
-        self._opened = opened
+        self._opened, self._plan = opened, plan
+        self._plain: PlainModel | None = None
         self._before = self._cost(opened)
+        self._half = self._before if is_typed(opened.proto) else self._cost_of(self._in_fp16(opened.proto))
 
-    def costs(self, proto: onnx.ModelProto) -> Int8Costs:
-        """Both engines.
+    def keep_plain(self, proto: onnx.ModelProto, tables: tuple[ScaleTable | None, ...]) -> None:
+        """Keep the model as it is just before its pairs are placed: other options are tried on it.
 
         Args:
-            proto: the Q/DQ model, its external data in the same folder.
+            proto: the model in FP32; it is copied.
+            tables: with the decisions of data, as `decide` takes them.
+        """
+        self._plain = PlainModel(_copy_of(proto), self._opened.folder, tables)
+
+    def costs(self, proto: onnx.ModelProto, folder: Path | None = None) -> Int8Costs:
+        """All engines.
+
+        Args:
+            proto: the Q/DQ model.
+            folder: where its external data lie; None for where those of the model as given do.
 
         Raises:
             QdqError: it is refused or not built.
         """
-        written = replace(self._opened, proto=proto, kind="proto", path=None, sha256=None)
-        return Int8Costs(self._cost(written), self._before)
+        others = {} if self._plain is None else self._others(self._plain, typed=is_typed(proto))
+        return Int8Costs(self._cost_of(proto, folder), self._before, self._half, others)
+
+    def _others(self, plain: PlainModel, *, typed: bool) -> dict[str, EngineCost]:
+        """Options -> engine, of those that the user has not asked for already."""
+        found = {}
+        for words, asked in INT8_OPTIONS.items():
+            there = any(getattr(self._plan, name) == value for name, value in asked.items())
+            if not there and (words or not typed):
+                made = self._in_fp16(plain.placed(replace(self._plan, **asked)))
+                found[f"{words} {_REST}".strip()] = self._cost_of(made)
+        return found
+
+    def _in_fp16(self, proto: onnx.ModelProto) -> onnx.ModelProto:
+        return apply_types(proto, _FP16, self._opened.folder)
+
+    def _cost_of(self, proto: onnx.ModelProto, folder: Path | None = None) -> EngineCost:
+        folder = folder or self._opened.folder
+        return self._cost(replace(self._opened, proto=proto, kind="proto", path=None, folder=folder, sha256=None))
 
     def _cost(self, opened: Opened) -> EngineCost:
         return cost_of(build_opened(opened, RtxBuildOptions(), self._library))

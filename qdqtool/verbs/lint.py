@@ -169,8 +169,9 @@ def lint(
     if data is not None:
         context.largest = _largest(opened, data, options)
     before = run_checks(context, checks)
+    notes = () if library is not None else _not_asked(options, checks)
     if not options.fix:
-        return LintResult(tuple(before), tuple(checks), dla=context.dla)
+        return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla)
     from qdqtool.linting.fixes import repair
 
     done = repair(context, checks, options.fix)
@@ -180,7 +181,7 @@ def lint(
     left = {finding.key for finding in after}
     gone = tuple(one for one in before if (one.code, done.renamed.get(one.where, one.where)) not in left)
     given = give_back(opened.proto, opened, None if output is None else Path(output))
-    return LintResult(tuple(after), tuple(checks), gone, given, done.notes, context.dla)
+    return LintResult(tuple(after), tuple(checks), gone, given, (*notes, *done.notes), context.dla)
 
 
 def _largest(opened: Opened, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:
@@ -204,11 +205,24 @@ def _library(options: LintOptions, checks: Sequence[Check]) -> RtxLibrary | None
     """
     from qdqtool.tensorrt_rtx.installed import find_library, require_library
 
-    target: str = options.target
-    wanted = target == "rtx" or (options.trt_version is not None and options.trt_version.major >= _FIRST_OF_ITS_OWN)
     if options.parser is False or not {check.code for check in checks} & _PARSER_CODES:
         return None
-    return require_library() if options.parser else find_library() if wanted else None
+    return require_library() if options.parser else find_library() if _asks_parser(options) else None
+
+
+def _asks_parser(options: LintOptions) -> bool:
+    """Whether the parser is asked of itself where it is installed."""
+    target: str = options.target
+    return target == "rtx" or (options.trt_version is not None and options.trt_version.major >= _FIRST_OF_ITS_OWN)
+
+
+def _not_asked(options: LintOptions, checks: Sequence[Check]) -> tuple[str, ...]:
+    """A sentence that the parser was not asked, where it would have been if it were installed."""
+    from qdqtool.tensorrt_rtx.installed import how_to_install
+
+    wanted = options.parser is None and _asks_parser(options) and {check.code for check in checks} & _PARSER_CODES
+    how = how_to_install() if wanted else ""
+    return (f"NVIDIA's parser was not asked: TensorRT for RTX {how}",) if how else ()
 
 
 def _verdict(library: RtxLibrary | None, opened: Opened) -> ParserVerdict | None:

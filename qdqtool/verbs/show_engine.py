@@ -15,6 +15,7 @@ from qdqtool.engine.cost import Forecast, forecast
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer, predict_layers
+from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.read_info import read_layer_info, with_profile
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
@@ -22,6 +23,7 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
+from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.build import built_layers
 from qdqtool.verbs.build_options import BuildOptions, ShapeRanges
@@ -36,7 +38,8 @@ class ShowEngineOptions:
     Attributes:
         model: the model of the engine: its predicted layers are compared with those that were built.
         profile: a file of `trtexec --exportProfile` with the time of each layer.
-        trt_version: whose rules predict, a TrtVersion or its text; None for the newest whose rules are known.
+        trt_version: whose rules predict, a TrtVersion or its text; None for those of TensorRT for RTX where that built
+            the engine, else for the newest whose rules are known.
         sm: of a model that is built: the compute capabilities.
         shapes: of a model that is built: input -> lowest, best and highest shape.
     """
@@ -202,7 +205,8 @@ def show_engine(source: ModelSource, options: ShowEngineOptions | None = None) -
         info = with_profile(info, Path(options.profile))
     if model is None:
         return ShownEngine(info, totals_of(info))
-    predicted, view = _predicted(model, options.trt_version, "gpu")
+    target = RTX_TARGET if info.by_rtx and options.trt_version is None else "gpu"
+    predicted, view = _predicted(model, options.trt_version, target)
     return ShownEngine(info, totals_of(info), predicted, compare_layers(predicted.layers, info, node_ops(view)))
 
 
@@ -214,10 +218,10 @@ def predicted_layers(
     Args:
         model: plain or with Q/DQ; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         trt_version: of TensorRT, a TrtVersion or its text; None for the newest whose rules are known.
-        target: gpu; see `predict_layers`.
+        target: gpu; or rtx, TensorRT for RTX, which has no version here.
 
     Raises:
-        QdqError: a model that cannot be read, another target.
+        QdqError: a model that cannot be read, another target, a version beside rtx.
     """
     return _predicted(model, parse(trt_version) if isinstance(trt_version, str) else trt_version, target)[0]
 
@@ -247,6 +251,10 @@ def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> t
     opened = open_model(model)
     view = GraphView(opened.proto.graph, opened.folder)
     found = infer_types(opened.proto)
-    types = found.types if is_strongly_typed(found, version) else None
-    layers = predict_layers(view, version, target, types)
+    types = found.types if is_strongly_typed(found, version, target) else None
+    if target == RTX_TARGET:
+        refuse_trt_version(version)
+        layers = predict_rtx_layers(view)
+    else:
+        layers = predict_layers(view, version, target, types)
     return PredictedLayers(layers, forecast(view, layers, types)), view

@@ -4,9 +4,10 @@
 `python -m tests.bench.rtx_peers --peers-python P [--models A,B] [--work DIR]`: each tool gets a copy of a model of the
 corpus (QDQTOOL_SHARED) and random samples; where pairs stand depends on no value. Counted from the built engines, for
 SM89: products in INT8, layers, layers that only convert, bytes moved. `ours` is `insert --target rtx`; `ours as X` has
-the products of X in INT8 and no others, and is compared with X. Exit code 1 where a gate is missed: fewer INT8
-products than a peer's although `ours` has no head in float there, or more layers, conversions or bytes on the same
-products. Nothing of an engine is run.
+the products of X in INT8 and no others; behind the last of them it rounds what X rounds, such as outputs of heads, with
+the scales of X, and is compared with X. Exit code 1 where a gate is missed: fewer INT8 products than a peer's although
+`ours` has no head in float there, or more layers, conversions or bytes on the same products. Nothing of an engine is
+run.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ MODELS = (
     "mobilenetv1_025_128,cifar_resnet20_bn,stm_mbv2_128_flowers,yunet_s_320"
 )
 SECONDS = 600
+OUTPUT = -1  # in place of the number of an input
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 HEAD = (
     "| model | tool | INT8 products | of | layers | convert only | MB moved | held |\n|---|---|---|---|---|---|---|---|"
@@ -83,14 +85,91 @@ def quantized_products(path: Path) -> set[str]:
     return found
 
 
-def ours_as(source: Path, out: Path, theirs: set[str]) -> None:
-    """Our model with the products of a peer in INT8 and no others."""
-    graph = onnx.load(source).graph
+def ours_as(source: Path, out: Path, peer: Path) -> None:
+    """Our model with the products of a peer in INT8 and no others, and what it rounds behind the last of them."""
+    graph, theirs = onnx.load(source).graph, quantized_products(peer)
     left = [node.name or node.output[0] for node in graph.node if node.op_type in PRODUCTS]
     left = [name for name in left if name not in theirs]
     heads = (f"^(?:{'|'.join(map(re.escape, left))})$",) if left else ()
     options = verbs.InsertOptions(plan=PlanOptions("rtx", float_heads="none", heads=heads))
-    verbs.insert(source, options=options, output=out)
+    made = verbs.insert(onnx.load(source), options=options).model
+    onnx.save(round_behind(made, theirs, rounded_reads(peer)), out)
+
+
+def rounded_reads(path: Path) -> dict[tuple[str, int], np.ndarray]:
+    """Node (name, or first output) and input that a peer reads through a pair, or output of the graph -> the scale."""
+    graph = onnx.load(path).graph
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    quantized = {node.output[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    scales = {
+        node.output[0]: arrays[node.input[1]]
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in quantized and node.input[1] in arrays
+    }
+    found: dict[tuple[str, int], np.ndarray] = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name in scales and not node.op_type.endswith("quantizeLinear"):
+                found |= {(key, index): scales[name] for key in {node.name, node.output[0]} - {""}}
+    return found | {(one.name, OUTPUT): scales[one.name] for one in graph.output if one.name in scales}
+
+
+def round_behind(model: onnx.ModelProto, theirs: set[str], reads: dict[tuple[str, int], np.ndarray]) -> onnx.ModelProto:
+    """Pairs on the places that a peer rounds and from which no product in INT8 is reached."""
+    graph = model.graph
+    behind = _leads_to_none(graph, theirs)
+    sources = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    made = {node.output[0]: sources.get(node.input[0]) for node in graph.node if node.op_type == "DequantizeLinear"}
+    pairs = {source: name for name, source in made.items() if source}
+    for node in [one for one in graph.node if not {one.name, *one.output} & theirs]:
+        for index, name in enumerate(node.input):
+            scale = reads.get((node.name, index), reads.get((node.output[0], index)))
+            if scale is not None and scale.ndim == 0 and name not in made and set(node.output) <= behind:
+                node.input[index] = _pair(graph, name, scale, pairs, before=node)
+    for output in list(graph.output):
+        scale = reads.get((output.name, OUTPUT))
+        if scale is not None and output.name not in made:
+            inner = f"{output.name}_before_rounding"
+            for node in graph.node:
+                node.input[:] = [inner if name == output.name else name for name in node.input]
+                node.output[:] = [inner if name == output.name else name for name in node.output]
+            _pair(graph, inner, scale, pairs, output=output.name)
+    return model
+
+
+def _leads_to_none(graph: onnx.GraphProto, theirs: set[str]) -> set[str]:
+    """Tensors from which no product of the peer is reached."""
+    leads: set[str] = set()
+    for node in reversed(graph.node):
+        if {node.name, *node.output} & theirs or leads & set(node.output):
+            leads |= set(node.input)
+    return {name for node in graph.node for name in node.output} - leads
+
+
+def _pair(
+    graph: onnx.GraphProto,
+    name: str,
+    scale: np.ndarray,
+    pairs: dict[str, str],
+    *,
+    before: onnx.NodeProto | None = None,
+    output: str = "",
+) -> str:
+    """The output of a pair on a tensor, which is put before a node, or at the end."""
+    if name not in pairs:
+        end = output or f"{name}_rounded"
+        inside, step, zero = (f"{end}_{word}" for word in ("quantized", "step", "zero"))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(scale, np.float32), step))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(0, np.int8), zero))
+        pair = [
+            onnx.helper.make_node("QuantizeLinear", [name, step, zero], [inside], inside),
+            onnx.helper.make_node("DequantizeLinear", [inside, step, zero], [end], f"{end}_dequantized"),
+        ]
+        place = len(graph.node) if before is None else list(graph.node).index(before)
+        for node in reversed(pair):
+            graph.node.insert(place, node)
+        pairs[name] = end
+    return pairs[name]
 
 
 def row(model: str, tool: str, cost: EngineCost, held: str) -> str:
@@ -124,7 +203,7 @@ def compare(name: str, folder: Path, python: Path) -> tuple[list[str], bool]:
         except QdqError as error:
             rows.append(f"| {name} | {tool} | {error.reason} | | | | | |")
             continue
-        ours_as(source, folder / f"ours_as_{tool}.onnx", quantized_products(path))
+        ours_as(source, folder / f"ours_as_{tool}.onnx", path)
         forced = cost_of(build_engine(folder / f"ours_as_{tool}.onnx"))
         faults = missed(forced, theirs)
         fewer = theirs.products.get("INT8", 0) - mine.products.get("INT8", 0) - floats

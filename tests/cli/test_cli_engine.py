@@ -131,6 +131,7 @@ def test_two_engines(folder: Path, capsys: Capsys) -> None:
     [
         (("show", "none.json"), "none.json: cannot be read"),
         (("show", "bare.engine"), "is an engine, which TensorRT reads on its GPU alone; give its layers"),
+        (("show", "own.engine"), "on its GPU alone; give own.engine.layers.json, which stands beside it"),
         (("diff", "bare.engine", "bare.engine"), "is an engine, which TensorRT reads on its GPU alone"),
         (("show", "engine.json", "--predicted"), "--predicted: engine.json is no .onnx model"),
         (("show", "engine.json", "--model", "m.onnx"), "names no node of the model"),
@@ -144,7 +145,9 @@ def test_what_cannot_be_had_is_refused(
     monkeypatch.chdir(folder)
     engine(folder, "Conv_0")
     engine(folder, "Conv_7", name="other.json")
-    (folder / "bare.engine").write_bytes(b"ftrt\0\0\0\0\2\0\0\0")
+    for name in ("bare.engine", "own.engine"):
+        (folder / name).write_bytes(b"ftrt\0\0\0\0\2\0\0\0")
+    engine(folder, "Conv_0", name="own.engine.layers.json")
     refused(run(capsys, "engine", *words), reason)
 
 

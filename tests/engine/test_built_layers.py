@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.engine.built_layers import BuiltLayer, BuiltTensor, count_products, parse_layers
+from qdqtool.engine.built_layers import parse_layers
+from qdqtool.engine.layer_info import EngineLayer, LayerTensor
 
 NHWC = "(NHWC) Channel major format"
 
@@ -37,14 +38,14 @@ def line(
 def test_a_layer_has_kind_tensors_kernel_and_nodes() -> None:
     weight = f"{tensor('w', '16,4,3,3', 'Int8')}, {tensor('s', '1,16,1,1', 'Float')}"
     (layer,) = parse_layers("Layers:\n" + line(constants=weight, nodes="[ONNX Layer: conv]\x1f[ONNX Layer: x_DQ]"))
-    assert layer == BuiltLayer(
+    assert layer == EngineLayer(
         "c_myl0_1",
         "correlation",
-        (BuiltTensor("a", "Int8", (1, 4, 8, 8), NHWC),),
-        (BuiltTensor("w", "Int8", (16, 4, 3, 3), NHWC), BuiltTensor("s", "Float", (1, 16, 1, 1), NHWC)),
-        (BuiltTensor("o", "Float", (1, 16, 8, 8), NHWC),),
-        "__myelin_CASK_STUB",
         ("conv", "x_DQ"),
+        (LayerTensor("Int8", "a", (1, 4, 8, 8), NHWC),),
+        (LayerTensor("Float", "o", (1, 16, 8, 8), NHWC),),
+        "__myelin_CASK_STUB",
+        constants=(LayerTensor("Int8", "w", (16, 4, 3, 3), NHWC), LayerTensor("Float", "s", (1, 16, 1, 1), NHWC)),
     )
     assert layer.bytes_moved == 256 + (576 + 64) + 4096
 
@@ -63,12 +64,12 @@ def test_a_layer_has_kind_tensors_kernel_and_nodes() -> None:
 )
 def test_nodes_are_cut_at_the_separator_and_never_at_brackets(nodes: str, expected: tuple[str, ...]) -> None:
     (layer,) = parse_layers(line(nodes=nodes))
-    assert layer.nodes == expected
+    assert layer.metadata == expected
 
 
 def test_an_event_stands_between_stream_and_nodes() -> None:
     (layer,) = parse_layers(line(behind="StreamId: 1, EventId: 3"))
-    assert layer.nodes == ("conv",)
+    assert layer.metadata == ("conv",)
 
 
 @pytest.mark.parametrize("kind", ["signal", "wait"])
@@ -110,11 +111,11 @@ def test_a_layer_may_read_nothing_but_constants() -> None:
     ],
 )
 def test_bytes_of_a_tensor(kind: str, expected: int) -> None:
-    assert BuiltTensor("t", kind, (3, 4)).bytes == expected
+    assert LayerTensor(kind, "t", (3, 4)).bytes == expected
 
 
 def test_half_a_byte_is_rounded_up_and_a_scalar_is_one_value() -> None:
-    assert (BuiltTensor("t", "FP4E2M1", (3,)).bytes, BuiltTensor("t", "Float", ()).bytes) == (2, 4)
+    assert (LayerTensor("FP4E2M1", shape=(3,)).bytes, LayerTensor("Float", shape=()).bytes) == (2, 4)
 
 
 # Products
@@ -123,11 +124,11 @@ def test_half_a_byte_is_rounded_up_and_a_scalar_is_one_value() -> None:
 @pytest.mark.parametrize(
     ("kind", "tactic", "expected"),
     [
-        ("correlation", "", "Int8"),
-        ("deconv", "", "Int8"),
-        ("gemm", "", "Int8"),
-        ("runtime_fusion", "", "Int8"),
-        ("kgen", "__myl_fc_mha_v2_0x1", "Int8"),
+        ("correlation", "", "INT8"),
+        ("deconv", "", "INT8"),
+        ("gemm", "", "INT8"),
+        ("runtime_fusion", "", "INT8"),
+        ("kgen", "__myl_fc_mha_v2_0x1", "INT8"),
         ("kgen", "__myl_MulAddRelu_0x1", ""),
         ("maxpool", "", ""),
     ],
@@ -143,14 +144,14 @@ ACT, WEIGHT, BIAS = "1,8,4,4", "8,8,3,3", "1,8,1,1"
 @pytest.mark.parametrize(
     ("inputs", "constants", "expected"),
     [
-        ([(ACT, "Int8")], [(WEIGHT, "Int8"), (BIAS, "Float")], "Int8"),
-        ([(ACT, "Int8"), (ACT, "Half")], [(WEIGHT, "Int8"), (BIAS, "Half")], "Int8"),
-        ([(ACT, "Int8"), (WEIGHT, "Int8")], [(BIAS, "Float")], "Int8"),
-        ([(ACT, "Int8")], [(BIAS, "Float")], "Int8"),
-        ([(ACT, "Float"), (WEIGHT, "Float")], [], "Float"),
-        ([("4,16", "Int8")], [("16,32", "Float")], "Float"),
-        ([("4,16", "Half")], [("16,32", "Int8"), ("1,32", "Half")], "Half"),
-        ([], [(WEIGHT, "Int8")], "Int8"),
+        ([(ACT, "Int8")], [(WEIGHT, "Int8"), (BIAS, "Float")], "INT8"),
+        ([(ACT, "Int8"), (ACT, "Half")], [(WEIGHT, "Int8"), (BIAS, "Half")], "INT8"),
+        ([(ACT, "Int8"), (WEIGHT, "Int8")], [(BIAS, "Float")], "INT8"),
+        ([(ACT, "Int8")], [(BIAS, "Float")], "INT8"),
+        ([(ACT, "Float"), (WEIGHT, "Float")], [], "FP32"),
+        ([("4,16", "Int8")], [("16,32", "Float")], "FP32"),
+        ([("4,16", "Half")], [("16,32", "Int8"), ("1,32", "Half")], "FP16"),
+        ([], [(WEIGHT, "Int8")], "INT8"),
     ],
 )
 def test_integers_that_are_multiplied_with_floats_are_multiplied_in_float(
@@ -159,10 +160,3 @@ def test_integers_that_are_multiplied_with_floats_are_multiplied_in_float(
     reported = [", ".join(tensor("t", *one) for one in each) for each in (inputs, constants)]
     (layer,) = parse_layers(line(kind="runtime_fusion", inputs=reported[0], constants=reported[1]))
     assert layer.product_type == expected
-
-
-def test_products_are_counted_by_type() -> None:
-    text = "\n".join(
-        [line("a"), line("b", inputs=tensor("x", "4", "Float")), line("c", kind="gemm"), line("d", kind="kgen")]
-    )
-    assert count_products(parse_layers(text)) == {"Int8": 2, "Float": 1}

@@ -330,3 +330,22 @@ def test_long_names_of_an_export_take_linear_time(tmp_path: Path) -> None:
 def test_a_line_that_is_cut_short_tells_nothing(tmp_path: Path, line: str) -> None:
     whole = read_layer_info(write(tmp_path, FUSIONS)).layers
     assert read_layer_info(write(tmp_path, f"{FUSIONS}{line}\n")).layers == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "product"),
+    [
+        ("CaskConvolution", ("Int8", "Half"), "INT8"),  # the second is the skip of a fused Add
+        ("CaskConvolution", ("Half", "Int8"), "FP16"),
+        ("correlation", ("Int8", "Half"), "FP16"),  # a weight that is dequantized at every inference
+        ("correlation", ("Int8", "Int8"), "INT8"),
+        ("correlation", ("Half", "Int8"), "FP16"),
+        ("CaskConvolution", (), ""),
+        ("PointWise", ("Int8",), ""),
+    ],
+)
+def test_the_type_of_a_product_is_that_of_its_factors_where_they_are_told(
+    kind: str, types: tuple[str, ...], product: str
+) -> None:
+    read = tuple(LayerTensor(one, shape=(8, 8, 3, 3)) for one in types)
+    assert EngineLayer("c", kind, inputs=read).product_type == product

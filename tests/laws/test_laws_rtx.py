@@ -96,7 +96,7 @@ def test_every_planned_product_of_the_corpus_is_built_in_int8(file: Path, sm: st
 def test_planned_products_of_random_networks_are_never_built_in_float(model: onnx.ModelProto) -> None:
     made = quantized(model)
     if made is not None and all(node.name for node in made.graph.node):
-        assert not products_planned(made) & products_built(made, "89", "Float")
+        assert not products_planned(made) & products_built(made, "89", "FP32")
 
 
 def products_planned(model: onnx.ModelProto) -> set[str]:
@@ -110,9 +110,9 @@ def products_planned(model: onnx.ModelProto) -> set[str]:
     }
 
 
-def products_built(model: onnx.ModelProto, sm: str, kind: str = "Int8") -> set[str]:
+def products_built(model: onnx.ModelProto, sm: str, kind: str = "INT8") -> set[str]:
     """Names of the nodes that the engine multiplies in one type."""
     from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 
     engine = build_engine(model, RtxBuildOptions(sm=(sm,)))
-    return {name for layer in engine.layers if layer.product_type == kind for name in layer.nodes}
+    return {name for layer in engine.layers if layer.product_type == kind for name in layer.metadata}

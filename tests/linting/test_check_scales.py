@@ -159,6 +159,27 @@ def test_q020_around_a_concat(scales: tuple[str, ...], places: list[str]) -> Non
     assert all("Concat with the scales 0.1, 0.2" in one.message and one.fixable for one in found)
 
 
+@pytest.mark.parametrize(
+    ("target", "scales", "found"),
+    [
+        ("rtx", ("s", "s", "next_s"), False),
+        ("rtx", ("s", "next_s", "next_s"), True),
+        ("rtx", ("next_s", "next_s", "s"), True),
+        ("gpu", ("s", "s", "next_s"), True),
+    ],
+)
+def test_q020_the_next_float_behind_a_concat_is_what_insert_writes_for_rtx(
+    target: str, scales: tuple[str, ...], found: bool
+) -> None:
+    body = f"{pair('x')} {conv('c', 'x_dq')} {conv('d', 'x_dq', 'w2')} {pair('c', scales[0])} {pair('d', scales[1])}"
+    body += f" k = Concat<axis=1>(c_dq, d_dq) {pair('k', scales[2])} j = Conv(k_dq, wide)"
+    model = classifier(body, "j", more="float[8,16,1,1] wide, float next_s = {0.1}")
+    (held,) = [one for one in model.graph.initializer if one.name == "next_s"]
+    value = np.asarray(np.nextafter(np.float32(0.1), np.float32(1)))
+    held.CopyFrom(numpy_helper.from_array(value, "next_s"))
+    assert bool(places_of(model, "Q020", target=target)) is found
+
+
 @pytest.mark.parametrize("op", ["MaxPool<kernel_shape=[2,2], strides=[2,2]>", "Transpose<perm=[0,1,3,2]>"])
 def test_q020_before_and_behind_what_moves_values(op: str) -> None:
     for other, places in (("s", []), ("t", ["m"])):

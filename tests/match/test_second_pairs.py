@@ -18,10 +18,12 @@ from tests.graphs import model_of, readers_of, shuffled
 W = "float[4,4,3,3] w1, float[4,4,3,3] w2, float[4,4,3,3] w3, float[4,8,1,1] p8, float[4] s = {1,1,2,2}, int64[8] pads = {0,0,1,1,0,0,1,1}"
 UP = 'Resize<mode="nearest">'
 DOWN = "MaxPool<kernel_shape=[2,2],strides=[2,2]>"
+SAME = "MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>"
 
 
 def net(body: str) -> onnx.ModelProto:
     text = body.replace("Conv3(", "Conv<pads=[1,1,1,1]>(").replace("Up(", f"{UP}(").replace("Down(", f"{DOWN}(")
+    text = text.replace("Same(", f"{SAME}(")
     return model_of(f"g (float[1,4,8,8] x) => (float[N,M,H,W] z) <{W}> {{ {text} }}")
 
 
@@ -36,6 +38,7 @@ def seconds(made: Plan) -> dict[str, tuple[str, ...]]:
 
 
 PYRAMID = "a = Conv3(x, w1) d = Down(a) b = Conv3(d, w2) u = Up(b, , s) k = Concat<axis=1>(a, u) z = Conv(k, p8)"
+POOLED = "c = Conv3(x, w1) m = Same(c) k = Concat<axis=1>(c, m) z = Conv(k, p8)"
 PLACES = {
     "behind a resize": ("c = Conv3(x, w1) u = Up(c, , s) z = Conv3(u, w2)", {"u": ("c",)}),
     "behind the resize, before what moves": ("c = Conv3(x, w1) u = Up(c, , s) e = Pad(u, pads) z = Conv(e, w2)", {"u": ("c",)}),
@@ -45,7 +48,9 @@ PLACES = {
     "behind the concat, before a choice": ("c = Conv3(x, w1) u = Up(c, , s) k = Concat<axis=1>(u, u) e, f = Split<axis=1>(k) z = Conv3(e, w2)", {"k": ("c",)}),
     "once for two readers": ("c = Conv3(x, w1) u = Up(c, , s) a = Conv3(u, w2) b = Conv3(u, w3) z = Concat<axis=1>(a, b)", {"u": ("c",)}),
     "behind a resize of the input": ("u = Up(x, , s) z = Conv3(u, w1)", {"u": ("x",)}),
-    "behind a concat of pools": ("c = Conv3(x, w1) m = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>(c) k = Concat<axis=1>(c, m) z = Conv(k, p8)", {"k": ("c",)}),
+    "behind a concat of pools": (POOLED, {"m": ("c",), "k": ("c",)}),
+    "behind pools of pools": ("c = Conv3(x, w1) m = Same(c) n = Same(m) k = Concat<axis=1>(m, n) z = Conv(k, p8)", {"n": ("m",), "k": ("m",)}),
+    "behind a pool that has its own pair, once": ("c = Conv3(x, w1) m = Same(c) e = Conv3(x, w2) k = Concat<axis=1>(e, m) z = Conv(k, p8)", {"k": ("e", "m")}),
     "not on the skip of a residual": ("d = Down(x) b = Conv3(d, w1) u = Up(b, , s) a = Conv3(x, w2) m = Add(a, u) z = Conv3(m, w3)", {}),
     "not where nothing is resized": ("a = Conv3(x, w1) b = Conv3(x, w2) k = Concat<axis=1>(a, b) z = Conv(k, p8)", {}),
     "not where the reader stays in float": ("c = Conv3(x, w1) u = Up(c, , s) z = Erf(u)", {}),
@@ -111,6 +116,32 @@ def test_a_second_pair_has_the_bits_of_the_first_and_is_a_scalar() -> None:
     assert scale_of(model, "u").shape == ()
 
 
+def test_behind_a_concat_of_pools_the_scale_is_the_next_float_and_the_integers_are_the_same() -> None:
+    model = inserted(POOLED, "rtx", x=0.1, c=0.3)
+    below, above = scale_of(model, "c"), scale_of(model, "k")
+    assert scale_of(model, "m").tobytes() == below.tobytes() and above == np.nextafter(below, np.float32(np.inf))
+    integers = np.arange(-128, 128, dtype=np.float32)
+    assert (np.rint(integers * below / above) == integers).all()
+
+
+@pytest.mark.parametrize("scale", [1e-38, 2.0**-20, 0.0078125, 0.05, 1.0, 3.999, 1e30])
+def test_the_next_scale_keeps_every_integer(scale: float) -> None:
+    below = np.float32(scale)
+    above, integers = np.nextafter(below, np.float32(np.inf)), np.arange(-128, 128, dtype=np.float32)
+    assert (np.rint(integers * below / above) == integers).all()
+
+
+@pytest.mark.parametrize("target", ["gpu", "rtx"])
+def test_a_table_given_again_is_no_conflict(target: str) -> None:
+    """A file of another tool, or of ours, with either scale behind the Concat."""
+    made = inserted(POOLED, target, x=0.1, c=0.3)
+    table = ScaleTable({name: Scale(np.float32(value), None, "ptq") for name, value in (("x", 0.1), ("c", 0.3))})
+    options = InsertOptions(plan=PlanOptions("rtx", float_heads="none"))
+    again = insert(made, scales=table, options=options)
+    assert {point.tensor for point in again.inserted.kept} >= {"x", "c"}
+    assert insert(again.model, scales=table, options=options).inserted.added == ()
+
+
 def test_its_own_range_is_not_asked_for() -> None:
     """A table that has a larger one changes neither pair: the tensor holds the same values."""
     model = inserted(PLACES["behind a resize"][0], "rtx", x=0.1, c=0.3, u=7.0)
@@ -152,20 +183,24 @@ def test_pairs_that_stand_before_a_concat_and_differ_get_one_behind_it() -> None
 # ------------------------------------------------------------------ and out again
 
 
-def test_a_cache_for_the_gpu_is_that_of_a_file_without_second_pairs() -> None:
-    scales = {"x": 0.1, "d": 0.1, "a": 0.2, "b": 0.5}
+@pytest.mark.parametrize(
+    ("body", "scales"),
+    [(PYRAMID, {"x": 0.1, "d": 0.1, "a": 0.2, "b": 0.5}), (POOLED, {"x": 0.1, "c": 0.3})],
+)
+def test_a_cache_for_the_gpu_is_that_of_a_file_without_second_pairs(body: str, scales: dict[str, float]) -> None:
     options = PeelOptions("8.6.1", allow_estimated=True)
-    entries = [peel(inserted(PYRAMID, target, **scales), options).cache.entries for target in ("rtx", "gpu")]
+    entries = [peel(inserted(body, target, **scales), options).cache.entries for target in ("rtx", "gpu")]
     old = insert(
-        net(PYRAMID),
+        net(body),
         scales=ScaleTable({name: Scale(np.float32(value), None, "ptq") for name, value in scales.items()}),
         options=InsertOptions(plan=PlanOptions("gpu", "8.6.1", float_heads="none")),
     ).model
     assert entries[0] == entries[1] == peel(old, options).cache.entries
 
 
-def test_peel_gives_the_source_back() -> None:
-    source = net(PYRAMID)
+@pytest.mark.parametrize("body", [PYRAMID, POOLED])
+def test_peel_gives_the_source_back(body: str) -> None:
+    source = net(body)
     done = insert(source, options=InsertOptions(plan=PlanOptions("rtx", float_heads="none"))).model
     back = peel(done, PeelOptions("8.6.1", source=source, allow_estimated=True)).model
     assert back.SerializeToString(deterministic=True) == source.SerializeToString(deterministic=True)

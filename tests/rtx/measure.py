@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.engine.built_layers import BuiltLayer
+from qdqtool.engine.layer_info import EngineLayer
 from qdqtool.errors import QdqError
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.installed import require_library
@@ -50,11 +50,11 @@ def _built(model: onnx.ModelProto, sm: str) -> dict[str, object]:
         return {"refused": error.reason}
     types = dict.fromkeys(products_of(model), "none")
     for layer in engine.layers:
-        types.update({name: _type(layer) for name in layer.nodes if name in types and layer.is_product})
+        types.update({name: _type(layer) for name in layer.metadata if name in types and layer.is_product})
     return {"layers": len(engine.layers), "bytes": engine.bytes_moved, **types}
 
 
-def _type(layer: BuiltLayer) -> str:
+def _type(layer: EngineLayer) -> str:
     """What a product multiplies; "mixed" where its two operands are of two types, of which one is converted."""
     operands = {tensor.type for tensor in layer.inputs[:2]}
     return "mixed" if len(operands) > 1 else layer.product_type

@@ -6,7 +6,7 @@
 `rules/rtx.toml` cite it.
 
 A graph is ONNX text with three words more: `a = pair(r)` is Q and DQ with the scale 0.05, `other(r)` with 0.08,
-`vector(r)` with a scale of shape [1]. A constant whose name begins with `w` is an INT8 weight behind a DequantizeLinear,
+`vector(r)` with a scale of shape [1], `next(r)` with the float32 behind 0.05. A constant whose name begins with `w` is an INT8 weight behind a DequantizeLinear,
 with scales per output channel (one for ConvTranspose); every other constant stays as it is. Nodes are named by their
 first outputs.
 """
@@ -23,8 +23,13 @@ from onnx import helper, numpy_helper
 from tests.graphs import model_of
 
 SMS = ("86", "89", "120")
-_SCALES = {"pair": np.float32(0.05), "other": np.float32(0.08), "vector": np.full(1, 0.05, np.float32)}
-_PAIR = re.compile(r"(\w+) = (pair|other|vector)\((\w+)\)")
+_SCALES = {
+    "pair": np.float32(0.05),
+    "other": np.float32(0.08),
+    "vector": np.full(1, 0.05, np.float32),
+    "next": np.nextafter(np.float32(0.05), np.float32(1)),
+}
+_PAIR = re.compile(r"(\w+) = (pair|other|vector|next)\((\w+)\)")
 _W = "float[32,32,3,3] w1, float[32,32,3,3] w2, float[32,32,3,3] w3, float[32,32,3,3] w4"
 
 
@@ -126,7 +131,16 @@ class Case:
 
 _TWO = "i = pair(x) c1 = Conv3(i, w1) c2 = Conv3(i, w2) r = Relu(c1) s = Relu(c2)"
 _K = "float[32,64,1,1] wk"
-_INT8, _FLOAT = (("z", "Int8"),), (("z", "Float"),)
+_K96 = "float[32,96,1,1] w5"
+_POOL = "MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>"
+_CONV = "i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r)"
+_POOLS = f"{_CONV} m = {_POOL}(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q)"
+# Two recurrences beside one another, each over half of the channels, as in the dual paths of speech models.
+_GRU = 'GRU<hidden_size=4,direction="bidirectional",linear_before_reset=1>'
+_RECURRENT = f"t = Squeeze(a, x0) u, v = Split<axis=2>(t, n) d, e = {_GRU}(u, gi, gr, gb, , g0) f, h = {_GRU}(v, gi, gr, gb, , g0) k = Concat<axis=3>(d, f) z = Squeeze(k, x1)"
+_GATES = "float[2,12,8] gi, float[2,12,4] gr, float[2,24] gb, float[2,1,4] g0, int64[2] n = {8,8}, int64[1] x0 = {0}, int64[1] x1 = {2}"
+_STEPS = "float[1,33,1,16] x"
+_INT8, _FLOAT = (("z", "INT8"),), (("z", "FP32"),)
 CASES = {
     # Concat: before, behind, unequal, one branch bare
     "concat/same": Case(f"{_TWO} q = pair(r) p = pair(s) k = Concat<axis=1>(q, p) z = Conv(k, wk)", _INT8, _K),
@@ -143,8 +157,13 @@ CASES = {
     "concat/with-resize-before": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) k = Concat<axis=1>(u, p) z = Conv(k, wk)', _FLOAT, f"{_K}, float[4] n = {{1,1,2,2}}"),
     "concat/with-resize-behind": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) k = Concat<axis=1>(u, p) e = pair(k) z = Conv(e, wk)', _INT8, f"{_K}, float[4] n = {{1,1,2,2}}"),
     "concat/with-resize-and-pair": Case(f'{_TWO} q = pair(r) p = pair(s) m = MaxPool<kernel_shape=[2,2],strides=[2,2]>(q) u = Resize<mode="nearest">(m, , n) e = pair(u) k = Concat<axis=1>(e, p) z = Conv(k, wk)', _INT8, f"{_K}, float[4] n = {{1,1,2,2}}"),
-    "concat/pools-before": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, "float[32,96,1,1] w5"),
-    "concat/pools-behind": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) m = MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q) k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, "float[32,96,1,1] w5"),
+    "concat/pools-before": Case(f"{_POOLS} k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, _K96),
+    "concat/pools-behind": Case(f"{_POOLS} k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-with-pairs": Case(f"{_POOLS} n = pair(m) p = pair(o) k = Concat<axis=1>(q, n, p) e = pair(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-next": Case(f"{_POOLS} n = pair(m) p = pair(o) k = Concat<axis=1>(q, n, p) e = next(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-in-a-row-before": Case(f"{_CONV} m = {_POOL}(q) o = {_POOL}(m) k = Concat<axis=1>(q, m, o) z = Conv(k, w5)", _INT8, _K96),
+    "concat/pools-in-a-row-behind": Case(f"{_CONV} m = {_POOL}(q) o = {_POOL}(m) k = Concat<axis=1>(q, m, o) e = pair(k) z = Conv(e, w5)", _INT8, _K96),
+    "concat/pools-in-a-row-next": Case(f"{_CONV} m = {_POOL}(q) n = pair(m) o = {_POOL}(n) p = pair(o) k = Concat<axis=1>(q, n, p) e = next(k) z = Conv(e, w5)", _INT8, _K96),
     "concat/resize-then-pad": Case('i = pair(x) c1 = Conv3(i, w1) q = pair(c1) u = Resize<mode="nearest">(q, , n) e = pair(u) a = Pad(e, pads) z = Conv3(a, w2)', _INT8, f"float[4] n = {{1,1,2,2}}, {_P}"),
     # the form of a scale, and of a pair
     "scale/scalar": Case("i = pair(x) z = Conv3(i, w1)", _INT8),
@@ -152,7 +171,7 @@ CASES = {
     "scale/shape-1-matmul": Case("i = vector(x) z = MatMul(i, w5)", _INT8, "float[32,16] w5"),
     "scale/activation-pair-only": Case("i = pair(x) z = Conv3(i, f1)", _FLOAT, "float[32,32,3,3] f1"),
     "scale/weight-pair-only": Case("z = Conv3(x, w1)", _FLOAT),
-    "scale/one-reads-float": Case("i = pair(x) y = Conv3(i, w1) z = Conv3(x, w2)", (("y", "Int8"), ("z", "Float"))),
+    "scale/one-reads-float": Case("i = pair(x) y = Conv3(i, w1) z = Conv3(x, w2)", (("y", "INT8"), ("z", "FP32"))),
     "scale/two-pairs-in-a-row": Case("j = pair(x) i = pair(j) z = Conv3(i, w1)", _INT8),
     # kinds of products
     "product/conv-transpose": Case("i = pair(x) z = ConvTranspose<kernel_shape=[2,2],strides=[2,2]>(i, w5)", _FLOAT, "float[32,16,2,2] w5"),
@@ -181,10 +200,12 @@ CASES = {
     "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", (("z", "mixed"),), "", "float[2,64,64] x, float[2,64,64] y"),
     "matmul-computed/none": Case("z = MatMul(x, y)", (("z", "none"),), "", "float[2,64,64] x, float[2,64,64] y"),
     # residuals and squeeze blocks: pairs on a branch leave every convolution in INT8
-    "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
-    "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "Int8"), ("z", "Int8"))),
-    "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "Int8"), ("z", "Int8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
-    "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "Int8"), ("c2", "Int8"), ("z", "Int8")), "float[32,32,1,1] w5"),
+    "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "INT8"), ("z", "INT8"))),
+    "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "INT8"), ("z", "INT8"))),
+    "residual/resized-skip": Case('i = pair(x) v = pair(y) c1 = Conv3(i, w1) u = Resize<mode="nearest">(v, , s) m = Add(c1, u) q = pair(m) z = Conv3(q, w2)', (("c1", "INT8"), ("z", "INT8")), "float[4] s = {1,1,2,2}", "float[1,32,32,32] x, float[1,32,16,16] y"),
+    "recurrent/float": Case(f"a = Relu(x) {_RECURRENT}", (), _GATES, _STEPS),
+    "recurrent/pair-before": Case(f"r = Relu(x) a = pair(r) {_RECURRENT}", (), _GATES, _STEPS),
+    "squeeze/gate": Case("i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r) g = GlobalAveragePool(q) h = pair(g) c2 = Conv(h, w5) e = HardSigmoid(c2) m = Mul(q, e) p = pair(m) z = Conv3(p, w2)", (("c1", "INT8"), ("c2", "INT8"), ("z", "INT8")), "float[32,32,1,1] w5"),
 }  # fmt: skip
 
 
@@ -197,7 +218,7 @@ def all_models() -> dict[str, onnx.ModelProto]:
 def expected() -> dict[str, dict[str, str]]:
     """What each graph's judged products are to be built in."""
     found = {
-        f"{name}/{how}": {"c1": "Int8", "z": "Int8" if one.passes or how != "before" else "Float"}
+        f"{name}/{how}": {"c1": "INT8", "z": "INT8" if one.passes or how != "before" else "FP32"}
         for name, one in PATTERNS.items()
         for how in PLACEMENTS
     }

@@ -52,12 +52,12 @@ def test_where_pairs_are_placed_the_product_behind_was_built_in_int8(name: str) 
     placed = {point.tensor for point in plan.activations}
     assert any(point.role == "weight" and point.reads[0].node == "z" for point in plan.points), "it is quantized"
     how = {(True, False): "before", (False, True): "behind", (True, True): "both"}["r" in placed, "a" in placed]
-    assert {found["z"] for found in GRAPHS[f"{name}/{how}"].values()} == {"Int8"}, how
+    assert {found["z"] for found in GRAPHS[f"{name}/{how}"].values()} == {"INT8"}, how
 
 
 @pytest.mark.parametrize("name", [name for name, one in PATTERNS.items() if not one.passes])
 def test_a_pair_before_alone_is_never_placed_where_int8_does_not_pass(name: str) -> None:
-    assert {found["z"] for found in GRAPHS[f"{name}/before"].values()} == {"Float"}
+    assert {found["z"] for found in GRAPHS[f"{name}/before"].values()} == {"FP32"}
     placed = {point.tensor for point in rtx_plan(PATTERNS[name].plain()).activations}
     assert "a" in placed
 
@@ -69,8 +69,25 @@ def test_a_pair_on_either_side_takes_as_many_layers_as_the_fewest(name: str) -> 
     how = {(True, False): "before", (False, True): "behind", (True, True): "both"}["r" in placed, "a" in placed]
     for sm in SMS:
         int8 = [GRAPHS[f"{name}/{one}"][sm] for one in PLACEMENTS]
-        fewest = min(found["layers"] for found in int8 if found["z"] == "Int8")
+        fewest = min(found["layers"] for found in int8 if found["z"] == "INT8")
         assert GRAPHS[f"{name}/{how}"][sm]["layers"] == fewest, f"SM{sm}"
+
+
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("pools", ["pools", "pools-in-a-row"])
+def test_a_concat_of_pools_takes_the_fewest_layers_and_bytes_with_the_next_scale(pools: str, sm: str) -> None:
+    ways = {how: GRAPHS[f"concat/{pools}-{how}"][sm] for how in ("before", "behind", "next")}
+    best = ways.pop("next")
+    constants = 32  # bytes: two more scales
+    assert all(best["layers"] <= way["layers"] and best["bytes"] <= way["bytes"] + constants for way in ways.values())
+    assert best["layers"] < ways["before"]["layers"] and best["bytes"] * 1.1 < ways["behind"]["bytes"]
+
+
+@pytest.mark.parametrize("sm", SMS)
+def test_recurrences_that_read_float_are_built_step_by_step_in_more_layers(sm: str) -> None:
+    """Why gtcrn has more layers since its transposed convolutions, whose skips lead to GRUs, stay in float."""
+    plain, paired = GRAPHS["recurrent/float"][sm], GRAPHS["recurrent/pair-before"][sm]
+    assert plain["layers"] > 1.5 * paired["layers"] and plain["bytes"] > paired["bytes"]
 
 
 def test_rules_that_are_measured_cite_graphs_that_are_recorded() -> None:
@@ -103,7 +120,7 @@ def test_what_insert_writes_is_built_in_int8(name: str) -> None:
     for node in plain.graph.node:
         node.name = node.output[0]
     done = insert(plain, options=InsertOptions(plan=PlanOptions("rtx", float_heads="none")))
-    assert {(found["c1"], found["z"]) for found in measured(done.model).values()} == {("Int8", "Int8")}
+    assert {(found["c1"], found["z"]) for found in measured(done.model).values()} == {("INT8", "INT8")}
 
 
 def test_every_case_judges_a_product_that_it_has() -> None:

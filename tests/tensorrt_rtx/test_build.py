@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def _own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_as_its_log_tells_it(tmp_path: Path) -> None:
     engine = build_opened(open_model(MODEL), RtxBuildOptions(), giving(tmp_path, BUILT))
     assert (engine.sm, engine.version, engine.engine_bytes) == (("89",), "1.7.1.116", 7)
-    assert engine.products == {"Int8": 1} and engine.bytes_moved == 256 + 4096
+    assert engine.products == {"INT8": 1} and engine.bytes_moved == 256 + 4096
     assert (engine.cpu_seconds, engine.peak_bytes) == (0.5, 1 << 27)
     assert engine.shapes == {"x": ((1, 4, 8, 8),) * 3}
 
@@ -91,6 +92,19 @@ def test_options_are_refused_before_anything_starts(options: RtxBuildOptions, ex
         build_engine(MODEL, options)
 
 
+@needs_script
+@pytest.mark.parametrize("memory", [None, 1 << 33])
+def test_the_child_is_told_its_memory_and_a_result_is_known_whatever_it_was(
+    tmp_path: Path, memory: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QDQTOOL_CACHE_DIR", str(tmp_path / "results"))
+    child = giving(tmp_path, {**ACCEPTED, "build": {"layers": "", "shapes": {}, "engine_bytes": 7}})
+    build_opened(open_model(MODEL), RtxBuildOptions(memory_bytes=memory), child)
+    build_opened(open_model(MODEL), RtxBuildOptions(), child)
+    (job,) = (tmp_path / "jobs").read_text().splitlines()
+    assert json.loads(job).get("memory") == memory
+
+
 # The real compiler
 
 
@@ -99,7 +113,7 @@ def test_the_real_compiler_builds_a_small_net_in_int8(tmp_path: Path) -> None:
     source, out = tmp_path / "q.onnx", tmp_path / "q.engine"
     insert(MODEL, output=source)
     engine = build_engine(source, RtxBuildOptions(engine_path=out))
-    assert engine.products == {"Int8": 3} and engine.shapes == {"x": ((1, 4, 8, 8),) * 3}
+    assert engine.products == {"INT8": 3} and engine.shapes == {"x": ((1, 4, 8, 8),) * 3}
     assert out.stat().st_size == engine.engine_bytes > 1000
     assert engine.cpu_seconds > 0 and engine.peak_bytes > 1 << 20
 

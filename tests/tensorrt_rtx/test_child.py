@@ -50,3 +50,24 @@ def test_noise_of_the_child_goes_nowhere(tmp_path: Path, capfd: pytest.CaptureFi
 def test_a_child_that_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(QdqError, match="does not run"):
         run_worker(RtxLibrary(str(tmp_path / "no"), "1"), {"action": "parse"}, "m", 30)
+
+
+HUNGRY = "held = bytearray(200 << 20)\ntime.sleep(30)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells how much memory a process has")
+def test_a_child_with_more_memory_than_it_may_have_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(QdqError) as caught:
+        run_worker(library(tmp_path, HUNGRY), {"action": "build", "memory": 100_000_000}, "m.onnx", 60)
+    assert (caught.value.exit_code, caught.value.todo) == (2, "allow it more memory, or give a smaller model")
+    assert "was ended while it built the engine: it had more than the 100 MB that it may have" in caught.value.line()
+
+
+@pytest.mark.parametrize(("memory", "body"), [(None, "give({})"), (1 << 33, "give({})"), (1 << 33, "time.sleep(60)")])
+def test_within_its_memory_a_child_ends_as_ever(tmp_path: Path, memory: int | None, body: str) -> None:
+    job = {"action": "parse", "memory": memory}
+    if "sleep" not in body:
+        assert run_worker(library(tmp_path, body), job, "m.onnx", 60) == {}
+        return
+    with pytest.raises(QdqError, match="was ended after 1 s"):
+        run_worker(library(tmp_path, body), job, "m.onnx", 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every corpus model as `insert` writes it: NVIDIA's parser accepts it, and its compiler builds products in INT8."""
+"""Every corpus model as `insert --target rtx` writes it: NVIDIA's parser accepts it, its compiler builds it in INT8."""
 
 from __future__ import annotations
 
@@ -14,21 +14,15 @@ from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import pair_behind, weight_index
+from qdqtool.match.plan import PlanOptions
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_opened
+from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.lint import LintOptions, lint
 from tests.bench.parser_agreement import judge
 from tests.conftest import PROJECT
 
-# How many products with an INT8 weight may be built otherwise: transposed convolutions (never INT8 here), convolutions
-# behind a Resize or an average pool, a 1x1 convolution of one pixel that a generated kernel multiplies.
-MOST_IN_FLOAT = {
-    "fastestdet_coco": 1,
-    "gtcrn": 11,
-    "ppocr_mobile_cls": 1,
-    "ppocrv3_det": 3,
-    "selfie_seg": 1,
-    "yolox_nano_coco": 4,
-}
+# Products with an INT8 weight that are no INT8 layer: a 1x1 convolution of one pixel, in a generated kernel.
+MOST_IN_FLOAT = {"ppocr_mobile_cls": 1}
 _FOLDER = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared")) / "corpus" / "models"
 _MODELS = sorted(path.stem for path in _FOLDER.glob("*.onnx")) or ["absent"]
 _FOREIGN = sorted(path.stem for path in (_FOLDER.parent / "qdq").glob("*.onnx")) or ["absent"]
@@ -47,15 +41,16 @@ def planned_products(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def built_otherwise(model: onnx.ModelProto, engine: BuiltEngine) -> list[str]:
     """The planned products that no INT8 layer of the engine names."""
-    int8 = {name for layer in engine.layers if layer.product_type == "Int8" for name in layer.nodes}
+    int8 = {name for layer in engine.layers if layer.product_type == "INT8" for name in layer.metadata}
     nodes = OnnxNodes(model)
     return [nodes.label(node) for node in planned_products(model) if nodes.label(node) not in int8]
 
 
 @pytest.mark.parametrize("name", _MODELS)
 def test_a_corpus_model_is_accepted_and_its_planned_products_are_int8(name: str, shared: Path) -> None:
-    model = insert(onnx.load(shared / "corpus" / "models" / f"{name}.onnx")).model
-    found = lint(model, LintOptions(trt_version="11.0", parser=True)).findings
+    options = InsertOptions(plan=PlanOptions("rtx"))
+    model = insert(onnx.load(shared / "corpus" / "models" / f"{name}.onnx"), options=options).model
+    found = lint(model, LintOptions("rtx", parser=True)).findings
     assert [finding for finding in found if finding.severity == "error"] == []
     opened = open_model(model)
     otherwise = {sm: built_otherwise(model, build_opened(opened, RtxBuildOptions(sm=(sm,)))) for sm in _SM}

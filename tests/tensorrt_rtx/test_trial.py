@@ -27,7 +27,7 @@ def item_of(tried: Loaded) -> Item:
 
 @pytest.mark.rtx
 def test_the_real_library_builds_the_trial_in_int8() -> None:
-    assert try_build(require_library()).products == {"Int8": 1}
+    assert try_build(require_library()).products == {"INT8": 1}
 
 
 @pytest.mark.rtx

@@ -73,8 +73,31 @@ def test_asked_for_and_not_installed_is_exit_3_before_anything_is_opened() -> No
         lint(SHIFTED, LintOptions(parser=True))
 
 
-def test_unasked_and_not_installed_says_nothing() -> None:
+def test_unasked_and_not_installed_finds_nothing() -> None:
     assert not {finding.code for finding in lint(SHIFTED, LintOptions(trt_version="11.0")).findings} & {"Q050", "Q051"}
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "told"),
+    [
+        (LintOptions("rtx"), "", True),
+        (LintOptions(trt_version="11.0"), "", True),
+        (LintOptions("rtx", fix=("all",)), "", True),
+        (LintOptions("rtx"), "none", False),  # left out on purpose
+        (LintOptions("rtx", parser=False), "", False),
+        (LintOptions("rtx", select=("Q005",)), "", False),
+        (LintOptions(trt_version="10.3"), "", False),
+        (LintOptions(), "", False),
+    ],
+)
+def test_a_note_says_that_it_was_not_asked_where_it_would_have_been(
+    options: LintOptions, place: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QDQTOOL_RTX_PYTHON", place)
+    monkeypatch.setattr(installed, "_version_here", lambda: "")
+    notes = [note for note in lint(SHIFTED, options).notes if note.startswith("NVIDIA's parser was not asked")]
+    assert len(notes) == told
+    assert not told or "TensorRT for RTX is not installed; pip install" in notes[0] or "cannot be installed" in notes[0]
 
 
 @needs_script
