@@ -246,7 +246,7 @@ class _TypedWriter:
         beside, after = self._place(source, uses)
         read = self._source(source, uses, beside, after=after)
         producer = self.view.producers.get(read)
-        if producer is not None and not self.view.is_constant(read):
+        if producer is not None:
             beside, after = producer, True
         constants = [renamed.get(name, name) for name in quantize.input[1:]]
         axis = next((int(item.i) for item in quantize.attribute if item.name == "axis"), None)
@@ -264,10 +264,11 @@ class _TypedWriter:
         return name
 
     def _place(self, source: str, uses: list[Use]) -> tuple[Node | None, bool]:
-        """Behind the producer; for a constant in front of its first reader; for an input at the front."""
-        if self.view.is_constant(source) and uses:
+        """Behind the producer; for an initializer in front of its first reader; for an input at the front."""
+        producer = self.view.producers.get(source)
+        if producer is None and source in self.view.initializers and uses:
             return min((use.node for use in uses), key=lambda node: node.index), False
-        return self.view.producers.get(source), True
+        return producer, True
 
     def _source(self, source: str, uses: list[Use], beside: Node | None, *, after: bool) -> str:
         """The FP32 tensor that Q reads: the tensor itself, a Cast of it that a reader reads, or a new Cast."""
