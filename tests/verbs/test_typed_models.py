@@ -198,10 +198,6 @@ def test_an_overflow_of_fp16_is_seen_by_compare_where_onnxruntime_alone_sees_non
             lambda model: qdqtool.peel(quantized(model), qdqtool.PeelOptions(V8_5, "gpu", bake_weights=True)),
             "--bake-weights writes FP32 weights",
         ),
-        (
-            lambda model: qdqtool.ptq(model, data(), qdqtool.PtqOptions(V8_5, "gpu", backend="tensorrt")),
-            "--backend tensorrt feeds FP32",
-        ),
     ],
 )
 def test_what_edits_fp32_refuses_in_one_line(verb: Callable[[onnx.ModelProto], Any], reason: str) -> None:
