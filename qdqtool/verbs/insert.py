@@ -38,7 +38,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.rounded import as_run
-from qdqtool.precision.widen import as_fp32, refuse_typed
+from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
