@@ -222,7 +222,8 @@ class ScaleTable(Displayed):
             raise QdqError(where, f"not a scale table of schema {SCHEMA}", "give the file that calibrate -o wrote")
         tensors, unscaled = document.get("tensors"), document.get("unscaled", {})
         facts, largest = document.get("facts", {}), document.get("largest", {})
-        if not all(isinstance(one, dict) for one in (tensors, unscaled, facts, largest)):
+        wrong = not isinstance(facts, dict) or not isinstance(largest, dict)
+        if wrong or not isinstance(tensors, dict) or not isinstance(unscaled, dict):
             raise QdqError(
                 where, "tensors, unscaled, largest and facts must be objects", "give the file that calibrate -o wrote"
             )
@@ -231,5 +232,5 @@ class ScaleTable(Displayed):
         except ValueError as error:
             raise QdqError(where, str(error), "repair the scale table, or calibrate again") from None
         scales = {str(name): Scale.from_json(str(name), entry) for name, entry in tensors.items()}
-        unscaled = {str(name): str(reason) for name, reason in unscaled.items()}
-        return cls(scales, unscaled, decisions, provenance, {name: _seen(name, one) for name, one in largest.items()})
+        seen = {str(name): _seen(str(name), value) for name, value in largest.items()}
+        return cls(scales, {str(k): str(v) for k, v in unscaled.items()}, decisions, provenance, seen)

@@ -42,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-output-loss",
         metavar="L",
         type=float,
-        help="put operators back to FP32, those that lose most first, until the loss at the outputs (0 to 1) is at most L",
+        help="put operators back to FP32, those that lose most first, until the loss at the outputs (0 to 1) holds",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, write nothing")
-    parser.add_argument(
-        "--explain", action="store_true", help="print why each operator stays in FP32, write nothing"
-    )
+    parser.add_argument("--explain", action="store_true", help="print why each operator stays in FP32, write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .fp16.onnx (.bf16.onnx) for its ending")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="default: MODEL with .fp16.onnx (.bf16.onnx) for its ending"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     if not result.misses:
         return 0
     told = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
-    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; the model is written all the same\n")
+    sys.stderr.write(
+        f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; the model is written all the same\n"
+    )
     return 1
 
 

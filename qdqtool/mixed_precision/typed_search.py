@@ -188,5 +188,3 @@ def islands_of(choice: TypeChoice, most: int = MOST_ISLANDS) -> list[list[str]]:
         parts[-1].append(key)
     each = -(-len(parts) // most)
     return [[key for part in parts[at : at + each] for key in part] for at in range(0, len(parts), each or 1)]
-
-

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which operators beside those that must be in FP32 are better so, too: where that saves more than it costs.
 
-A minimum cut between FP32 (the source's side) and half (the sink's). An operator that may be either costs its traffic in
-FP32; a Cast costs reading and writing the tensor, and a kernel. A tensor that several read in one type is cast once:
+A minimum cut between FP32 (the source's side) and half (the sink's). An operator that may be either costs its traffic
+in FP32; a Cast costs reading and writing the tensor, and a kernel. A tensor that several read in one type is cast once:
 
     maker -> (tensor, down) -> reader      cut once where the maker is FP32 and some reader is not
     reader -> (tensor, up) -> maker        cut once where the maker is half and some reader is not
@@ -50,7 +50,9 @@ def plan_casts(graph: FloatGraph, required: Collection[str], rules: AmpRules) ->
     grown = _cut(graph, plain, rules) if plain else plain
     casts = graph.casts(grown)
     better = casts < plain_casts and _cost(graph, grown, rules) < _cost(graph, plain, rules)
-    return CastPlan(grown, casts, plain_casts) if better and grown >= plain else CastPlan(plain, plain_casts, plain_casts)
+    return (
+        CastPlan(grown, casts, plain_casts) if better and grown >= plain else CastPlan(plain, plain_casts, plain_casts)
+    )
 
 
 def _cut(graph: FloatGraph, required: frozenset[str], rules: AmpRules) -> frozenset[str]:
@@ -70,7 +72,7 @@ def _cut(graph: FloatGraph, required: frozenset[str], rules: AmpRules) -> frozen
 
 
 def _add_tensor(network: FlowNetwork, number: int, tensor: FloatTensor, cost: int) -> None:
-    """The edges of one tensor; its maker and what reads it in any case stand for a terminal where they have no choice."""
+    """The edges of one tensor; its maker and its readers stand for a terminal where they have no choice."""
     down, up = (number, "down"), (number, "up")
     if tensor.maker is not None:
         network.add(tensor.maker, down, cost)
@@ -78,6 +80,8 @@ def _add_tensor(network: FlowNetwork, number: int, tensor: FloatTensor, cost: in
         network.from_source(down, cost)
     for reader in tensor.readers:
         network.add(down, reader, INFINITE)
+    if tensor.half_reader:
+        network.to_sink(down, INFINITE)
     if tensor.maker is None and not tensor.half_maker:
         return
     for reader in tensor.readers:

@@ -26,11 +26,12 @@ class FloatTensor:
 
     Attributes:
         name: under which it is read.
-        maker: key of the node that makes it; None for what is FP32 in any case: an input, what a DequantizeLinear makes.
+        maker: key of the node that makes it; None for what is FP32 in any case: an input, behind a DequantizeLinear.
         readers: keys of the nodes that read it, each once, in file order.
         fixed: whether something that is FP32 in any case reads it: a QuantizeLinear, an output, a body.
         elements: how many values it has; 0 where that is not known.
-        half_maker: whether it is half in any case: an input with `half_io`.
+        half_maker: whether it is made half in any case: an input with `half_io`.
+        half_reader: whether it is read in half in any case: an output with `half_io`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class FloatTensor:
     fixed: bool
     elements: int
     half_maker: bool = False
+    half_reader: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,11 @@ class FloatGraph:
     opset: int
 
     def floats(self, node: Node) -> list[str]:
-        """The float32 tensors that a node reads and makes, each once; stored constants and weights are not among them."""
+        """The float32 tensors that a node reads and makes, each once; constants that it reads are not among them."""
         read = [name for place, name in enumerate(node.inputs) if name and not reads_any_type(node, place)]
-        names = dict.fromkeys((*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs)))
+        names = dict.fromkeys(
+            (*(name for name in read if not self.view.is_constant(name)), *filter(None, node.outputs))
+        )
         return [name for name in names if self.types.get(name) == TensorProto.FLOAT]
 
     def casts(self, float32: Collection[str]) -> int:
@@ -76,7 +80,7 @@ def casts_of(tensor: FloatTensor, float32: Collection[str]) -> tuple[bool, bool]
     """Whether a tensor needs a Cast to FP32, and one to half, where these nodes are in FP32."""
     made = not tensor.half_maker if tensor.maker is None else tensor.maker in float32
     wide = tensor.fixed or any(key in float32 for key in tensor.readers)
-    narrow = any(key not in float32 for key in tensor.readers)
+    narrow = tensor.half_reader or any(key not in float32 for key in tensor.readers)
     return not made and wide, made and narrow
 
 
@@ -116,7 +120,7 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
     view, types = graph.view, graph.types
     readers: dict[str, dict[str, None]] = {}
     fixed = set(view.captured if half_io else {*view.captured, *view.outputs})
-    half_made = set(view.inputs) if half_io else set[str]()
+    half_made, half_read = (set(view.inputs), set(view.outputs)) if half_io else (set[str](), set[str]())
     for node in view.every:
         places = operator_types(node, graph.opset, rest)
         for place, name in enumerate(node.inputs):
@@ -127,20 +131,22 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
             else:
                 fixed.add(name)
     found = []
-    for name, node, place in _made(view):
+    for name, producer, place in _made(view):
         if types.get(name) != TensorProto.FLOAT:
             continue
-        places = None if node is None or node.key not in graph.nodes else operator_types(node, graph.opset, rest)
-        maker = node.key if node is not None and places is not None and places.gives(place) else None
+        maker = None
+        if producer is not None and producer.key in graph.nodes:
+            places = operator_types(producer, graph.opset, rest)
+            maker = producer.key if places is not None and places.gives(place) else None
         size = graph.shapes.get(name)
         elements = 0 if size is None else math.prod(length or 1 for length in size)
-        made = name in half_made
-        found.append(FloatTensor(name, maker, tuple(readers.get(name, ())), name in fixed, elements, made))
+        ends = name in half_made, name in half_read
+        found.append(FloatTensor(name, maker, tuple(readers.get(name, ())), name in fixed, elements, *ends))
     return tuple(found)
 
 
 def _made(view: GraphView) -> Iterator[tuple[str, Node | None, int]]:
-    """Every tensor that is fed or made, with the node and the number of the output; constants that are stored are not."""
+    """Every tensor that is fed or made, with the node and the number of the output; no stored constants."""
     yield from ((name, None, 0) for name in view.inputs)
     for node in view.every:
         if node.op != "Constant":

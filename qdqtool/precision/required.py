@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators must stay in FP32, each with the reason, one function per reason. Not which are so for fewer casts."""
+"""Which operators must stay in FP32, with the reason, one function per reason. Not which are so for fewer casts."""
 
 from __future__ import annotations
 
@@ -191,7 +191,9 @@ def _singular(needs: Requirements, node: Node) -> FloatReason | None:
     if rule is None or len(node.inputs) <= rule.input:
         return None
     values = needs.range_of(node.inputs[rule.input])
-    if values is None or values.smallest is None or values.smallest > needs.least / 2 or not values.largest:
+    if values is None or values.smallest is None or not values.largest:
+        return None
+    if values.smallest > needs.least / 2:
         return None
     return FloatReason("singular", f"{node.inputs[rule.input]} holds values that may become 0. {rule.why}")
 
@@ -208,4 +210,3 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
 
 
 _CHECKS: tuple[_Check, ...] = (_operator, _range, _constant, _product, _sum, _steep, _singular, _faint)
-

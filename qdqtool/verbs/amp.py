@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `amp`: an FP32 model, plain or with Q/DQ, to one in FP16 or BF16 with Casts, for a strongly typed network."""
+"""The verb `amp`: an FP32 model, plain or with Q/DQ, to one in FP16 or BF16 with Casts, strongly typed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges, ranges_o
 from qdqtool.precision.widen import is_typed, widen
 from qdqtool.scales import ScaleTable
 from qdqtool.verbs.amp_options import AmpOptions, AmpResult
-from qdqtool.verbs.typed_rest import TypedRest, give_typed
+from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
 
-_GIVE = "give --data, or --scales with a table that calibrate wrote; --assume-range N vouches for the values in their place"
+_GIVE = (
+    "give --data, or --scales with a table that calibrate wrote; --assume-range N vouches for the values in their place"
+)
 
 
 @overload
@@ -70,14 +72,14 @@ def amp(
     options: AmpOptions | None = None,
     output: str | Path | None = None,
 ) -> AmpResult[Any]:
-    """Give a model FP16 or BF16 where its values allow that, by Casts, as a strongly typed network of TensorRT reads it.
+    """Give a model FP16 or BF16 where its values allow that, by Casts, for a strongly typed network of TensorRT.
 
-    No value of the data overflows in the model that is written: with data, it is run with its roundings, and operators
-    go back to FP32 until that holds. A model that has these types from `amp` already is given back as it is.
+    No value of the data overflows in the model that is written: with data, samples are run with their roundings, and
+    operators go back to FP32 until that holds. A model that has these types from `amp` already is given back as it is.
 
     Args:
-        model: FP32, plain or with Q/DQ: a path, ModelProto, gs.Graph or a callable returning one; never changed. A typed
-            model of somebody else is taken as FP32 first.
+        model: FP32, plain or with Q/DQ: a path, ModelProto, gs.Graph or a callable returning one; never changed. A
+            typed model of somebody else is taken as FP32 first.
         data: what to run; see `open_feed`.
         scales: a table or its file, in place of data: nothing is run.
         options: see `AmpOptions`.
@@ -94,8 +96,8 @@ def amp(
     target = output_path(opened, output, f".{options.to}.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales)])
     found = _choose(opened, data, scales, options)
-    typed = None if found.unchanged else TypedRest(found.choice)
-    written, _ = give_typed(found.model, opened, target, typed)
+    types = None if found.unchanged else found.choice.assignment
+    written = give_typed(found.model, opened, target, types)
     return replace(found, model=written)
 
 

@@ -48,9 +48,9 @@ class AmpOptions:
         to: the half type: "fp16" or "bf16".
         io: whether float inputs and outputs "keep" FP32, or are "fp16"; with BF16 they are always kept.
         keep_fp32: regular expressions; operators whose name or output one is found in stay in FP32.
-        max_output_loss: the largest loss at the outputs, 0 to 1; the islands of half precision that lose most go back to
-            FP32 until it holds. Takes data.
-        assume_range: with neither data nor a table: the largest magnitude of any activation, for which the user vouches.
+        max_output_loss: the largest loss at the outputs, 0 to 1; the islands of half precision that lose most go back
+            to FP32 until it holds. Takes data.
+        assume_range: with neither data nor a table: the largest magnitude of any activation; the user vouches for it.
         calibration: provider and workers.
         feed: how data is read.
     """
@@ -168,5 +168,3 @@ class AmpResult(Displayed, Generic[ModelT]):
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _REASONS} more" if names[_REASONS:] else ""
     return f"{counted(len(names), 'operator')} ({', '.join(names[:_REASONS])}{more})"
-
-
