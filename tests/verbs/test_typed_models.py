@@ -13,11 +13,14 @@ import pytest
 
 import qdqtool
 from qdqtool import QdqError
+from qdqtool.cli.cache_compare import model_names
 from qdqtool.graph.io import serialize
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.retype import retyped
+from qdqtool.precision.rounded import open_to_run
 from qdqtool.precision.widen import is_typed, widen
+from qdqtool.runtime.executor import Executor
 from qdqtool.scales import Scale
 from tests.graphs import SMALL_NET, model_of
 
@@ -80,6 +83,39 @@ def test_plan_lint_sensitivity_and_predicted_layers_are_those_of_the_model_in_fp
     quant, other = quantized(model), quantized(wide)
     codes = [{one.code for one in qdqtool.lint(each).findings} for each in (quant, other)]
     assert codes[0] - codes[1] <= {code for code in codes[0] if code >= "Q052"}  # what is said of types alone
+
+
+def test_predicted_layers_are_those_of_the_model_in_fp32() -> None:
+    ours, theirs = (qdqtool.predicted_layers(one, "8502") for one in (typed(), widen(typed())))
+    assert ours.headline() == theirs.headline() and [one.name for one in ours.layers] == [o.name for o in theirs.layers]
+
+
+def test_a_cache_is_checked_against_the_tensors_of_the_model_in_fp32(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(serialize(typed()))
+    floats, others = model_names(str(path))
+    assert set(floats) == set(cache_of(typed()).entries) and {"x_fp16", "w1"} <= set(others)
+
+
+def test_what_evaluate_and_infer_open_rounds() -> None:
+    """A logit of 70,000 is infinity in FP16, which onnxruntime alone would not say before the last Cast."""
+    text = "g (float[1,2] x) => (float[1,2] y) <float[1,2] w, float[1,2] s> { a = Mul(x, w) y = Mul(a, s) }"
+    model = model_of(text)
+    for tensor, value in zip(model.graph.initializer, ([70.0, 1.0], [0.01, 1.0]), strict=True):
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.array([value], np.float32), tensor.name))
+    array = {"x": np.array([[1000, 1]], np.float32)}
+    made = Executor(open_to_run(apply_types(model, TypeAssignment(F16, frozenset()))).proto).run(array)
+    assert np.isposinf(made["y"][0, 0]) and made["y"][0, 1] == 1
+
+
+@KINDS
+def test_infer_shows_of_a_typed_classifier_what_it_shows_in_fp32(kind: int, tmp_path: Path, models: Path) -> None:
+    plain = onnx.load(models / "tiny_classifier.onnx")
+    best = []
+    for name, model in {"plain": plain, "typed": apply_types(plain, TypeAssignment(kind, frozenset()))}.items():
+        found = qdqtool.infer(model, models / "digits8_test.npz", tmp_path / name, None, qdqtool.DataOptions(limit=4))
+        best.append([int(one.found.labels[0]) for one in found.images])
+    assert best[0] == best[1]
 
 
 def test_a_half_scale_in_the_file_is_told_though_the_checks_see_fp32() -> None:
