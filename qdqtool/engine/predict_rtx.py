@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qdqtool.engine.engine_view import EngineView
+from qdqtool.engine.layer_units import Unit, find_units
 from qdqtool.engine.predict import Port, Precision, PredictedLayer
 from qdqtool.engine.predicted_types import Storage
-from qdqtool.engine.layer_units import Unit, find_units
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind
 from qdqtool.rulebook import RuleBook, load_rules

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, joined, refuse_overwrite
-from qdqtool.graph.tensors import external_range, is_external, location_of
+from qdqtool.graph.tensors import external_range, is_external, location_of, stored_type
 from qdqtool.graph.validate import check_structure, tensors_of
 
 if TYPE_CHECKING:
@@ -225,6 +225,7 @@ def save_model(
     Raises:
         QdqError: `path` is an input or a data file, a different data file is in the way, the external data cannot be
             found, or the model is larger than 2 GiB. Nothing is written then, no data file either.
+        RuntimeError: a tensor that `graph.tensors.read_as` changed: no other program knows what it means.
     """
     target = Path(path)
     refuse_overwrite(target, inputs)
@@ -248,6 +249,8 @@ def _data_files(
     seen = set(written)
     for tensor in tensors_of(proto):
         if is_external(tensor):
+            if stored_type(tensor) != tensor.data_type:
+                raise RuntimeError(f"{tensor.name} is read in another type than its data file has, and cannot be saved")
             location = location_of(tensor, target)
             if location not in seen:
                 seen.add(location)

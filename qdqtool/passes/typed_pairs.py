@@ -32,7 +32,7 @@ _ENDINGS: Mapping[int, str] = {
     TensorProto.BFLOAT16: "_bf16",
     TensorProto.FLOAT: "_fp32",
 }
-_STANDS_FOR = "stands_for"  # on a Cast behind a DQ: the tensor that its readers read before
+_STANDS_FOR = "stands_for"  # on a DQ, or a Cast behind it: the tensor that its readers read before
 
 
 @dataclass(frozen=True)
@@ -109,38 +109,63 @@ def _take_casts_off(proto: onnx.ModelProto, folder: Path | None) -> None:
     """
     view, types = GraphView(proto.graph, folder), typed_scope(proto).types
     editor, reads, names = Editor(view), _reads(view), dict[str, str]()
-    there = {*view.producers, *view.initializers, *view.inputs}
-    casts = {(node.inputs[0], _cast_type(node)): node.key for node in reversed(view.every) if node.op == "Cast"}
+    originals = _Originals.of(view, types)
     pairs = [pair for pairs in view.pairs.values() for pair in pairs]
     direct = {id(pair.quantize) for pair in pairs if not _is_cast_back(view, pair.dequantize, reads)}
     for pair in pairs:
-        source = None if pair.quantize is None else pair.quantize.inputs[0]
+        source = None if pair.quantize is None else str(pair.quantize.inputs[0])
         if pair.quantize is not None and id(pair.quantize) not in direct:
             source = _uncast(view, editor, pair.quantize, types, reads)
         made = pair.dequantize.outputs[0]
         for use in reads.get(made, ()):
             wanted = _cast_type(use.node)
-            if wanted is None or view.is_output(use.node.key):
+            if wanted is None:
+                if stood := originals.named(pair.dequantize, types.get(made, _FLOAT)):
+                    editor.reroute(use, stood)
                 continue
-            stood = _trace(use.node, _STANDS_FOR) or casts.get((source, wanted), "")
-            other = stood if stood in there and types.get(stood) == wanted else source
-            if other is None or types.get(other) != wanted:
-                continue
-            target = made if other == source else other
-            for reader in reads.get(use.node.key, ()):
-                editor.reroute(reader, target)
-            names[use.node.key] = target
-            editor.remove_node(use.node)
+            other = originals.named(use.node, wanted) or originals.behind(source, wanted)
+            if other and not view.is_output(use.node.key):
+                names[use.node.key] = made if other == source else other
+                for reader in reads.get(use.node.key, ()):
+                    editor.reroute(reader, names[use.node.key])
+                editor.remove_node(use.node)
     for node in view.every:
         editor.reroute_bodies(node, names)
     editor.commit()
 
 
+@dataclass(frozen=True)
+class _Originals:
+    """Which tensor the readers of a pair read before there was a pair: by our trace, else by the types."""
+
+    there: frozenset[str]
+    types: Mapping[str, int]
+    casts: Mapping[tuple[str, int], str]
+    sources: Mapping[str, str]
+
+    @classmethod
+    def of(cls, view: GraphView, types: Mapping[str, int]) -> _Originals:
+        casts = [(node, kind) for node in reversed(view.every) if (kind := _cast_type(node)) is not None]
+        made = {(node.inputs[0], kind): node.key for node, kind in casts}  # the first of each kind
+        there = frozenset({*view.producers, *view.initializers, *view.inputs})
+        return cls(there, types, made, {node.key: node.inputs[0] for node, _ in casts})
+
+    def named(self, node: Node, kind: int) -> str:
+        """What a node says that its output stands for; "" where it says nothing that fits."""
+        name = _trace(node, _STANDS_FOR)
+        return name if name in self.there and self.types.get(name) == kind else ""
+
+    def behind(self, source: str | None, kind: int) -> str:
+        """The tensor itself, a Cast of it, or what it was cast from, whichever has the type; "" where none has."""
+        names = (source, self.casts.get((source or "", kind)), self.sources.get(source or ""))
+        return next((name for name in names if name and self.types.get(name) == kind), "")
+
+
 def _is_cast_back(view: GraphView, dequantize: Node, reads: Mapping[str, list[Use]]) -> bool:
-    """Whether Casts alone read what a DQ makes: then its readers want another type than FP32."""
+    """Whether nothing reads what a DQ makes in place of the tensor that Q reads: Casts alone, or by another name."""
     made = dequantize.outputs[0]
     casts = all(_cast_type(use.node) is not None for use in reads.get(made, ()))
-    return casts and not view.is_output(made) and made not in view.captured
+    return (casts or bool(_trace(dequantize, _STANDS_FOR))) and not view.is_output(made) and made not in view.captured
 
 
 def _uncast(
@@ -246,15 +271,21 @@ class _TypedWriter:
         beside, after = self._place(source, uses)
         read = self._source(source, uses, beside, after=after)
         producer = self.view.producers.get(read)
-        if producer is not None and not self.view.is_constant(read):
+        if producer is not None:
             beside, after = producer, True
         constants = [renamed.get(name, name) for name in quantize.input[1:]]
         axis = next((int(item.i) for item in quantize.attribute if item.name == "axis"), None)
         trace = tuple((entry.key.removeprefix(TRACE), entry.value) for entry in quantize.metadata_props)
+        wanted = dict.fromkeys(use.node.inputs[use.index] for use in uses)
+        floats = [name for name in wanted if self.types.get(name) == _FLOAT]
+        stands_for = read if read in floats or not floats else floats[0]
+        other = ((_STANDS_FOR, stands_for),) if stands_for != read else ()
         codes, back = editor.unique_name(quantize.output[0]), editor.unique_name(dequantize.output[0])
         editor.add_node(QUANTIZE, [read, *constants], codes, beside=beside, after=after, axis=axis, trace=trace)
-        editor.add_node(DEQUANTIZE, [codes, *constants], back, beside=beside, after=after, axis=axis, trace=trace)
-        self._reroute(back, read, uses, beside, after=after)
+        editor.add_node(
+            DEQUANTIZE, [codes, *constants], back, beside=beside, after=after, axis=axis, trace=trace + other
+        )
+        self._reroute(back, stands_for, uses, beside, after=after)
         return back
 
     def _root(self, name: str) -> str:
@@ -264,10 +295,11 @@ class _TypedWriter:
         return name
 
     def _place(self, source: str, uses: list[Use]) -> tuple[Node | None, bool]:
-        """Behind the producer; for a constant in front of its first reader; for an input at the front."""
-        if self.view.is_constant(source) and uses:
+        """Behind the producer; for an initializer in front of its first reader; for an input at the front."""
+        producer = self.view.producers.get(source)
+        if producer is None and source in self.view.initializers and uses:
             return min((use.node for use in uses), key=lambda node: node.index), False
-        return self.view.producers.get(source), True
+        return producer, True
 
     def _source(self, source: str, uses: list[Use], beside: Node | None, *, after: bool) -> str:
         """The FP32 tensor that Q reads: the tensor itself, a Cast of it that a reader reads, or a new Cast."""

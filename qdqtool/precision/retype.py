@@ -6,12 +6,13 @@ A Cast to FP16 becomes a Cast to FP32, which does nothing: `widen` takes such Ca
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
 
-from qdqtool.graph.nodes import Node, node_bodies
+from qdqtool.graph.nodes import WITH_BODIES, Node, node_bodies
 from qdqtool.graph.tensors import array_of, is_external, read_as
 from qdqtool.graph.validate import subgraphs_of
 from qdqtool.precision.scopes import HALF_TYPES
@@ -68,14 +69,28 @@ def mentioned_types(model: onnx.ModelProto) -> Iterator[int]:
 
 
 def _node_types(nodes: Iterable[NodeProto], own: frozenset[str], graphs: list[GraphProto]) -> Iterator[int]:
+    naming = _operators_that_name_types()
     for proto in nodes:
-        graphs += (body for _, body in node_bodies(Node(proto, 0))) if _may_hold(proto) else ()
-        if proto.domain in _DEFAULT_DOMAINS or proto.domain in own:
+        domain, op = proto.domain, proto.op_type
+        known = domain in _DEFAULT_DOMAINS
+        if op in WITH_BODIES or not known:
+            graphs += (body for _, body in node_bodies(Node(proto, 0)))
+        if op in naming if known else domain in own:  # reading every attribute of every node takes seconds
             yield from (code for item in proto.attribute for code in _attribute_types(item))
 
 
-def _may_hold(proto: NodeProto) -> bool:
-    return any(item.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for item in proto.attribute)
+@functools.cache
+def _operators_that_name_types() -> frozenset[str]:
+    """ONNX's operators with an attribute that is an element type, a type or a tensor, in any opset."""
+    kinds = onnx.defs.OpSchema.AttrType
+    holding = (kinds.TENSOR, kinds.SPARSE_TENSOR, kinds.TYPE_PROTO)
+    return frozenset(
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.domain in _DEFAULT_DOMAINS
+        for name, one in schema.attributes.items()
+        if name in _TYPE_ATTRIBUTES or one.type in holding
+    )
 
 
 def _attribute_types(item: AttributeProto) -> Iterator[int]:

@@ -46,8 +46,10 @@ def typed_scope(model: onnx.ModelProto) -> TypeScope:
     """
     thin = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     thin.graph.name = model.graph.name
-    for name in ("input", "output", "value_info", "sparse_initializer"):
+    for name in ("output", "value_info", "sparse_initializer"):
         getattr(thin.graph, name).extend(getattr(model.graph, name))
+    held = {tensor.name for tensor in model.graph.initializer}  # listed as inputs, too, some tools leave FP32 there
+    thin.graph.input.extend(value for value in model.graph.input if value.name not in held)
     thin.graph.initializer.extend(map(lean_tensor, model.graph.initializer))
     thin.graph.node.extend(map(lean_constant, model.graph.node))
     _cast_dequantized(thin.graph)

@@ -24,7 +24,7 @@ from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
 from qdqtool.output_paths import check_targets, files_of, output_path
-from qdqtool.precision.widen import as_fp32, refuse_typed
+from qdqtool.precision.widen import as_fp32
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.target_options import CacheTargetOptions
@@ -181,9 +181,8 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
 
     require_cache_for(options.trt_version, options.target)
     opened = open_model(model)
-    if options.backend == "tensorrt":
-        refuse_typed(opened, "--backend tensorrt feeds FP32")
-    opened = replace(opened, proto=as_fp32(opened.proto))
+    if options.backend != "tensorrt":  # which reads the file itself
+        opened = replace(opened, proto=as_fp32(opened.proto))
     view = GraphView(opened.proto.graph, opened.folder)
     if view.pairs:
         raise QdqError(

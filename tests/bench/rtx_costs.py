@@ -2,9 +2,8 @@
 """What INT8 costs and gives by the compiler's plan: FP32, FP16, INT8 and its variants, a row each.
 
 `python -m tests.bench.rtx_costs [--models A,B] [--sm 89]`: models of the corpus (QDQTOOL_SHARED), engines built on this
-CPU, nothing run. FP16 rows are of files
-in which every operator that can be FP16 is (`apply_types`). Conditioned with random samples: the edits
-that follow depend on them, the shape of the engine hardly does.
+CPU, nothing run. FP16 rows are of models whose every operator is FP16, whatever its values. Conditioned with random
+samples: the edits that follow depend on them, the shape of the engine hardly does.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ def samples_of(model: onnx.ModelProto) -> np.ndarray:
 
 
 def half_precision(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in FP16, whatever its values; Q/DQ pairs and inputs and outputs stay as they are."""
-    return apply_types(model, TypeAssignment(int(onnx.TensorProto.FLOAT16)))
+    """The model in FP16 between inputs and outputs in FP32."""
+    return apply_types(model, TypeAssignment(onnx.TensorProto.FLOAT16))
 
 
 def files_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:

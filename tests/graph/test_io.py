@@ -18,6 +18,7 @@ from onnx import TensorProto
 from qdqtool.errors import QdqError
 from qdqtool.graph import io
 from qdqtool.graph.io import give_back, open_model, save_model, serialize
+from qdqtool.graph.tensors import read_as
 
 
 def model(opset: int = 13) -> onnx.ModelProto:
@@ -266,6 +267,14 @@ def test_external_data_of_an_unknown_folder_cannot_be_saved_and_the_tensor_is_na
     opened = open_model(onnx.load(with_data(tmp_path / "in"), load_external_data=False))
     with pytest.raises(QdqError, match=r"tensor w lie in data/w\.bin.*not known"):
         give_back(opened.proto, opened, tmp_path / "o.onnx")
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_a_tensor_that_is_read_in_another_type_than_its_file_has_is_never_saved(tmp_path: Path) -> None:
+    opened = open_model(with_data(tmp_path / "in"))
+    read_as(opened.proto.graph.initializer[0], TensorProto.DOUBLE)
+    with pytest.raises(RuntimeError, match="w is read in another type than its data file has"):
+        save_model(opened.proto, tmp_path / "o.onnx", folder=opened.folder)
     assert not (tmp_path / "o.onnx").exists()
 
 

@@ -212,6 +212,8 @@ def test_an_external_tensor_is_read_in_another_type_than_its_file_holds(tmp_path
     np.testing.assert_array_equal(channel_amax(tensor, tmp_path, 2), np.abs(values).max(axis=(0, 1)))
     read_as(tensor, TensorProto.FLOAT)
     assert stored_type(tensor) == TensorProto.FLOAT16 and len(tensor.external_data) == 4
+    read_as(tensor, TensorProto.FLOAT16)  # back: no entry of ours is left
+    assert stored_type(tensor) == tensor.data_type and len(tensor.external_data) == 3
 
 
 @pytest.mark.parametrize("value", ["no number", "99", "22", "-1", ""])

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper
 
 from qdqtool.graph.order import remove_dead
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.rounded import as_run
-from qdqtool.runtime.session import run_session, start_session
+from qdqtool.runtime.session import session_options
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
@@ -36,15 +37,17 @@ def compare_codes(one: onnx.ModelProto, other: onnx.ModelProto, feed: Arrays) ->
     """Run `one`, give `other` the values of its pairs, and compare the codes of both.
 
     Args:
-        one, other: the same pairs under the same names; FP16 and BF16 tensors are rounded as such.
+        one: a model with pairs; FP16 and BF16 tensors are rounded as such.
+        other: the same pairs under the same names.
         feed: the inputs.
     """
-    made, given = as_run(one), as_run(other)
+    made, given = (onnx.ModelProto.FromString(as_run(model).SerializeToString()) for model in (one, other))
+    view = GraphView(made.graph)
     pairs = [
         (pair.quantize.outputs[0], pair.dequantize.outputs[0])
-        for name, pairs in GraphView(made.graph).pairs.items()
+        for name, pairs in view.pairs.items()
         for pair in pairs
-        if pair.quantize is not None and not GraphView(made.graph).is_constant(name)
+        if pair.quantize is not None and not view.is_constant(name)
     ]
     codes, values = ([pair[at] for pair in pairs] for at in (0, 1))
     _give_out(made.graph, {**dict.fromkeys(codes, TensorProto.INT8), **dict.fromkeys(values, TensorProto.FLOAT)})
@@ -74,7 +77,10 @@ def _take_in(graph: onnx.GraphProto, names: list[str]) -> None:
 
 
 def _run(model: onnx.ModelProto, feed: Arrays, names: list[str]) -> dict[str, npt.NDArray[np.generic]]:
-    session = start_session(model, None)
+    for node in model.graph.node:
+        node.ClearField("name")  # onnxruntime wants each name once
+    options = session_options(onnxruntime, "ORT_DISABLE_ALL")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     wanted = {one.name for one in session.get_inputs()}
-    found = run_session(session, names, {name: value for name, value in feed.items() if name in wanted})
+    found = session.run(names, {name: value for name, value in feed.items() if name in wanted})
     return dict(zip(names, found, strict=True))

@@ -41,6 +41,14 @@ def test_output_dtype_comes_before_the_scale() -> None:
     assert (found["d"], found["y"]) == (F16, F16)
 
 
+def test_a_weight_has_its_stored_type_whatever_the_list_of_inputs_says() -> None:
+    model = typed_model(
+        "g (float[N] x, float[1] w) => (float16[N] y) { h = Cast<to = 10>(x) y = Mul(h, w) }", w=half(2)
+    )
+    found = typed_scope(model).types
+    assert (found["w"], found["h"], found["y"]) == (F16, F16, F16)
+
+
 def test_bodies_have_types_of_their_own_and_those_around_them() -> None:
     text = """g (float16[N] x, bool c) => (float16[N] y) { y = If(c) <
       then_branch = t () => (float16[N] a) { m = Cast<to = 1>(x) a = Cast<to = 10>(m) }, else_branch = e () => (float16[N] b) { m = Neg(x) b = Neg(m) }> }"""
