@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rules/amp.toml: every operator of ONNX stands in one list at most, every entry says why; what is malformed is named."""
+"""rules/amp.toml: every operator stands in one list at most, every entry says why; what is malformed is named."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def test_figures_are_there() -> None:
         ('schema = 1\n[[steep]]\nops = ["Sin"]\n', "an entry lacks ops, why, see or status"),
         (f"schema = 1\n[[steep]]\n{ENTRY.replace('guess', 'hope')}", "status 'hope'"),
         (f'schema = 1\n[[steep]]\ninput = "0"\n{ENTRY}', "input and largest are numbers"),
-        (f'schema = 1\n[[operators]]\nlist = "allow"\n{ENTRY}[[operators]]\nlist = "deny"\n{ENTRY}', "Conv stands twice"),
+        (
+            f'schema = 1\n[[operators]]\nlist = "allow"\n{ENTRY}[[operators]]\nlist = "deny"\n{ENTRY}',
+            "Conv stands twice",
+        ),
         ('schema = 1\n[limits]\nsafety = "two"\n', "[limits] holds a value that is no positive number"),
         ("schema = 1\n[cost]\nlaunch = 0\n", "[cost] holds a value that is no positive number"),
     ],

@@ -42,7 +42,14 @@ def side(edges: Edges) -> set[str]:
             [("s", "a", INFINITE), ("a", "b", 1), ("b", "c", 5), ("c", "t", INFINITE)], {"a"}, id="in a chain"
         ),
         pytest.param(
-            [("s", "a", INFINITE), ("a", "m", 2), ("m", "b", INFINITE), ("m", "c", INFINITE), ("b", "t", 9), ("c", "t", 9)],
+            [
+                ("s", "a", INFINITE),
+                ("a", "m", 2),
+                ("m", "b", INFINITE),
+                ("m", "c", INFINITE),
+                ("b", "t", 9),
+                ("c", "t", 9),
+            ],
             {"a"},
             id="one edge for two readers",
         ),
