@@ -3,11 +3,11 @@
 
 `python -m tests.bench.amp_peers --peers-python P [--models A,B] [--real] [--work DIR]`: each tool gets the same model
 of the corpus (QDQTOOL_SHARED) and the same samples, random ones of the model's input shapes (peers without data
-ignore them); `--real` adds a ResNet-50 and a ViT-B with random weights. Counted: Casts beyond those of the model, operators
+ignore them); `--real` adds a ResNet-50 and a ViT-B with random weights. Counted: Casts between float types, operators
 in FP32, tensors that are not finite in `precision/rounded.py` though they are in FP32, the least SQNR of an output
-there, bytes of the file, CPU seconds without imports, and the Casts that `apply_types` needs for the FP32 operators of
-that tool. Exit code 1 where a gate is missed: more Casts than a peer for its own FP32 operators, or an overflow where
-a peer has none.
+there, bytes of the file, CPU seconds without imports, and the Casts that `apply_types` needs for the FP32 operators
+of that tool. Exit code 1 where a gate is missed: more Casts than a peer for its own FP32 operators, or an overflow
+where a peer has none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,6 @@ class Judge:
         self.proto, self.samples = proto, samples
         self.graph: FloatGraph = float_graph(proto, GraphView(proto.graph), TensorProto.FLOAT16, {})
         self.fixed = set(fixed_float32(proto, TensorProto.FLOAT16)) & set(self.graph.nodes)
-        self._casts = sum(node.op_type == "Cast" for node in proto.graph.node)
         plain = OrtActivations(proto, None)
         self._plain = [dict(plain.run(sample)) for sample in samples]
         self._outputs = [value.name for value in proto.graph.output]
@@ -83,7 +82,8 @@ class Judge:
         """Count one tool's model."""
         float32 = self._in_float32(made)
         overflows, decibel = self._run(made)
-        casts = sum(node.op_type == "Cast" for node in made.graph.node) - self._casts
+        types = infer_types(made).types
+        casts = sum(_is_float_cast(node, types) for node in made.graph.node)
         ours = self.graph.casts(float32 | self.fixed)
         return Row(tool, casts, len(float32), overflows, decibel, size / 1e6, seconds, ours)
 
@@ -116,6 +116,11 @@ class Judge:
                     pairs.setdefault(name, []).append((expected, values))
         decibels = [_sqnr(both) for both in pairs.values()]
         return len(infinite), min(decibels, default=float("nan"))
+
+
+def _is_float_cast(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    ends = (*node.input, *node.output)
+    return node.op_type == "Cast" and all(types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16) for name in ends)
 
 
 def _sqnr(pairs: list[tuple[Any, Any]]) -> float:
