@@ -63,17 +63,20 @@ def model_names(path: str) -> tuple[list[str], list[str]]:
 
     Returns:
         The float tensors that are computed (inputs and outputs of nodes; where the type is not known, they count), and
-        every other name: initializers, constants, other types, tensors inside the bodies of control flow.
+        every other name: initializers, constants, other types, what Casts of a typed model make, tensors inside the
+        bodies of control flow.
     """
     from onnx import TensorProto
 
     from qdqtool.graph.io import open_model
     from qdqtool.graph.types import infer_types, opset_of
     from qdqtool.graph.view import GraphView
+    from qdqtool.precision.widen import as_fp32
 
     opened = open_model(path)
-    view = GraphView(opened.proto.graph, opened.folder)
-    graph = infer_types(opened.proto, opset_of(opened.proto) or 1)
+    stored, proto = GraphView(opened.proto.graph, opened.folder), as_fp32(opened.proto)
+    view = stored if proto is opened.proto else GraphView(proto.graph, opened.folder)
+    graph = infer_types(proto, opset_of(proto) or 1)
     kinds = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     floats_or_unknown = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
     computed = [*view.inputs, *(name for node in view.nodes for name in node.outputs if name)]
@@ -83,7 +86,7 @@ def model_names(path: str) -> tuple[list[str], list[str]]:
         if not view.is_constant(name) and (name not in kinds or kinds[name].tensor_type.elem_type in floats_or_unknown)
     ]
     wanted = set(floats)
-    every = [view, *view.bodies()]
+    every = [view, *view.bodies(), *([stored] if stored is not view else [])]
     names = (n for body in every for n in (*body.initializers, *body.inputs, *body.producers))
     return floats, [name for name in dict.fromkeys(names) if name not in wanted]
 

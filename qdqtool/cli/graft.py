@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.data import add_data_arguments, calibration_options_from, feed_options_from
 from qdqtool.cli.show import print_json, print_lines, warn
 from qdqtool.cli.target import cache_target
 
@@ -26,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--everywhere", action="store_true", help="place every entry, also where the rules want none")
     parser.add_argument("--requantize", action="store_true", help="take the Q/DQ of the model out first")
+    parser.add_argument(
+        "--rest",
+        choices=("fp16", "bf16", "fp32"),
+        help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, else fp32)",
+    )
+    add_data_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .qdq.onnx for its ending")
 
@@ -37,7 +44,15 @@ def run(args: argparse.Namespace) -> int:
 
     rules = Path(args.rules) if args.rules else None
     plan = PlanOptions(trt_version=args.trt_version or None, float_heads=args.float_heads, rules=rules)
-    result = graft(args.model, args.cache, GraftOptions(plan, args.everywhere, args.requantize), output=args.output)
+    options = GraftOptions(
+        plan,
+        args.everywhere,
+        args.requantize,
+        rest=args.rest,
+        calibration=calibration_options_from(args),
+        feed=feed_options_from(args),
+    )
+    result = graft(args.model, args.cache, options, data=args.data, output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")
     if args.json:
@@ -58,4 +73,5 @@ def _facts(result: GraftResult) -> dict[str, object]:
         "made_up": list(result.made_up),
         "uncovered": list(result.uncovered),
         "refusals": [{"site": r.site, "rule": r.rule, "reason": r.reason} for r in result.plan.refusals],
+        **({"rest": result.rest.to_json()} if result.rest is not None else {}),
     }

@@ -11,11 +11,12 @@ from qdqtool.data.loader import DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.data.polygraphy_loader import split_script
 from qdqtool.distributed.shards import calibrate_shard
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.io import Opened
 from qdqtool.graph.tensors import external_range, is_external, location_of
 from qdqtool.graph.validate import tensors_of
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.observers.state_file import state_to_bytes
+from qdqtool.precision.widen import open_fp32
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def look_at(job: ShardJob) -> JobFingerprint:
     Raises:
         QdqError: what `open_model` and `open_feed` refuse.
     """
-    opened = open_model(job.model)
+    opened = open_fp32(job.model)
     sizes = (f"{name} {path.stat().st_size}" for name, path in data_files(opened).items())
     feed = _feed_of(job, opened)
     return JobFingerprint((str(opened.sha256), *sizes), feed.fingerprint, feed.batches)

@@ -10,12 +10,13 @@ from pathlib import Path
 from qdqtool.amax.methods import Method, needs_entropy_histogram, parse_method
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_feed
 from qdqtool.errors import QdqError
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
 from qdqtool.observers.collect import WHOLE, count_batches
 from qdqtool.observers.observer_state import ObserverState
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State, read_state
 from qdqtool.observers.table import read_table
+from qdqtool.precision.widen import open_fp32
 from qdqtool.scales import ScaleTable
 
 
@@ -52,7 +53,7 @@ def calibrate_shard(
     """
     options = with_method(options)
     mergeable_method(options.method)
-    opened = open_model(model)
+    opened = open_fp32(model)
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), feed_options)
     state = count_batches(opened.proto, opened.folder, feed, replace(options, where=opened.name), shard=shard)
     return replace(state, provenance=replace(state.provenance, model_sha256=opened.sha256 or ""))

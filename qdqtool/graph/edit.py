@@ -259,6 +259,13 @@ def get_metadata(model: onnx.ModelProto, key: str) -> str | None:
     return next((entry.value for entry in model.metadata_props if entry.key == TRACE + key), None)
 
 
+def drop_metadata(model: onnx.ModelProto, key: str) -> None:
+    """Take one entry of the model's metadata under "qdqtool." away, if it is there."""
+    for index in range(len(model.metadata_props) - 1, -1, -1):
+        if model.metadata_props[index].key == TRACE + key:
+            del model.metadata_props[index]
+
+
 def edits_of(model: onnx.ModelProto) -> list[dict[str, Any]]:
     """What `condition` tells of its edits in the metadata: objects with `step` and `site`, in order."""
     return recorded_edits(get_metadata(model, CONDITIONED))

@@ -301,9 +301,9 @@ def give_back(
     """
     if output is not None:
         inputs = [opened.path] if opened.path else []
-        written = save_model(proto, output, folder=opened.folder, inputs=inputs, files=files, written=written)
+        place = save_model(proto, output, folder=opened.folder, inputs=inputs, files=files, written=written)
         if opened.kind == "path":
-            return written
+            return place
     if opened.kind == "path":
         raise QdqError(opened.name, "came as a file, and no output file is named", "name one")
     if opened.kind == "gs":

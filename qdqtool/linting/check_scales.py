@@ -227,9 +227,8 @@ def half_scale(subject: LintContext) -> Iterator[CheckFault]:
     """
     old = subject.asked is not None and subject.version.major < 9
     for pair in _pairs(subject):
-        scale = subject.scale_of(pair)
-        if scale is not None and (scale.dtype == np.float16 or scale.dtype.name == "bfloat16"):
-            text = f"its scale is {scale.dtype.name}, which TensorRT reads from 9 on"
+        if kind := subject.half_constants.get((pair.quantize or pair.dequantize).inputs[1]):
+            text = f"its scale is {kind}, which TensorRT reads from 9 on"
             yield CheckFault(pair.tensor, text, "export scales in FP32", severity="error" if old else None)
 
 

@@ -25,6 +25,8 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.precision.scopes import HALF_TYPES
+from qdqtool.precision.widen import as_fp32
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
@@ -43,7 +45,7 @@ class LintContext:
 
     Attributes:
         proto: the model.
-        view: the index of its main graph.
+        view: the index of its main graph; of a typed model (FP16, BF16) that of the same in FP32.
         target: gpu or dla.
         version: whose rules hold; the newest release known where none was asked for.
         asked: the version that was asked for, None where none was.
@@ -65,7 +67,8 @@ class LintContext:
         self.proto, self.folder, self.target, self.asked = proto, folder, target, version
         self.platform, self.verdict = platform, verdict
         self.version = version or max(release.version for release in RELEASES)
-        self.view = GraphView(proto.graph, folder)
+        self._plain = as_fp32(proto)
+        self.view = GraphView(self._plain.graph, folder)
 
     def again(self) -> LintContext:
         """The same model after an edit: only the rules are carried over, no verdict on what it was."""
@@ -109,7 +112,7 @@ class LintContext:
     @cached_property
     def types(self) -> dict[str, onnx.TypeProto]:
         """What shape inference knows of the tensors of the main graph."""
-        graph = infer_types(self.proto, self.opset)
+        graph = infer_types(self._plain, self.opset)
         return {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
 
     def kind(self, name: str) -> int:
@@ -187,6 +190,15 @@ class LintContext:
         """The scale of a pair as it is stored, None where it is computed or cannot be read."""
         node = pair.quantize or pair.dequantize
         return self.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+
+    @cached_property
+    def half_constants(self) -> dict[str, str]:
+        """Constant of the file in FP16 or BF16 -> its type in words; in `view` they are FP32."""
+        graph = self.proto.graph
+        held = {tensor.name: tensor for tensor in graph.initializer}
+        held.update((node.output[0], item.t) for node in graph.node for item in node.attribute if item.HasField("t"))
+        halves = ((name, int(one.data_type)) for name, one in held.items())
+        return {name: onnx.TensorProto.DataType.Name(kind).lower() for name, kind in halves if kind in HALF_TYPES}
 
     def zero_point(self, pair: Pair) -> np.ndarray[Any, Any] | None:
         """The zero point of either half; for stored integers without one a zero of their type."""

@@ -9,18 +9,31 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.tensors import array_of, is_external
+from qdqtool.precision.stored_weights import rounded_values
 
 
 def restore_source(
-    source: onnx.ModelProto, source_folder: Path | None, peeled: onnx.ModelProto, folder: Path | None
+    source: onnx.ModelProto,
+    source_folder: Path | None,
+    peeled: onnx.ModelProto,
+    folder: Path | None,
+    rest: int = TensorProto.FLOAT,
 ) -> list[str]:
     """Write every initializer and Constant of `peeled` that differs from the one of the same name into `source`.
 
     Those that only one of the two has stay as they are: lifting makes and drops some, and what `condition` added is
     there by now (`replay.py`).
+
+    Args:
+        source: is edited.
+        source_folder: where its external data lie.
+        peeled: the model whose weights count.
+        folder: likewise of `peeled`.
+        rest: the type that constants of `peeled` were rounded to: one that is the source's, rounded, has not changed.
 
     Returns:
         Names of those that were written.
@@ -38,10 +51,18 @@ def restore_source(
             reason = "has another shape or type in the source model"
             raise QdqError(name, reason, "give the model that Q/DQ were inserted into")
         value = array_of(other, folder)
-        if not np.array_equal(_bytes(value), _bytes(array_of(tensor, source_folder))):
+        before = array_of(tensor, source_folder)
+        if not np.array_equal(_bytes(value), _bytes(before)) and not _is_rounding(value, before, rest):
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
             changed.append(name)
     return changed
+
+
+def _is_rounding(value: np.ndarray[Any, Any], source: np.ndarray[Any, Any], rest: int) -> bool:
+    """Whether a float32 value is the source's in a type of 16 bits."""
+    if rest == TensorProto.FLOAT or source.dtype != np.float32:
+        return False
+    return np.array_equal(_bytes(value), _bytes(rounded_values(source, rest).astype(np.float32)))
 
 
 def _bytes(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

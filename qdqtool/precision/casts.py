@@ -7,7 +7,6 @@ Which operators compute in which type was decided before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -247,8 +246,11 @@ class _Caster:
 
 def count_casts(model: onnx.ModelProto) -> int:
     """How many Casts in the main graph `apply_types` put in."""
-    return sum(node.op_type == "Cast" and _is_ours(node.metadata_props) for node in model.graph.node)
+    return sum(map(is_added_cast, model.graph.node))
 
 
-def _is_ours(entries: Iterable[onnx.StringStringEntryProto]) -> bool:
-    return any(entry.key == f"{TRACE}rule" and entry.value == "precision" for entry in entries)
+def is_added_cast(proto: onnx.NodeProto) -> bool:
+    """Whether `apply_types` put a node in."""
+    return proto.op_type == "Cast" and any(
+        entry.key == f"{TRACE}rule" and entry.value == "precision" for entry in proto.metadata_props
+    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
+from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.nodes import Node, attribute, node_bodies
 from qdqtool.precision.retype import mentioned_types, retyped
@@ -52,6 +53,16 @@ def open_fp32(source: ModelSource) -> Opened:
     """`open_model` for what reads a model and writes none: a typed one comes as the same function in FP32."""
     opened = open_model(source)
     return replace(opened, proto=as_fp32(opened.proto))
+
+
+def refuse_typed(opened: Opened, why: str) -> None:
+    """Refuse a typed model where it would be edited as if it were FP32.
+
+    Raises:
+        QdqError: it has FP16 or BF16 tensors.
+    """
+    if is_typed(opened.proto):
+        raise QdqError(opened.name, f"has FP16 or BF16 tensors, and {why}", "give the FP32 model that it was made from")
 
 
 def widen_named(model: onnx.ModelProto) -> Widened:

@@ -25,7 +25,7 @@ from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges, ranges_o
 from qdqtool.precision.widen import is_typed, widen
 from qdqtool.scales import ScaleTable
 from qdqtool.verbs.amp_options import AmpOptions, AmpResult
-from qdqtool.verbs.typed_rest import TypedRest, give_typed
+from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -96,8 +96,8 @@ def amp(
     target = output_path(opened, output, f".{options.to}.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales)])
     found = _choose(opened, data, scales, options)
-    typed = None if found.unchanged else TypedRest(found.choice)
-    written, _ = give_typed(found.model, opened, target, typed)
+    types = None if found.unchanged else found.choice.assignment
+    written = give_typed(found.model, opened, target, types)
     return replace(found, model=written)
 
 

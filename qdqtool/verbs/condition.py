@@ -15,6 +15,7 @@ from qdqtool.conditioning.edits import parse_steps
 from qdqtool.display import Displayed, counted, model_name
 from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.precision.widen import refuse_typed
 
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
@@ -155,6 +156,7 @@ def condition(
     steps = parse_steps(options.steps)
     parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_model(model)
+    refuse_typed(opened, "condition edits FP32 weights")
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options.feed)

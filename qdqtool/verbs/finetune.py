@@ -22,6 +22,7 @@ from qdqtool.graph.edit import equalized_tensors
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
+from qdqtool.precision.untype import fp32_masters
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
 from qdqtool.training.equalized_start import Start, start_equalized
@@ -35,6 +36,7 @@ from qdqtool.training.train import train
 from qdqtool.training.training_graph import TrainingGraph, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import plan
+from qdqtool.verbs.typed_rest import give_typed
 from qdqtool.verbs.validation_metric import ValidationMetric, check_judgeable
 
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
@@ -98,7 +100,9 @@ def finetune(
     """
     options = options or FinetuneOptions()
     options.check()
-    opened = open_model(model)
+    source = open_model(model)
+    masters, types = fp32_masters(source.proto)
+    opened = replace(source, proto=masters)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
     job = _open_job(opened, data, options, feed_options or DataOptions())
@@ -112,7 +116,12 @@ def finetune(
     facts = _facts(job, progress) if progress.best_step or job.start.equalized else None
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
-    given = give_back(proto, opened, target)
+    if types is None:
+        given = give_back(proto, opened, target)
+    elif facts is None:  # the weights are those of the input
+        given = give_back(source.proto, opened, target)
+    else:
+        given = give_typed(proto, opened, target, types)
     if options.run.checkpoint is not None:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
     return FinetuneResult(

@@ -5,33 +5,42 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
+import numpy as np
 import onnx
 
-from qdqtool.artifacts import check_target, output_path, path_of, raise_ir
+from qdqtool.artifacts import check_target, files_of, output_path, path_of, raise_ir
 from qdqtool.cache.check import is_made_up
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.display import Displayed, counted, model_name, named, written
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import clear_metadata
-from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
+from qdqtool.graph.io import ModelSource, ModelT, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict import add_points, restrict
+from qdqtool.observers.options import CalibrationOptions
+from qdqtool.options import TextOption
 from qdqtool.passes.inline import inline_quantized
 from qdqtool.passes.insert import Inserted
 from qdqtool.passes.peel import has_qdq
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
+from qdqtool.precision.rest import Rest, RestType, rest_type
+from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.float_tensors import find_float_tensors
-from qdqtool.scales import Scale
+from qdqtool.scales import Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
+from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 _NEAR_PAIRS = 200_000  # names compared in search of near misses, about 1.5 s
 _NEAR_LENGTH = 256  # letters of a name that is compared
@@ -45,11 +54,18 @@ class GraftOptions:
         plan: target, version, heads, rules. Heads with a scale are quantized unless `float_heads` says otherwise.
         everywhere: place every entry, also where the rules want no pair.
         requantize: take Q/DQ that the model has out first; their scales are dropped.
+        rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, else
+            "fp32". Operators whose values FP16 does not hold stay FP32: by data, else by the cache's scales.
+        calibration: provider and workers, where data choose the types.
+        feed: how data is read.
     """
 
     plan: PlanOptions = field(default_factory=lambda: PlanOptions(float_heads="none"))
     everywhere: bool = False
     requantize: bool = False
+    rest: Rest | None = None
+    calibration: TextOption[CalibrationOptions] = TextOption(CalibrationOptions, CalibrationOptions)
+    feed: DataOptions | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +81,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         made_up: entries whose names TensorRT makes up while it reads a model: no model has them.
         uncovered: float tensors of the model that the cache lacks.
         notes: sentences on what was lifted, and on entries that hold no scale.
+        rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
     """
 
     model: ModelT
@@ -75,6 +92,7 @@ class GraftResult(Displayed, Generic[ModelT]):
     made_up: tuple[str, ...]
     uncovered: tuple[str, ...]
     notes: tuple[str, ...]
+    rest: TypedRest | None = None
 
     def headline(self) -> str:
         """What was placed, what was not, what the model lacks."""
@@ -104,6 +122,8 @@ class GraftResult(Displayed, Generic[ModelT]):
         starved = [r.site for r in self.plan.refusals if r.rule == "no-scale"]
         if starved:
             lines.append(f"{len(starved)} places have no scale and stay in float, such as {starved[0]}")
+        if self.rest is not None:
+            lines.append(self.rest.summary())
         return lines + written(self.model)
 
     def _placed(self) -> str:
@@ -117,6 +137,7 @@ def graft(
     cache: Cache | str | Path,
     options: GraftOptions | None = ...,
     *,
+    data: Data | DataLoader | None = ...,
     output: str | Path | None = ...,
 ) -> GraftResult[onnx.ModelProto]: ...
 
@@ -127,6 +148,7 @@ def graft(
     cache: Cache | str | Path,
     options: GraftOptions | None = ...,
     *,
+    data: Data | DataLoader | None = ...,
     output: str | Path | None = ...,
 ) -> GraftResult[Path]: ...
 
@@ -137,6 +159,7 @@ def graft(
     cache: Cache | str | Path,
     options: GraftOptions | None = ...,
     *,
+    data: Data | DataLoader | None = ...,
     output: str | Path | None = ...,
 ) -> GraftResult[Any]: ...
 
@@ -146,6 +169,7 @@ def graft(
     cache: Cache | str | Path,
     options: GraftOptions | None = None,
     *,
+    data: Data | DataLoader | None = None,
     output: str | Path | None = None,
 ) -> GraftResult[Any]:
     """Put the scales of a cache into a model as Q/DQ at the points of the plan, bit for bit.
@@ -156,17 +180,20 @@ def graft(
         model: a plain model, or with `requantize` any; a path, ModelProto, gs.Graph or a callable; never changed.
         cache: a calibration cache, or its file.
         options: see `GraftOptions`.
+        data: what the float types are chosen by, where what is not INT8 becomes FP16 or BF16; scales are the cache's.
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: a model with Q/DQ, a cache that has no entry for any point, and what `insert` refuses.
+        QdqError: data that choose nothing, a model with Q/DQ, a cache that has no entry for any point, and what
+            `insert` refuses.
     """
     options = options or GraftOptions()
     require_target(options.plan.target, CACHE_TARGETS)
     opened = open_model(model)
+    rest = _rest_of(opened, options, data)
     inline_quantized(opened.proto)
     target = output_path(opened, output, ".qdq.onnx")
-    check_target(target, [*opened.files, path_of(cache), options.plan.rules])
+    check_target(target, [*opened.files, *files_of(data), path_of(cache), options.plan.rules])
     given = cache if isinstance(cache, Cache) else read_cache(cache)
     entries = given.entries
     normalized = normalize(opened.proto, opened.folder)
@@ -196,10 +223,32 @@ def graft(
     made_up = {name: None for name in lacking if is_made_up(name, constants)}
     unknown = _near_misses([name for name in lacking if name not in made_up], tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
-    notes = (*normalized.notes, *_dropped(given))
-    return GraftResult(
-        give_back(proto, opened, target), decided, done, unplaced, unknown, tuple(made_up), uncovered, notes
+    notes = (*normalized.notes, *_dropped(given), *([rest.note] if rest.note else []))
+    typed = choose_rest(
+        proto, opened, rest, _table_of(entries), data_run(opened, data, options.feed, options.calibration)
     )
+    made = give_typed(proto, opened, target, None if typed is None else typed.assignment)
+    return GraftResult(made, decided, done, unplaced, unknown, tuple(made_up), uncovered, notes, typed)
+
+
+def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
+    """The float type of what is not INT8; a model that has types of its own keeps them."""
+    if is_typed(opened.proto):
+        if options.rest is not None or data is not None:
+            option = "--rest" if options.rest is not None else "--data"
+            reason = f"has FP16 or BF16 tensors, which keep their types, and {option} chooses some"
+            raise QdqError(opened.name, reason, f"leave {option} out, or give the FP32 model")
+        return RestType()
+    rest = rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=True)
+    if data is not None and not rest.is_half:
+        reason = "chooses which operators are FP16, and the rest is FP32: scales are the cache's"
+        raise QdqError("--data", reason, "leave it out, or add --rest fp16")
+    return rest if options.rest is not None or options.plan.trt_version is not None else RestType()
+
+
+def _table_of(entries: Mapping[str, np.float32]) -> ScaleTable:
+    """What the cache tells of the values: clipping values, no more."""
+    return ScaleTable({name: Scale.of(value, method="cache") for name, value in entries.items()})
 
 
 def _dropped(cache: Cache) -> list[str]:

@@ -36,14 +36,15 @@ from qdqtool.mixed_precision.keep_float import (
 )
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
+from qdqtool.precision.rest import RestType
 from qdqtool.precision.rounded import as_run
-from qdqtool.precision.widen import as_fp32, is_typed
+from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import choose_rest, give_typed
+from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -124,10 +125,7 @@ def insert(
     """
     options = options or InsertOptions()
     opened, target = _open(model, data, scales, options, output)
-    known = (
-        data is not None or scales is not None or (not options.requantize and stored_table(opened.proto) is not None)
-    )
-    rest = options.rest_type(has_values=known)
+    rest = _rest_of(opened, options, has_values=data is not None or scales is not None)
     builder = CostBuilder(opened, options.plan.target) if options.build else None
     notes: list[str] = []
     measured = measure_conditioned(opened, data, options) if options.condition else InsertMeasurement()
@@ -160,19 +158,32 @@ def insert(
     proto = planned.proto
     if data is not None:
         store_table(proto, table)
-    typed = choose_rest(proto, opened, (stored, ScaleTable(done.scales), table), rest)
-    model, proto = give_typed(proto, opened, target, typed)
-    folder = opened.folder if target is None or typed is None else target.parent
-    lost = measured.reference.measure(as_run(proto), folder) if measured.reference is not None else None
+    known = stored if estimated and stored is not None else table
+    typed = choose_rest(proto, opened, rest, known, data_run(opened, data, options.feed, options.calibration))
+    is_judged = measured.reference is not None or builder is not None
+    judged = typed.apply(proto, opened.folder) if typed is not None and is_judged else proto
+    lost = measured.reference.measure(as_run(judged), opened.folder) if measured.reference is not None else None
     chosen_now = bool(options.condition) or data is not None
     notes += [*_told_kept(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
-    notes += [rest.note] if rest.note else []
-    costs = builder.costs(proto, folder) if builder is not None else None
+    notes += typed.notes if typed is not None else ()
+    costs = builder.costs(judged) if builder is not None else None
+    model = give_typed(proto, opened, target, None if typed is None else typed.assignment)
     conditioned = bool(options.condition) or bool(edits_of(proto))
     foreign = parser_warnings(proto, options.plan.trt_version)
-    search, loss_limit = measured.search, options.max_output_loss
     return InsertResult(
-        model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs, typed
+        model=model,
+        plan=decided,
+        inserted=done,
+        table=table,
+        notes=tuple(notes),
+        output_loss=lost,
+        search=measured.search,
+        max_output_loss=options.max_output_loss,
+        conditioned=conditioned,
+        warnings=foreign,
+        costs=costs,
+        rest=typed,
+        rest_note=rest.note,
     )
 
 
@@ -191,10 +202,20 @@ def _open(
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
     edits = "--condition" if options.condition else "--fold-bn" if options.fold_bn else ""
-    if edits and is_typed(opened.proto):
-        reason = f"has FP16 or BF16 tensors, and {edits} edits weights in FP32"
-        raise QdqError(opened.name, reason, "give the FP32 model, or leave that option out")
+    if edits:
+        refuse_typed(opened, f"{edits} edits FP32 weights")
     return opened, target
+
+
+def _rest_of(opened: Opened, options: InsertOptions, *, has_values: bool) -> RestType:
+    """The float type of what is not INT8; a model that has types of its own keeps them."""
+    if is_typed(opened.proto):
+        if options.rest is not None:
+            reason = "has FP16 or BF16 tensors, which keep their types"
+            raise QdqError(opened.name, reason, "leave --rest out, or give the FP32 model")
+        return RestType()
+    stored = not options.requantize and stored_table(opened.proto) is not None
+    return options.rest_type(has_values=has_values or stored)
 
 
 def _table_of(scales: ScaleTable | str | Path | None) -> ScaleTable:

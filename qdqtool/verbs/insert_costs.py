@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -82,17 +81,16 @@ class CostBuilder:
         self._opened = opened
         self._before = self._cost(opened)
 
-    def costs(self, proto: onnx.ModelProto, folder: Path | None) -> Int8Costs:
+    def costs(self, proto: onnx.ModelProto) -> Int8Costs:
         """Both engines.
 
         Args:
-            proto: the Q/DQ model.
-            folder: where its external data lie.
+            proto: the Q/DQ model, its external data in the same folder.
 
         Raises:
             QdqError: it is refused or not built.
         """
-        written = replace(self._opened, proto=proto, kind="proto", path=None, folder=folder, sha256=None)
+        written = replace(self._opened, proto=proto, kind="proto", path=None, sha256=None)
         return Int8Costs(self._cost(written), self._before)
 
     def _cost(self, opened: Opened) -> EngineCost:

@@ -98,6 +98,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         warnings: sentences on operators that TensorRT's parser does not import.
         costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
+        rest_note: a sentence on what another float type would give; empty where there is nothing to say.
     """
 
     model: ModelT
@@ -112,6 +113,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     warnings: tuple[str, ...] = ()
     costs: Int8Costs | None = None
     rest: TypedRest | None = None
+    rest_note: str = ""
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""
@@ -130,6 +132,8 @@ class InsertResult(Displayed, Generic[ModelT]):
             lines.append(f"kept {counted(len(self.inserted.kept), 'pair')} that were there before")
         if self.rest is not None:
             lines.append(self.rest.summary())
+        if self.rest_note:
+            lines.append(self.rest_note)
         if self.output_loss is not None:
             lines.append(self.output_loss.summary())
         if self.costs is not None:

@@ -21,6 +21,7 @@ from qdqtool.linting.checks import Check, checks_of, run_checks
 from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.options import TextOption
+from qdqtool.precision.widen import refuse_typed
 from qdqtool.target_options import TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -137,6 +138,8 @@ def lint(
     checks = checks_of(options.select, options.ignore)
     opened = open_model(model)
     _check_places(opened, options, None if output is None else Path(output))
+    if options.fix:
+        refuse_typed(opened, "--fix edits FP32 models")
     subject = LintContext(opened.proto, opened.folder, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
     subject.verdict = _verdict(library, opened)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from qdqtool.artifacts import check_targets, files_of, output_path, path_of, restore_header, stored_table
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
@@ -19,7 +20,7 @@ from qdqtool.cache.text import Cache, format_cache
 from qdqtool.emit.write_files import Peeling, check_kinds, emit_places, emitted_texts, write_emitted
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
-from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
+from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
@@ -36,13 +37,17 @@ from qdqtool.passes.replay import replay_additions
 from qdqtool.passes.restore import restore_source
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
-from qdqtool.precision.widen import Widened, is_typed, widen_named
+from qdqtool.precision.assignment import type_name
+from qdqtool.precision.precision_record import PrecisionRecord
+from qdqtool.precision.untype import take_out_types, types_over_pairs
+from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 from qdqtool.verbs.fill import fill_every_tensor
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
+from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
     pass
@@ -110,8 +115,9 @@ def peel(
     check_kinds(options.emit)
     opened = open_model(model)
     target, cache_path, places = _checked_places(opened, options, output, cache)
+    opened, record = _without_types(opened)
     peeled, table, notes = _take_out(opened, options)
-    clean = _clean_model(opened, options, notes)
+    clean = _clean_model(opened, options, record, notes)
     notes[:0] = _warnings(clean, options)
     wide = widen_named(clean.proto) if is_typed(clean.proto) else Widened(clean.proto)
     plain = replace(clean, proto=wide.proto)
@@ -130,7 +136,7 @@ def peel(
     if not options.emit:
         notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
     with FileSet((*opened.files, *clean.files)) as files:
-        given = give_back(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, files)
+        given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None, files)
         if cache_path is not None:
             write_with_sidecar(cache_path, format_cache(made).encode(), _facts(opened, made, covered, options), files)
         emitted = write_emitted(texts, places, files)
@@ -182,14 +188,21 @@ def _checked_places(
     return target, cache_path, emitted
 
 
+def _without_types(opened: Opened) -> tuple[Opened, PrecisionRecord | None]:
+    """The model in FP32, where `insert` or `amp` gave it its types after its pairs; and what they were."""
+    record = types_over_pairs(opened.proto)
+    if record is None:
+        return opened, None
+    return replace(opened, proto=take_out_types(opened.proto, record)), record
+
+
 def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable, list[str]]:
     """The pairs' scales, the table that calibration left in the metadata, and notes; the model is plain after it."""
     inlined = inline_quantized(opened.proto)
     view = GraphView(opened.proto.graph, opened.folder)
     refuse_outsiders(view)
-    if options.bake_weights and is_typed(opened.proto):
-        reason = "--bake-weights writes FP32 numbers, and its weights are FP16 or BF16"
-        raise QdqError(opened.name, reason, "leave that option out")
+    if options.bake_weights:
+        refuse_typed(opened, "--bake-weights writes FP32 weights")
     if not has_qdq(view):
         raise QdqError(opened.name, "has no Q/DQ to take out", "qdqtool insert places them, qdqtool ptq needs none")
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
@@ -209,9 +222,15 @@ def _take_out(opened: Opened, options: PeelOptions) -> tuple[Peeled, ScaleTable,
     return peeled, table, notes
 
 
-def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Opened:
+def _clean_model(opened: Opened, options: PeelOptions, record: PrecisionRecord | None, notes: list[str]) -> Opened:
     """The peeled model, or the source with the weights that changed since, where one is given."""
+    rest = TensorProto.FLOAT if record is None else record.assignment.rest
     if options.source is None:
+        if record is not None:
+            notes.append(
+                f"the model is FP32 again, with constants that stay rounded to {type_name(rest).upper()}:"
+                " --source gives back those that it had"
+            )
         return opened
     source = open_model(options.source)
     cut = replay_cuts(source.proto, source.folder, opened.proto)
@@ -220,7 +239,7 @@ def _clean_model(opened: Opened, options: PeelOptions, notes: list[str]) -> Open
     added = replay_additions(source.proto, source.folder, opened.proto, opened.folder)
     if added:
         notes.append(f"{len(added)} constants and Mul of condition were added to the source, too, such as {added[0]}")
-    changed = restore_source(source.proto, source.folder, opened.proto, opened.folder)
+    changed = restore_source(source.proto, source.folder, opened.proto, opened.folder, rest)
     if changed:
         notes.append(f"{len(changed)} weights differ from the source and were written into it, such as {changed[0]}")
     return source

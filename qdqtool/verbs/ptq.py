@@ -24,6 +24,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.shared_scales import tie_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
+from qdqtool.precision.widen import as_fp32, refuse_typed
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.target_options import CacheTargetOptions
@@ -180,6 +181,9 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
 
     require_cache_for(options.trt_version, options.target)
     opened = open_model(model)
+    if options.backend == "tensorrt":
+        refuse_typed(opened, "--backend tensorrt feeds FP32")
+    opened = replace(opened, proto=as_fp32(opened.proto))
     view = GraphView(opened.proto.graph, opened.folder)
     if view.pairs:
         raise QdqError(

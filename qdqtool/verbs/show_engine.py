@@ -18,9 +18,10 @@ from qdqtool.engine.read_info import read_layer_info, with_profile
 from qdqtool.engine.show_text import engine_json, layer_rows, layer_text, source_line
 from qdqtool.engine.text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
-from qdqtool.graph.io import ModelSource, open_model
+from qdqtool.graph.io import ModelSource
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
+from qdqtool.precision.widen import open_fp32
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.build import built_layers
 from qdqtool.verbs.build_options import BuildOptions, ShapeRanges
@@ -243,7 +244,7 @@ def is_model(source: str | os.PathLike[str]) -> bool:
 
 
 def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
-    opened = open_model(model)
+    opened = open_fp32(model)
     view = GraphView(opened.proto.graph, opened.folder)
     layers = predict_layers(view, version, target)
     return PredictedLayers(layers, forecast(view, layers)), view

@@ -3,26 +3,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
-from qdqtool.graph.tensors import is_external, location_of
-from qdqtool.precision.assignment import type_name
+from qdqtool.graph.tensors import is_external, location_of, stored_type
+from qdqtool.precision.assignment import TypeAssignment, type_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.stored_weights import WeightFile
 from qdqtool.precision.value_ranges import ranges_of_table
-from qdqtool.scales import Scale, ScaleTable
+from qdqtool.scales import ScaleTable
+
+if TYPE_CHECKING:
+    from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.observers.options import CalibrationOptions
 
 _NAMED = 4  # operators in FP32 that a note names
+
+
+@dataclass(frozen=True)
+class DataRun:
+    """Data that types are chosen by.
+
+    Attributes:
+        feed: the batches.
+        calibration: provider, workers and name of the model.
+    """
+
+    feed: DataLoader
+    calibration: CalibrationOptions
 
 
 @dataclass(frozen=True)
@@ -31,14 +47,25 @@ class TypedRest:
 
     Attributes:
         choice: the type of every operator, and why some stay FP32.
+        notes: sentences on what was found when it was run.
     """
 
     choice: TypeChoice
+    notes: tuple[str, ...] = ()
+
+    def apply(self, proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+        """The model with these types, held in memory."""
+        return apply_types(proto, self.assignment, folder)
+
+    @property
+    def assignment(self) -> TypeAssignment:
+        """What `apply_types` takes."""
+        return self.choice.assignment
 
     @property
     def name(self) -> str:
         """The float type, as users write it."""
-        return type_name(self.choice.assignment.rest)
+        return type_name(self.assignment.rest)
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -57,59 +84,81 @@ class TypedRest:
 
 
 def choose_rest(
-    proto: onnx.ModelProto, opened: Opened, tables: Iterable[ScaleTable | None], rest: RestType
+    proto: onnx.ModelProto, opened: Opened, rest: RestType, table: ScaleTable, run: DataRun | None = None
 ) -> TypedRest | None:
     """The types of a Q/DQ model in FP32; None where the rest is FP32.
+
+    They are those that `amp` chooses for it: by the same data, where they can be walked again, else by the table.
 
     Args:
         proto: the model with its pairs.
         opened: where it comes from.
-        tables: the scales that are known of its tensors, the later ones win; of several the largest values, too.
         rest: the type.
+        table: what is known of its values without data.
+        run: the data.
     """
     if not rest.is_half:
         return None
-    ranges = ranges_of_table(_joined(tables))
-    return TypedRest(choose_types(proto, ranges, TypeOptions(rest.kind), opened.folder))
+    if run is None or run.feed.once:
+        return TypedRest(choose_types(proto, ranges_of_table(table), TypeOptions(rest.kind), opened.folder))
+    from qdqtool.mixed_precision.typed_search import search_types
+
+    found = search_types(proto, opened.folder, run.feed, TypeOptions(rest.kind), run.calibration)
+    return TypedRest(found.choice, found.notes)
 
 
-def _joined(tables: Iterable[ScaleTable | None]) -> ScaleTable:
-    scales: dict[str, Scale] = {}
-    largest: dict[str, float] = {}
-    last = ScaleTable()
-    for table in tables:
-        if table is not None:
-            scales |= table.scales
-            largest |= table.largest
-            last = table
-    return replace(last, scales=scales, largest=largest)
+def data_run(opened: Opened, data: Data | DataLoader | None, options: DataOptions | None, how: Any) -> DataRun | None:
+    """The data of a verb for `choose_rest`; None where there are none.
+
+    Args:
+        opened: the model.
+        data: as the user gave them.
+        options: how they are read.
+        how: the verb's calibration options, or a method's name.
+    """
+    if data is None:
+        return None
+    from qdqtool.data.loader import DataLoader, inputs_of, open_feed
+    from qdqtool.observers.options import with_method
+
+    feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options)
+    return DataRun(feed, replace(with_method(how), where=opened.name))
 
 
 def give_typed(
-    proto: onnx.ModelProto, opened: Opened, target: Path | None, typed: TypedRest | None, files: FileSet | None = None
-) -> tuple[Any, onnx.ModelProto]:
-    """Write a model with its types, or as it is; what `give_back` gives, and the model that was written.
+    proto: onnx.ModelProto,
+    opened: Opened,
+    target: Path | None,
+    types: TypeAssignment | None,
+    files: FileSet | None = None,
+) -> Any:
+    """Write a model with its types, or as it is; gives what `give_back` gives.
 
-    Constants that lie in external data are rounded block by block into a data file beside the output.
+    Constants that lie in external data, in another type than they get, are converted block by block into a data file
+    beside the output.
 
     Args:
         proto: the model in FP32.
         opened: where it comes from.
         target: the file to write; None for kinds that live in memory.
-        typed: the types; None for FP32.
+        types: what `apply_types` takes; None for the model as it is.
         files: the set of files that it is written with.
     """
-    external = target is not None and any(map(is_external, proto.graph.initializer))
-    if typed is None or target is None or not external:
-        made = proto if typed is None else apply_types(proto, typed.choice.assignment, opened.folder)
-        return give_back(made, opened, target, files), made
+    stored = [tensor for tensor in proto.graph.initializer if is_external(tensor)]
+    if types is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
+        return give_back(proto, opened, target, files)
+    if target is None or not stored:
+        made = proto if types is None else apply_types(proto, types, opened.folder)
+        return give_back(made, opened, target, files)
     with FileSet(opened.files) if files is None else joined(files) as both:
         location = _free_location(proto, f"{target.name}.data")
         with both.open(target.with_name(location)) as file:
             weights = WeightFile(file, location, opened.folder)
-            made = apply_types(proto, typed.choice.assignment, opened.folder, weights.round)
+            made = proto
+            if types is not None:
+                made = apply_types(proto, types, opened.folder, weights.round)
             weights.settle(made)
-        return give_back(made, opened, target, both, {location}), made
+        return give_back(made, opened, target, both, {location})
 
 
 def _free_location(proto: onnx.ModelProto, name: str) -> str:

@@ -2,8 +2,8 @@
 """What INT8 costs and gives by the compiler's plan: FP32, FP16, INT8 and its variants, a row each.
 
 `python -m tests.bench.rtx_costs [--models A,B] [--sm 89]`: models of the corpus (QDQTOOL_SHARED), engines built on this
-CPU, nothing run. FP16 rows are of files made here (`half_precision.py`). Conditioned with random samples: the edits
-that follow depend on them, the shape of the engine hardly does.
+CPU, nothing run. FP16 rows are of models whose every operator is FP16, whatever its values. Conditioned with random
+samples: the edits that follow depend on them, the shape of the engine hardly does.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from qdqtool import verbs
 from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.casts import apply_types
 from qdqtool.tensorrt_rtx.build import BuiltEngine, RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.cost import EngineCost, cost_of
-from tests.bench.half_precision import half_precision
 
 MODELS = (
     "yolox_nano_coco,nanodet_m_320_coco,fastestdet_coco,mobilenetv1_025_128,stm_mbv2_128_flowers,yunet_s_320,"
@@ -43,6 +44,11 @@ def samples_of(model: onnx.ModelProto) -> np.ndarray:
     (given,) = [one for one in model.graph.input if one.name not in weights]
     sides = [side.dim_value or 320 for side in given.type.tensor_type.shape.dim]
     return np.random.default_rng(0).standard_normal([2, *sides[1:]], np.float32)
+
+
+def half_precision(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in FP16 between inputs and outputs in FP32."""
+    return apply_types(model, TypeAssignment(onnx.TensorProto.FLOAT16))
 
 
 def files_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:

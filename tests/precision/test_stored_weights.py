@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from qdqtool.graph.tensors import read_as
 from qdqtool.precision import stored_weights
 from qdqtool.precision.stored_weights import WeightFile, rounded_tensor, rounded_values
 from tests.precision.typed import BF16, FP16, FP32
@@ -65,7 +66,7 @@ def external(tmp_path: Path) -> TensorProto:
     return tensor
 
 
-@pytest.mark.parametrize("kind", [FP16, BF16, FP32])
+@pytest.mark.parametrize("kind", [FP16, BF16])
 @pytest.mark.parametrize("block", [7, 1 << 22])
 def test_a_data_file_holds_what_the_model_would(
     tmp_path: Path, external: TensorProto, kind: int, block: int, monkeypatch: pytest.MonkeyPatch
@@ -97,3 +98,37 @@ def test_small_weights_and_those_inside_stay_in_the_model(tmp_path: Path) -> Non
     made = store.round(numpy_helper.from_array(np.ones(2000, np.float32), "w"), FP16)
     assert made.data_location == TensorProto.DEFAULT
     assert len(made.raw_data) == 4000
+
+
+@pytest.mark.parametrize("kind", [FP16, FP32])
+def test_what_has_its_type_where_it_lies_is_not_stored_again(tmp_path: Path, external: TensorProto, kind: int) -> None:
+    if kind == FP16:  # as `widen` leaves a weight that is stored as FP16
+        half = WeightFile(file := (tmp_path / "h.data").open("wb"), "h.data", tmp_path).round(external, FP16)
+        file.close()
+        read_as(half, FP32)
+    else:
+        half = external
+    data = io.BytesIO()
+    made = WeightFile(data, "new.data", tmp_path).round(half, kind)
+    assert made.data_type == kind
+    assert {entry.key for entry in made.external_data} == {"location", "offset", "length"}
+    assert not data.getvalue()
+    assert rounded_tensor(half, kind, tmp_path).external_data[0].value == made.external_data[0].value != "new.data"
+
+
+def test_weights_that_are_read_in_another_type_than_their_file_has_are_settled(
+    tmp_path: Path, external: TensorProto
+) -> None:
+    with (tmp_path / "h.data").open("wb") as file:
+        half = WeightFile(file, "h.data", tmp_path).round(external, FP16)
+    read_as(half, FP32)
+    model = onnx.ModelProto(graph=onnx.GraphProto(initializer=[half, external]))
+    with (tmp_path / "new.data").open("wb") as file:
+        WeightFile(file, "new.data", tmp_path).settle(model)
+    places = [{entry.key: entry.value for entry in one.external_data} for one in model.graph.initializer]
+    assert places[0] == {"location": "new.data", "offset": "0", "length": "12000"}
+    assert places[1]["location"] == "w.data"
+    onnx.external_data_helper.load_external_data_for_model(model, str(tmp_path))
+    one, other = map(numpy_helper.to_array, model.graph.initializer)
+    assert one.dtype == np.float32
+    assert np.array_equal(one, other.astype(np.float16).astype(np.float32))

@@ -20,9 +20,12 @@ import pytest
 import qdqtool
 from qdqtool.artifacts import stored_table
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import FINETUNED, equalized_tensors, get_metadata
+from qdqtool.graph.edit import FINETUNED, drop_metadata, equalized_tensors, get_metadata
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import peel_pairs
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.casts import apply_types
+from qdqtool.precision.precision_record import PRECISION
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
@@ -436,3 +439,43 @@ def test_peel_writes_the_same_cache(folder: Path, tuned: FinetuneResult) -> None
             caches.append(made.cache.entries)
         same = {name: one.tobytes() == caches[1][name].tobytes() for name, one in caches[0].items()}
         assert all(same.values()) == (target == "gpu")
+
+
+# ---------------------------------------------------------------------- typed models
+
+
+def as_typed(folder: Path, name: str, *, recorded: bool = True) -> Path:
+    """The coarse model in FP16, one operator in FP32; with the record of its types or as of another hand."""
+    made = apply_types(onnx.load(folder / "q.onnx"), TypeAssignment(onnx.TensorProto.FLOAT16, frozenset({"r2"})))
+    if not recorded:
+        drop_metadata(made, PRECISION)
+    (folder / name).write_bytes(made.SerializeToString())
+    return folder / name
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_typed_model_is_trained_in_fp32_and_gets_its_types_back(folder: Path, recorded: bool) -> None:
+    model = as_typed(folder, f"h{recorded}.onnx", recorded=recorded)
+    options = FinetuneOptions(update=BRISK, run=QUICK)
+    half = finetune(model, folder / "d.npz", options, output=folder / "ht.onnx")
+    assert half.step > 0
+    assert half.after < half.before
+    before, after = onnx.load(model), onnx.load(half.model)
+    assert [(node.op_type, *node.input, *node.output) for node in after.graph.node] == [
+        (node.op_type, *node.input, *node.output) for node in before.graph.node
+    ]
+    assert {t.name: t.data_type for t in after.graph.initializer} == {
+        t.name: t.data_type for t in before.graph.initializer
+    }
+    full = finetune(folder / "q.onnx", folder / "d.npz", options)
+    assert half.steps == full.steps
+
+
+def test_a_typed_model_that_training_does_not_better_comes_back_as_it_was(folder: Path) -> None:
+    model = as_typed(folder, "h.onnx")
+    still = replace(BRISK, relative_lr=1e-12)
+    done = finetune(model, folder / "d.npz", FinetuneOptions(update=still, run=QUICK), output=folder / "same.onnx")
+    if not done.step:
+        assert done.model.read_bytes() == model.read_bytes()
+    else:
+        assert done.after <= done.before

@@ -314,3 +314,62 @@ def test_a_published_cache_into_its_model(shared: Path, tmp_path: Path, everywhe
     back = peel(tmp_path / "q.onnx", PeelOptions(TrtVersion(8, 0, 1), source=folder / "model.onnx"), output=tmp_path / "p.onnx", cache=tmp_path / "p.cache")  # fmt: skip
     assert (tmp_path / "p.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
     assert all(back.cache.entries[name].tobytes() == bits for name, bits in placed.items())
+
+
+# ---------------------------------------------------------------------- the float type of the rest
+
+
+def with_rest(rest: str | None, version: str | None = None, **more: object) -> GraftResult[onnx.ModelProto]:
+    plan = PlanOptions(float_heads="none", trt_version=version)
+    model = model_of(CHAIN.replace("z = Conv(r, w2)", "d = Conv(r, w2) z = Relu(d)"))
+    return graft(model, cache_of("x", "r", "c", "d", "z"), GraftOptions(plan, rest=rest), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rest", "version", "kind"),
+    [
+        (None, None, 0),
+        (None, "8601", 0),
+        (None, "11.1.0", 10),
+        ("fp32", "11.1.0", 0),
+        ("fp16", None, 10),
+        ("bf16", "11.1.0", 16),
+    ],
+)
+def test_the_version_or_the_user_says_the_float_type(rest: str | None, version: str | None, kind: int) -> None:
+    done = with_rest(rest, version)
+    casts = {item.i for node in done.model.graph.node if node.op_type == "Cast" for item in node.attribute} - {1}
+    assert casts == ({kind} if kind else set())
+    assert (done.rest is not None) is bool(kind)
+
+
+def test_scales_are_the_cache_s_with_either_type() -> None:
+    full, half = with_rest("fp32").model, with_rest("fp16").model
+    stored = [{t.name: t.raw_data for t in one.graph.initializer if t.name.endswith("_scale")} for one in (full, half)]
+    assert stored[0] == stored[1]
+
+
+def test_data_choose_the_types_and_nothing_else() -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+    data = np.random.default_rng(0).normal(size=(3, 4, 8, 8)).astype(np.float32)
+    assert with_rest("fp16", data=data).rest is not None
+    with pytest.raises(QdqError, match=r"--data: chooses which operators are FP16, and the rest is FP32.*--rest fp16"):
+        with_rest("fp32", data=data)
+
+
+def test_a_tensor_that_the_cache_shows_beyond_fp16_stays_fp32() -> None:
+    plan = PlanOptions(float_heads="none")
+    cache = Cache.of(V8_6, {**entries("x", "r", "c"), "c": np.float32(1e4)})  # 1.27 million
+    done = graft(model_of(CHAIN), cache, GraftOptions(plan, rest="fp16"))
+    assert done.rest is not None
+    assert "c" in done.rest.assignment.float32
+
+
+def test_versions_before_10_and_typed_models_are_refused() -> None:
+    with pytest.raises(QdqError, match=r"--rest fp16: TensorRT 8\.6\.1 chooses the float types itself"):
+        with_rest("fp16", "8601")
+    half = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float16[1,4] x) => (float16[1,4] y) { y = Relu(x) }'
+    )
+    with pytest.raises(QdqError, match="has FP16 or BF16 tensors, which keep their types, and --rest chooses some"):
+        graft(half, cache_of("x"), GraftOptions(rest="fp16"))
