@@ -159,7 +159,7 @@ def _product(needs: Requirements, node: Node) -> FloatReason | None:
     bound = product_bound(needs.graph, node, needs.ranges, needs.rules)
     if bound is None or bound <= needs.most:
         return None
-    return FloatReason("product", f"{node.op} adds up magnitudes to {bound:.4g}, beyond {needs.most:g}")
+    return FloatReason("product", f"{node.op} may add up to {bound:.4g} on the way, beyond {needs.most:g}")
 
 
 def _sum(needs: Requirements, node: Node) -> FloatReason | None:
@@ -171,7 +171,7 @@ def _sum(needs: Requirements, node: Node) -> FloatReason | None:
     bound, terms = found
     if bound <= needs.most:
         return None
-    return FloatReason("sum", f"{node.op} adds up {terms} values, to {bound:.4g} at most, beyond {needs.most:g}")
+    return FloatReason("sum", f"{node.op} adds up {terms} values, to {bound:.4g} on the way, beyond {needs.most:g}")
 
 
 def _steep(needs: Requirements, node: Node) -> FloatReason | None:
