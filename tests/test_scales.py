@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +105,7 @@ def test_names_of_any_kind_pass() -> None:
         ('{"schema": 1}', "must be objects"),
         ('{"schema": 1, "tensors": []}', "must be objects"),
         ('{"schema": 1, "tensors": {}, "facts": 3}', "must be objects"),
+        ('{"schema": 1, "tensors": {}, "largest": []}', "must be objects"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused_by_its_name(text: str, message: str) -> None:
@@ -126,3 +128,26 @@ def test_a_fact_of_another_kind_is_refused_by_its_name() -> None:
     with pytest.raises(QdqError, match=r"^s.json: fact cuts must be a list of words; repair the scale table") as error:
         ScaleTable.from_json('{"schema": 1, "tensors": {}, "facts": {"cuts": 3}}', "s.json")
     assert error.value.exit_code == 2
+
+
+def test_the_largest_values_come_back_as_they_were_to_the_bit() -> None:
+    seen = {"a": float(np.float32(0.1)), "b": 0.0, "c": 3.4e38}
+    table = ScaleTable({"a": Scale.of(1)}, largest=seen)
+    assert ScaleTable.from_json(table.to_json()).largest == seen
+    assert "largest" not in ScaleTable({"a": Scale.of(1)}).to_json()
+
+
+@pytest.mark.parametrize("value", ['"1"', "-1", "null", "true", "1e999", "NaN"])
+def test_a_largest_value_that_is_none_is_refused_by_the_tensors_name(value: str) -> None:
+    with pytest.raises(QdqError) as error:
+        ScaleTable.from_json(f'{{"schema": 1, "tensors": {{}}, "largest": {{"conv1_out": {value}}}}}', "s.json")
+    assert error.value.exit_code == 2 and "\n" not in str(error.value)
+
+
+def test_a_models_metadata_does_without_the_largest_values() -> None:
+    from qdqtool.artifacts import store_table, stored_table
+
+    model = onnx.ModelProto()
+    store_table(model, ScaleTable({"a": Scale.of(1)}, largest={"a": 90.0}))
+    stored = stored_table(model)
+    assert stored is not None and list(stored) == ["a"] and not stored.largest

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How large the sums inside an operator may become: products, reductions, softmax. Not whether that is too large.
 
-With the mean magnitude m and the largest a of the values, n terms add up to at most n a; rows hotter than the mean by
-`uneven` stay below  uneven n m + a. The smaller of the two is taken. INT8 products add integers and have no such bound.
+With the mean magnitude m and the largest a of the values, n magnitudes add up to at most n a; rows hotter than the mean
+by `uneven` stay below  uneven n m + a. The smaller of the two is S. Whatever the order of the terms, no partial sum is
+beyond  (S + |sum|) / 2: the terms of one sign add up to that, and those of the other to (S - |sum|) / 2. INT8 products
+add integers and have no such bound.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1}
 
 
 def product_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules) -> float | None:
-    """The largest sum of |a| |b| of a Conv, ConvTranspose, Gemm or MatMul; None where it is not known or is INT8's."""
+    """The largest partial sum of a Conv, ConvTranspose, Gemm or MatMul; None where it is not known or is INT8's."""
     if node.op not in (*_OUTPUT_AXIS, "Gemm", "MatMul") or len(node.inputs) < 2:
         return None
     makers = [graph.view.producers.get(name) for name in node.inputs[:2]]
@@ -32,11 +34,20 @@ def product_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: Amp
     if all(constant):
         return None
     if any(constant):
-        return _weighted(graph, node, ranges, rules, constant.index(True))
-    return _computed(graph, node, ranges, rules)
+        magnitudes = _weighted(graph, node, ranges, rules, constant.index(True))
+    else:
+        magnitudes = _computed(graph, node, ranges, rules)
+    made = ranges.of(graph.view, node.outputs[0])
+    return None if magnitudes is None or made is None else _partial(magnitudes, made.largest)
+
+
+def _partial(magnitudes: float, whole: float) -> float:
+    """The largest partial sum of terms whose magnitudes and whose sum are known."""
+    return max(whole, (magnitudes + min(magnitudes, whole)) / 2)
 
 
 def _weighted(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRules, weight: int) -> float | None:
+    """Sum of |w| |x| for the worst channel."""
     array = graph.view.array(node.inputs[weight])
     values = ranges.of(graph.view, node.inputs[1 - weight])
     if array is None or values is None or array.dtype.kind != "f" or not array.ndim:
@@ -91,9 +102,12 @@ def sum_bound(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
     if kind == "squares":
         return terms * values.largest**2, terms
     made = ranges.of(graph.view, node.outputs[0])
-    if values.low >= 0 and made is not None:  # no partial sum is larger than the whole one
-        return made.largest * (1 if node.op in ("ReduceSum", "ReduceL1") else terms), terms
-    return _spread(terms, values, rules), terms
+    if made is None or node.op == "ReduceLogSum":  # whose output is no sum
+        return _spread(terms, values, rules), terms
+    whole = made.largest * (1 if node.op in ("ReduceSum", "ReduceL1") else terms)
+    if values.low >= 0:  # no partial sum is larger than the whole one
+        return whole, terms
+    return _partial(_spread(terms, values, rules), whole), terms
 
 
 def _spread(terms: int, values: ValueRange, rules: AmpRules) -> float:

@@ -53,7 +53,9 @@ def fixed_float32(
     types = float_types(model) if types is None else types
     opset = opset_of(model) or 1
     movers = int8_movers(view)
-    sizes = made_of_sizes(view, constants=False)
+    sizes = made_of_sizes(
+        view, follows=lambda node, known: node.op != "ConstantOfShape"
+    )  # which is filled, not computed
     found: dict[str, str] = {}
     for node in view.every:
         if node.op in (QUANTIZE, DEQUANTIZE, "Constant"):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -160,7 +159,7 @@ def _product(needs: Requirements, node: Node) -> FloatReason | None:
     bound = product_bound(needs.graph, node, needs.ranges, needs.rules)
     if bound is None or bound <= needs.most:
         return None
-    return FloatReason("product", f"{node.op} adds up magnitudes to {bound:.4g}, beyond {needs.most:g}")
+    return FloatReason("product", f"{node.op} may add up to {bound:.4g} on the way, beyond {needs.most:g}")
 
 
 def _sum(needs: Requirements, node: Node) -> FloatReason | None:
@@ -172,7 +171,7 @@ def _sum(needs: Requirements, node: Node) -> FloatReason | None:
     bound, terms = found
     if bound <= needs.most:
         return None
-    return FloatReason("sum", f"{node.op} adds up {terms} values, to {bound:.4g} at most, beyond {needs.most:g}")
+    return FloatReason("sum", f"{node.op} adds up {terms} values, to {bound:.4g} on the way, beyond {needs.most:g}")
 
 
 def _steep(needs: Requirements, node: Node) -> FloatReason | None:
@@ -203,9 +202,8 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     for name in needs.graph.floats(node):
         values = needs.range_of(name)
-        mean = values.mean if values is not None else None
-        if mean is not None and 0 < mean < needs.rules.limits["faint"] and not math.isinf(values.smallest or 0.0):
-            return FloatReason("faint", f"{name} has a mean magnitude of {mean:.3g}, of which FP16 keeps few bits")
+        if values is not None and values.mean is not None and 0 < values.mean < needs.rules.limits["faint"]:
+            return FloatReason("faint", f"{name} has a mean magnitude of {values.mean:.3g}: FP16 keeps few bits of it")
     return None
 
 

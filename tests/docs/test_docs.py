@@ -52,7 +52,7 @@ from tests.docs.pages import (
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _EXPORTS = ("--profilingVerbosity", "--exportLayerInfo", "--exportProfile")
 _OTHERS = {
-    "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions", *_EXPORTS),
+    "trtexec": ("--int8", "--fp16", "--calib", "--best", "--layerPrecisions", "--stronglyTyped", *_EXPORTS),
     "polygraphy": ("--save-inputs",),
     "`saving`": ("--minutes",),
 }

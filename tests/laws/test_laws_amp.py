@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `amp` promises of any network: finite where FP32 is, types that agree, casts as told, the same when done twice."""
+"""What `amp` promises of any network: finite where FP32 is, types that agree, casts as told, the same done twice."""
 
 from __future__ import annotations
 

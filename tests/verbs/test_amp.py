@@ -265,3 +265,43 @@ def test_weights_are_stored_in_the_type_in_which_they_are_read() -> None:
     found = {t.name: numpy_helper.to_array(t) for t in done.model.graph.initializer}
     np.testing.assert_array_equal(found["w1"], original["w1"].astype(np.float16))
     np.testing.assert_array_equal(found["w2"], original["w2"])
+
+
+# ------------------------------------------------------------------ weights beside the model
+
+
+def external(folder: Path, side: int = 512) -> Path:
+    """A MatMul whose weight lies in a file of its own."""
+    path = folder / "m.onnx"
+    model = model_of(
+        f"g (float[1,{side}] x) => (float[1,{side}] y) <float[{side},{side}] w> {{ a = MatMul(x, w) y = Relu(a) }}"
+    )
+    onnx.save_model(model, path, save_as_external_data=True, location="m.data", size_threshold=1024)
+    return path
+
+
+def test_weights_beside_the_model_are_rounded_into_a_file_beside_the_output(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    done = amp(path, options=AmpOptions(assume_range=2.0))
+    made = onnx.load(done.model)
+    weight = numpy_helper.to_array(made.graph.initializer[0])
+    original = numpy_helper.to_array(onnx.load(path).graph.initializer[0])
+    np.testing.assert_array_equal(weight, original.astype(np.float16))
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_sum_over_a_weight_beside_the_model_is_bounded(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    assert floats(plan_types(path, options=AmpOptions(assume_range=1e3)).choice)["a"] == "product"
+
+
+def test_the_same_file_as_insert_with_a_half_rest(tmp_path: Path) -> None:
+    model, data = write_net(tmp_path), tmp_path / "d.npz"
+    given = qdqtool.InsertOptions(calibration=QUIET, keep_float=0)
+    quantized = insert(model, data=data, options=given).model
+    typed = amp(quantized, data, options=OPTIONS).model
+    options = qdqtool.InsertOptions(calibration=QUIET, keep_float=0, rest="fp16")
+    at_once = insert(model, data=data, options=options, output=tmp_path / "once.onnx").model
+    assert Path(typed).read_bytes() == Path(at_once).read_bytes()
