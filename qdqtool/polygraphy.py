@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qdqtool.calibration.engine import CalibrationOptions
     from qdqtool.data.loader import Data, DataLoader, DataOptions
     from qdqtool.scales import ScaleTable
+    from qdqtool.verbs.amp_options import AmpOptions
     from qdqtool.verbs.graft import GraftOptions
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.peel_options import PeelOptions
@@ -117,6 +118,42 @@ class InsertQdq(BaseLoader):
             G_LOGGER.warning(warning)
         if result.estimated:
             G_LOGGER.warning(f"{result.estimated} scales are estimated without data: calibrate with data, or fine-tune")
+        return result.model
+
+
+@mod.export(funcify=True)
+class AmpTypes(BaseLoader):
+    """Functor that gives a model FP16 or BF16 where its values allow that: the verb `amp`."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: AnyData | None = None,
+        scales: AnyTable | None = None,
+        options: AmpOptions | None = None,
+    ) -> None:
+        """Give a model its types.
+
+        Args:
+            model: an FP32 model, plain or with Q/DQ, or a callable that returns one.
+            data: what to run: a path, feed_dicts, or a callable that returns either.
+            scales: a table, its file, or a callable that returns either, in place of data.
+            options: see `AmpOptions`.
+        """
+        self._model = model
+        self._data = data
+        self._scales = scales
+        self._options = options
+
+    @util.check_called_by("__call__")
+    @_report_errors
+    def call_impl(self) -> onnx.ModelProto | gs.Graph:
+        """The typed model."""
+        from qdqtool.verbs.amp import amp
+
+        result = amp(_model(self._model), _data(self._data), _value(self._scales), self._options)
+        for note in result.notes:
+            G_LOGGER.info(note)
         return result.model
 
 

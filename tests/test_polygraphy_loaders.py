@@ -125,7 +125,7 @@ loaders = [
     PeelQdq(insert, qdqtool.PeelOptions(version), cache_path="p.cache"),
     CacheFromData(model, data, qdqtool.PtqOptions(version)),
     GraftCache(model, cache), SaveCache(cache, "c.cache"), CacheFromPath("c.cache"),
-    SaveScales(scales, "s.json"), ScalesFromPath("s.json"), InsertQdq(model, scales="s.json"),
+    SaveScales(scales, "s.json"), ScalesFromPath("s.json"), InsertQdq(model, scales="s.json"), AmpTypes(model, data),
 ]
 for loader in loaders:
     loader(), loader()
@@ -188,6 +188,7 @@ def test_same_kind_out_and_nothing_changed(kind: str, wrap: Callable[[Any], Any]
     "loader",
     [
         lambda p: ours.InsertQdq(p),
+        lambda p: ours.AmpTypes(p, data=batches()),
         lambda p: ours.InsertQdq(lambda: Path(p)),
         lambda p: ours.PeelQdq(p, PEEL),
         lambda p: ours.CacheFromQdq(p, PEEL),
@@ -392,3 +393,19 @@ def test_what_was_guessed_or_noted_is_said(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().out
     assert "scales are estimated without data" in said
     assert any(line.startswith("[I]") and "13" in line for line in said.splitlines()), said
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: lambda: one])
+def test_a_typed_model_comes_as_the_kind_that_was_given(wrap: Callable[[Any], Any]) -> None:
+    plain = net()
+    before = data_bytes(plain)
+    made = ours.AmpTypes(wrap(plain), data=wrap(batches()))()
+    again = ours.amp_types(plain, batches(), None, qdqtool.AmpOptions(to="bf16"))
+    kinds = [{tensor.data_type for tensor in model.graph.initializer} for model in (made, again)]
+    assert kinds == [{onnx.TensorProto.FLOAT16}, {onnx.TensorProto.BFLOAT16}] and data_bytes(plain) == before
+    assert isinstance(ours.AmpTypes(gs.import_onnx(plain), data=batches())(), gs.Graph)
+
+
+def test_types_without_data_are_refused_in_polygraphys_way() -> None:
+    with pytest.raises(PolygraphyException, match="nothing says which values the tensors hold"):
+        ours.AmpTypes(net())()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -203,9 +202,8 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     for name in needs.graph.floats(node):
         values = needs.range_of(name)
-        mean = values.mean if values is not None else None
-        if mean is not None and 0 < mean < needs.rules.limits["faint"] and not math.isinf(values.smallest or 0.0):
-            return FloatReason("faint", f"{name} has a mean magnitude of {mean:.3g}, of which FP16 keeps few bits")
+        if values is not None and values.mean is not None and 0 < values.mean < needs.rules.limits["faint"]:
+            return FloatReason("faint", f"{name} has a mean magnitude of {values.mean:.3g}: FP16 keeps few bits of it")
     return None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rules/amp.toml: every operator of ONNX stands in one list at most, every entry says why; what is malformed is named."""
+"""rules/amp.toml: every operator stands in one list at most, every entry says why; what is malformed is named."""
 
 from __future__ import annotations
 

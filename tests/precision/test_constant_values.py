@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a graph reads best on one line
 """The magnitudes and sums of constants, read in blocks."""
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from qdqtool.errors import QdqError
-from qdqtool.precision.choose import TypeOptions
-from qdqtool.precision.value_ranges import ValueRange
-from tests.precision.choices import choice_of, floats, within
+from qdqtool.precision.choose import TypeOptions, choose_types
+from qdqtool.precision.value_ranges import ValueRange, ValueRanges
+from tests.graphs import model_of
+from tests.precision.choices import choice_of, floats, ranges_for, within
 
 RELU = "g (float[4] x) => (float[4] y) { y = Relu(x) }"
 MUL = "g (float[4] x) => (float[4] y) <float[4] c> { y = Mul(x, c) }"
@@ -98,10 +100,6 @@ def test_bf16_has_the_range_of_fp32(text: str, ranges: dict[str, Any]) -> None:
 
 
 def test_what_nothing_is_known_of_stays_in_fp32() -> None:
-    from qdqtool.precision.choose import choose_types
-    from qdqtool.precision.value_ranges import ValueRanges
-    from tests.graphs import model_of
-
     choice = choose_types(model_of(RELU), ValueRanges())
     assert choice.reasons["y"].text == "nothing is known of the values of x"
 
@@ -113,16 +111,8 @@ def test_a_product_of_pairs_adds_integers() -> None:
  w = DequantizeLinear(q, t, z)
  y = MatMul(b, w)
 }"""
-    from tests.graphs import model_of
-
     model = model_of(text.replace(", int8[100,1] q", ""))
-    from onnx import numpy_helper
-    import numpy as np
-
     model.graph.initializer.append(numpy_helper.from_array(np.full((100, 1), 100, np.int8), "q"))
-    from qdqtool.precision.choose import choose_types
-    from tests.precision.choices import ranges_for
-
     choice = choose_types(model, ranges_for(model, x=7000.0, y=10.0))
     assert floats(choice) == {}
 

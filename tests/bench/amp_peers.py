@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP16 models of nvidia-modelopt (AutoCast) and onnxconverter-common beside `amp`, judged by one executor.
+
+`python -m tests.bench.amp_peers --peers-python P [--models A,B] [--real] [--work DIR]`: each tool gets the same model
+of the corpus (QDQTOOL_SHARED) and the same samples, random ones of the model's input shapes (peers without data
+ignore them); `--real` adds a ResNet-50 and a ViT-B with random weights. Counted: Casts between float types, operators
+in FP32, tensors that are not finite in `precision/rounded.py` though they are in FP32, the least SQNR of an output
+there, bytes of the file, CPU seconds without imports, and the Casts that `apply_types` needs for the FP32 operators
+of that tool. Exit code 1 where a gate is missed: more Casts than a peer for its own FP32 operators, or an overflow
+where a peer has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from qdqtool import AmpOptions, CalibrationOptions, amp
+from qdqtool.data.loader import inputs_of
+from qdqtool.display import figure
+from qdqtool.graph.view import GraphView
+from qdqtool.precision.element_types import infer_types
+from qdqtool.precision.fixed_types import fixed_float32
+from qdqtool.precision.float_graph import FloatGraph, float_graph
+from qdqtool.precision.rounded import rounded
+from qdqtool.runtime.activations import OrtActivations
+from tests.bench.amp_models import make_vit
+from tests.bench.large_models import make_resnet50
+
+MODELS = (
+    "yolox_nano_coco,nanodet_m_320_coco,fastestdet_coco,ultraface_rfb320,ppocrv3_det,bert_toy,"
+    "mobilenetv1_025_128,cifar_resnet20_bn,gtcrn,yunet_s_320"
+)
+REAL = {"resnet50": make_resnet50, "vit_b": make_vit}
+PEERS = ("modelopt", "onnxconverter")
+SAMPLES, SECONDS = 4, 1800
+HEAD = (
+    "| model | tool | casts | operators in FP32 | of | overflows | SQNR dB | MB | CPU s | casts of ours, same FP32 |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is counted of one tool's model; `fault` where there is none."""
+
+    tool: str
+    casts: int = 0
+    float32: int = 0
+    overflows: int = 0
+    decibel: float = float("nan")
+    megabytes: float = 0.0
+    seconds: float = 0.0
+    ours: int = 0
+    fault: str = ""
+
+
+class Judge:
+    """One FP32 model, its samples, and what it computes on them."""
+
+    def __init__(self, proto: onnx.ModelProto, samples: list[dict[str, Any]]) -> None:
+        self.proto, self.samples = proto, samples
+        self.graph: FloatGraph = float_graph(proto, GraphView(proto.graph), TensorProto.FLOAT16, {})
+        self.fixed = set(fixed_float32(proto, TensorProto.FLOAT16)) & set(self.graph.nodes)
+        plain = OrtActivations(proto, None)
+        self._plain = [dict(plain.run(sample)) for sample in samples]
+        self._outputs = [value.name for value in proto.graph.output]
+
+    def row(self, tool: str, made: onnx.ModelProto, size: int, seconds: float) -> Row:
+        """Count one tool's model."""
+        float32 = self._in_float32(made)
+        overflows, decibel = self._run(made)
+        types = infer_types(made).types
+        casts = sum(_is_float_cast(node, types) for node in made.graph.node)
+        ours = self.graph.casts(float32 | self.fixed)
+        return Row(tool, casts, len(float32), overflows, decibel, size / 1e6, seconds, ours)
+
+    def _in_float32(self, made: onnx.ModelProto) -> set[str]:
+        """The operators that compute in FP32 in another file: by name, else by the first output."""
+        types = infer_types(made).types
+        names = {node.name: node for node in made.graph.node if node.name}
+        makers = {name: node for node in made.graph.node for name in node.output}
+        found = set()
+        for key, node in self.graph.nodes.items():
+            there = names.get(node.proto.name) or makers.get(key)
+            if there is not None and there.op_type == node.op:
+                ends = [*there.output, *there.input]
+                kinds = [types.get(name) for name in ends if types.get(name) in (1, 10)]
+                if kinds and kinds[0] == TensorProto.FLOAT:
+                    found.add(key)
+        return found
+
+    def _run(self, made: onnx.ModelProto) -> tuple[int, float]:
+        """Tensors that are not finite though FP32 has them finite, and the least SQNR of a float output."""
+        half = OrtActivations(rounded(made), None)
+        infinite: set[str] = set()
+        pairs: dict[str, list[tuple[Any, Any]]] = {}
+        for sample, plain in zip(self.samples, self._plain, strict=True):
+            for name, values in half.run(sample):
+                expected = plain.get(name)
+                if not np.isfinite(values).all() and (expected is None or np.isfinite(expected).all()):
+                    infinite.add(name)
+                if expected is not None and name in self._outputs:
+                    pairs.setdefault(name, []).append((expected, values))
+        decibels = [_sqnr(both) for both in pairs.values()]
+        return len(infinite), min(decibels, default=float("nan"))
+
+
+def _is_float_cast(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    ends = (*node.input, *node.output)
+    return node.op_type == "Cast" and all(types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16) for name in ends)
+
+
+def _sqnr(pairs: list[tuple[Any, Any]]) -> float:
+    wanted, got = (np.concatenate([one[at].reshape(-1).astype(np.float64) for one in pairs]) for at in (0, 1))
+    if not np.isfinite(got).all():
+        return float("-inf")
+    noise = float(np.square(wanted - got).sum())
+    return float(10 * np.log10(np.square(wanted).sum() / noise)) if noise else float("inf")
+
+
+def samples_for(proto: onnx.ModelProto, count: int) -> list[dict[str, Any]]:
+    """Random samples of the input shapes; free sides are 1 for the batch and 64."""
+    values, found = np.random.default_rng(0), []
+    for _ in range(count):
+        sample = {}
+        for one in inputs_of(proto.graph):
+            shape = [
+                side if isinstance(side, int) and side else 64 if at else 1 for at, side in enumerate(one.shape or ())
+            ]
+            kind = np.dtype(one.dtype)
+            sample[one.name] = (values.normal(size=shape) if kind.kind == "f" else values.integers(0, 2, shape)).astype(
+                kind
+            )
+        found.append(sample)
+    return found
+
+
+def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Row]:
+    """One row for each tool."""
+    proto = onnx.load(source)
+    samples = samples_for(proto, count)
+    judge = Judge(proto, samples)
+    begin = time.process_time()
+    done = amp(
+        source, samples, options=AmpOptions(calibration=CalibrationOptions(progress=False)), output=folder / "o.onnx"
+    )
+    seconds = time.process_time() - begin
+    yield judge.row("amp", onnx.load(done.model), (folder / "o.onnx").stat().st_size, seconds)
+    np.savez(folder / "samples.npz", **samples[0])
+    tools = Path(__file__).with_name("amp_peer_tools.py")
+    for peer in PEERS:
+        out = folder / f"{peer}.onnx"
+        words = [python, tools, peer, source, folder / "samples.npz", out]
+        ran = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS, cwd=folder)
+        if ran.returncode or not out.exists():
+            yield Row(peer, fault=(ran.stderr.strip().splitlines() or ["no message"])[-1][:120])
+            continue
+        seconds = float(next(line.split()[1] for line in ran.stdout.splitlines() if line.startswith("seconds")))
+        try:
+            yield judge.row(peer, onnx.load(out), out.stat().st_size, seconds)
+        except Exception as error:  # a peer's file that nobody runs is a row, too
+            yield Row(peer, fault=f"does not run: {str(error)[:120]}")
+
+
+def line_of(name: str, row: Row, operators: int) -> str:
+    """One row of the table."""
+    if row.fault:
+        return f"| {name} | {row.tool} | {row.fault} | | {operators} | | | | | |"
+    cells = [row.casts, row.float32, operators, row.overflows, figure(row.decibel, 1), f"{row.megabytes:.2f}"]
+    return f"| {name} | {row.tool} | {' | '.join(map(str, cells))} | {row.seconds:.2f} | {row.ours} |"
+
+
+def misses(name: str, rows: list[Row]) -> Iterator[str]:
+    """The gates that one model misses."""
+    ours = rows[0]
+    for row in rows[1:]:
+        if row.fault:
+            continue
+        if row.ours > row.casts:
+            yield f"{name}: {row.ours} casts for the FP32 operators of {row.tool}, which needs {row.casts}"
+        if ours.overflows and not row.overflows:
+            yield f"{name}: {ours.overflows} overflows, and {row.tool} has none"
+
+
+def main(words: list[str]) -> int:
+    """Print the table; 1 where a gate is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers-python", type=Path, required=True)
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--work", type=Path)
+    args = parser.parse_args(words)
+    corpus = Path(os.environ.get("QDQTOOL_SHARED", "shared")) / "corpus" / "models"
+    missed: list[str] = []
+    sys.stdout.write(HEAD + "\n")
+    with tempfile.TemporaryDirectory(dir=args.work) as made:
+        folder = Path(made)
+        sources = {name: corpus / f"{name}.onnx" for name in filter(None, args.models.split(","))}
+        for name, make in REAL.items() if args.real else ():
+            sources[name] = folder / f"{name}.onnx"
+            make(sources[name])
+        for name, source in sources.items():
+            operators = len(float_graph(*_viewed(source), TensorProto.FLOAT16, {}).nodes)
+            rows = []
+            for row in rows_of(source, folder, args.peers_python, 1 if name in REAL else SAMPLES):
+                rows.append(row)
+                sys.stdout.write(line_of(name, row, operators) + "\n")
+                sys.stdout.flush()
+            missed += misses(name, rows)
+    sys.stdout.write("".join(f"missed: {one}\n" for one in missed))
+    return int(bool(missed))
+
+
+def _viewed(source: Path) -> tuple[onnx.ModelProto, GraphView]:
+    proto = onnx.load(source)
+    return proto, GraphView(proto.graph)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
