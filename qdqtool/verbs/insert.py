@@ -33,6 +33,7 @@ from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss, with_borrowed_scales
 from qdqtool.passes.fold_bn import fold_batch_norms
+from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.rounded import as_run
@@ -156,6 +157,8 @@ def insert(
     proto = planned.proto
     if data is not None:
         store_table(proto, table)
+    if options.dq_only:
+        store_integers(GraphView(proto.graph, opened.folder))
     known = stored if estimated and stored is not None else table
     typed = choose_rest(proto, opened, rest, known, data_run(opened, data, options.feed, options.calibration))
     lost, costs = _judged(proto, opened, typed, measured.reference, builder)
@@ -193,7 +196,8 @@ def _open(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
-    edits = "--condition" if options.condition else "--fold-bn" if options.fold_bn else ""
+    asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}
+    edits = next((option for option, given in asked.items() if given), "")
     if edits:
         refuse_typed(opened, f"{edits} edits FP32 weights")
     return opened, target
