@@ -92,6 +92,9 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
         " or scales; else fp32)",
     )
     parser.add_argument(
+        "--dq-only", action="store_true", help="store quantized weights as INT8, with a DequantizeLinear alone behind"
+    )
+    parser.add_argument(
         "--build",
         action="store_true",
         help="with --target rtx: build engines of the float, FP16 and INT8 file on this CPU, and say what INT8 costs",
@@ -254,6 +257,7 @@ def _options(args: argparse.Namespace) -> InsertOptions:
         allow_empty=args.allow_empty,
         build=args.build,
         rest=args.rest,
+        dq_only=args.dq_only,
     )
 
 

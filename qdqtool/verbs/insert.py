@@ -22,22 +22,21 @@ from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.metadata import raise_ir, store_table, stored_table
-from qdqtool.mixed_precision.keep_float import (
-    with_borrowed_scales,
-)
+from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss, with_borrowed_scales
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted
+from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.scales import Scale, ScaleTable, load_table
-from qdqtool.verbs.insert_costs import CostBuilder
+from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
 from qdqtool.verbs.insert_decide import decide, estimate_points
 from qdqtool.verbs.insert_measure import InsertMeasurement, measure_conditioned, measure_scales
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_rest import TypedRest, choose_rest, data_run, give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -149,20 +148,16 @@ def insert(
     proto = planned.proto
     if data is not None:
         store_table(proto, table)
+    if options.dq_only:
+        store_integers(GraphView(proto.graph, opened.folder))
     known = stored if estimated and stored is not None else table
     typed = choose_rest(proto, opened, rest, known, data_run(opened, data, options.data_options, options.calibration))
-    is_judged = measured.reference is not None or builder is not None
-    judged = typed.apply(proto, opened.folder) if typed is not None and is_judged else proto
-    lost = measured.reference.measure(as_run(judged), opened.folder) if measured.reference is not None else None
+    lost, costs = _judged(proto, opened, typed, measured.reference, builder)
     chosen_now = bool(options.condition) or data is not None
     notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
     notes += typed.notes if typed is not None else ()
-    costs = builder.costs(judged) if builder is not None else None
-    model = give_typed(proto, opened, target, None if typed is None else typed.assignment)
-    conditioned = bool(options.condition) or bool(edits_of(proto))
-    foreign = parser_warnings(proto, options.plan.trt_version)
     return InsertResult(
-        model=model,
+        model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
         plan=decided,
         inserted=done,
         table=table,
@@ -170,8 +165,8 @@ def insert(
         output_loss=lost,
         search=measured.search,
         max_output_loss=options.max_output_loss,
-        conditioned=conditioned,
-        warnings=foreign,
+        conditioned=bool(options.condition) or bool(edits_of(proto)),
+        warnings=parser_warnings(proto, options.plan.trt_version),
         costs=costs,
         rest=typed,
         rest_note=rest.note,
@@ -192,10 +187,26 @@ def _open(
     opened = open_model(model)
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data), path_of(scales), options.plan.rules])
-    edits = "--condition" if options.condition else "--fold-bn" if options.fold_bn else ""
+    asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}
+    edits = next((option for option, given in asked.items() if given), "")
     if edits:
         refuse_typed(opened, f"{edits} edits FP32 weights")
     return opened, target
+
+
+def _judged(
+    proto: onnx.ModelProto,
+    opened: Opened,
+    typed: TypedRest | None,
+    reference: LossMeter | None,
+    builder: CostBuilder | None,
+) -> tuple[OutputLoss | None, Int8Costs | None]:
+    """What the model with its types loses at its outputs, and what its engine costs; before it is written."""
+    if reference is None and builder is None:
+        return None, None
+    judged = proto if typed is None else typed.apply(proto, opened.folder)
+    lost = None if reference is None else reference.measure(as_run(judged), opened.folder)
+    return lost, None if builder is None else builder.costs(judged)
 
 
 def _rest_of(opened: Opened, options: InsertOptions, *, has_values: bool) -> RestType:

@@ -52,6 +52,7 @@ class InsertOptions:
         build: with the target rtx, build engines of the model before and after, on this CPU, and tell what they cost.
         rest: the float type of what is not INT8: "fp16", "bf16" or "fp32". None is "fp16" from TensorRT 11 on, with
             data or scales, else "fp32" (`precision/rest.py`). Operators whose values FP16 does not hold stay FP32.
+        dq_only: store quantized weights as INT8 numbers, with a DequantizeLinear alone behind them.
     """
 
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -68,6 +69,7 @@ class InsertOptions:
     allow_empty: bool = False
     build: bool = False
     rest: Rest | None = None
+    dq_only: bool = False
 
     def rest_type(self, *, has_values: bool) -> RestType:
         """The float type of what is not INT8; see `precision.rest.rest_type`."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.emit.job import EmitJob, Tensor
-from qdqtool.emit.trtexec import trtexec_arguments, write_trtexec
+from qdqtool.emit.trtexec import qdq_arguments, trtexec_arguments, write_trtexec
 from qdqtool.emit.trtexec_flags import FLAGS, has_flag
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import parse
@@ -169,3 +169,19 @@ def test_a_name_cannot_leave_its_comment(tmp_path: Path) -> None:
 def test_the_same_job_gives_the_same_bytes() -> None:
     assert write_trtexec(job_of()).text == write_trtexec(job_of()).text
     assert shlex.split(write_trtexec(job_of()).text, comments=True)[-1] == "$@"
+
+
+@pytest.mark.parametrize(
+    ("version", "typed", "flags"),
+    [
+        ("8.6.1", False, ["--int8", "--fp16"]),
+        ("10.3.0", False, ["--int8", "--fp16"]),
+        ("10.3.0", True, ["--stronglyTyped"]),
+        ("10.16.1", True, ["--stronglyTyped"]),
+        ("11.1.0", True, []),
+        ("11.1.0", False, []),
+    ],
+)
+def test_a_file_that_says_the_types_is_built_by_them(version: str, typed: bool, flags: list[str]) -> None:
+    words = qdq_arguments("q.onnx", "q", "gpu", parse(version), typed=typed)
+    assert words == ["--onnx=q.onnx", *flags, "--saveEngine=q.engine"]

@@ -49,6 +49,8 @@ def compare_codes(one: onnx.ModelProto, other: onnx.ModelProto, feed: Arrays) ->
         for pair in pairs
         if pair.quantize is not None and not view.is_constant(name)
     ]
+    if not pairs:
+        return CodeCount(0, 0, 0)
     codes, values = ([pair[at] for pair in pairs] for at in (0, 1))
     _give_out(made.graph, {**dict.fromkeys(codes, TensorProto.INT8), **dict.fromkeys(values, TensorProto.FLOAT)})
     first = _run(made, feed, [*codes, *values])

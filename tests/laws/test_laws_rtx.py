@@ -14,6 +14,8 @@ from qdqtool import LintOptions, QdqError, insert, lint
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.plan import PlanOptions
+from qdqtool.precision.assignment import TypeAssignment
+from qdqtool.precision.casts import apply_types
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.conftest import shared_folder
 from tests.laws.random_graphs import networks
@@ -116,3 +118,36 @@ def products_built(model: onnx.ModelProto, sm: str, kind: str = "INT8") -> set[s
 
     engine = build_engine(model, RtxBuildOptions(sm=(sm,)))
     return {name for layer in engine.layers if layer.product_type == kind for name in layer.metadata}
+
+
+# ---------------------------------------------------------------------- INT8 with a rest in FP16
+
+
+def typed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in FP16, pairs left as they are."""
+    return apply_types(model, TypeAssignment(onnx.TensorProto.FLOAT16))
+
+
+@pytest.mark.rtx
+@settings(many, max_examples=6)
+@given(networks(tidy=True))
+def test_the_rest_in_fp16_is_built_with_the_same_int8_products_and_none_in_fp32(model: onnx.ModelProto) -> None:
+    made = quantized(model)
+    if made is not None and all(node.name for node in made.graph.node):
+        half = typed(made)
+        assert products_built(half, "89") == products_built(made, "89")
+        assert not products_built(half, "89", "Float")
+
+
+@pytest.mark.rtx
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("file", TRAINED, ids=lambda file: file.stem)
+def test_the_corpus_in_fp16_and_in_int8_with_a_rest_in_fp16(file: Path) -> None:
+    made = quantized(file)
+    assert made is not None
+    half = typed(made)
+    assert not products_built(typed(onnx.load(file)), "89", "Float")
+    assert not products_built(half, "89", "Float")
+    planned = products_planned(made)
+    assert planned & products_built(half, "89") == planned & products_built(made, "89")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized weights stored as the INT8 numbers that their pairs make of them, with a DequantizeLinear alone behind.
+
+Enters the main graph only. Activations keep both nodes of their pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.graph.edit import Editor, count_uses, release
+from qdqtool.graph.view import GraphView, Pair
+from qdqtool.passes.quant_params import coding_of, pair_scale
+
+
+def store_integers(view: GraphView) -> int:
+    """Put INT8 numbers in the place of each weight and its QuantizeLinear; a weight with other readers stays, too.
+
+    Args:
+        view: the graph; its proto is edited.
+
+    Returns:
+        How many weights are stored so.
+    """
+    editor, uses, stored = Editor(view), count_uses(view), 0
+    for tensor, pairs in view.pairs.items():
+        for pair in pairs if view.is_constant(tensor) else ():
+            codes = None if pair.quantize is None or pair.between else _codes(view, pair)
+            if codes is None or pair.quantize is None:
+                continue
+            editor.remove_node(pair.quantize)
+            editor.add_initializer(pair.quantize.outputs[0], codes)
+            for name in pair.quantize.inputs:
+                release(editor, uses, name)
+            stored += 1
+    editor.commit()
+    return stored
+
+
+def _codes(view: GraphView, pair: Pair) -> npt.NDArray[np.int8] | None:
+    """What the QuantizeLinear of a weight makes: round(w / s), ties to even, cut off at -128 and 127."""
+    coding, scale, value = coding_of(view, pair), pair_scale(view, pair), view.array(pair.tensor)
+    if coding.kind != "int8" or coding.zero.any() or value is None or value.dtype != np.float32:
+        return None
+    shape = [1] * value.ndim
+    if scale.axis is not None:
+        shape[scale.axis] = -1
+    steps = np.rint(value / np.asarray(scale.bits).reshape(shape if scale.axis is not None else ()))
+    codes: npt.NDArray[np.int8] = np.clip(steps, -128, 127).astype(np.int8)
+    return codes
