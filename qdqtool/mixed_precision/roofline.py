@@ -11,14 +11,13 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView, Node, attribute
-from qdqtool.graph.weighted import weight_index
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import summed_over, weight_dims, weight_index
 from qdqtool.rule_files import rules_folder
 from qdqtool.runtime.activations import OrtActivations
 
@@ -112,7 +111,7 @@ def _input(view: GraphView, node: Node) -> str:
 
 def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> OperatorWork:
     index = weight_index(view, node)
-    dims = _weight_dims(view, node.inputs[index if index is not None else 1])
+    dims = weight_dims(view, node.inputs[index if index is not None else 1])
     weights = math.prod(dims)
     output = shapes.get(node.outputs[0], ())
     read, written = math.prod(shapes.get(_input(view, node), (0,))), math.prod(output)
@@ -121,23 +120,6 @@ def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> Op
     elif node.op == "Conv":
         macs = written * weights // max(dims[0], 1)
     else:
-        macs = written * _summed_over(node, index, dims)
+        macs = written * summed_over(node, index, dims)
     grid = output[2:] if node.op in ("Conv", "ConvTranspose") else output[1:-1]
     return OperatorWork(macs, read, written, weights, grid)
-
-
-def _summed_over(node: Node, index: int | None, dims: list[int]) -> int:
-    """Size of the weight's axis that a product sums over."""
-    if len(dims) < 2:
-        return math.prod(dims)
-    if node.op == "Gemm":
-        return dims[1] if attribute(node, "transB", 0) else dims[0]
-    return dims[-2] if index == 1 else dims[-1]
-
-
-def _weight_dims(view: GraphView, name: str) -> list[int]:
-    tensor = view.constant_tensor(name)
-    if tensor is not None:
-        return list(tensor.dims)
-    value: Any = view.array(name)
-    return [] if value is None else list(value.shape)

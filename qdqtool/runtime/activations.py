@@ -41,7 +41,12 @@ class ObservableModel:
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, folder: Path | None, provider: str = "cpu", where: object = "model"
+        self,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+        provider: str = "cpu",
+        where: object = "model",
+        lent: Mapping[str, Array] | None = None,
     ) -> None:
         """Look at a model.
 
@@ -50,6 +55,7 @@ class ObservableModel:
             folder: where its external data lie.
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
+            lent: arrays of initializers, for which the model may hold type and shape alone; see `lent_weights`.
 
         Raises:
             QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
@@ -74,7 +80,7 @@ class ObservableModel:
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
-        self._stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder)
+        self._stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder, lent)
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.
@@ -130,6 +136,7 @@ class OrtActivations:
         wanted: Iterable[str] | None = None,
         provider: str = "cpu",
         where: object = "model",
+        lent: Mapping[str, Array] | None = None,
     ) -> None:
         """Make the session for tensors of a model; see `ObservableModel`.
 
@@ -139,13 +146,14 @@ class OrtActivations:
             wanted: tensors to observe; None for every float32 one.
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
+            lent: see `ObservableModel`.
 
         Raises:
             QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor
                 is not in the graph; nothing is left to observe.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
-        model = ObservableModel(proto, folder, provider, where)
+        model = ObservableModel(proto, folder, provider, where, lent)
         self._open(model, model.names if wanted is None else model.chosen(wanted))
 
     @classmethod

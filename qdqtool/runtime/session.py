@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,44 @@ def run_session(
     return found
 
 
+def lent_weights(proto: onnx.ModelProto, folder: Path | None) -> dict[str, Array]:
+    """The initializers that sessions read in place, as arrays (mapped if external), for several sessions to share."""
+    arrays = {}
+    for tensor in proto.graph.initializer:
+        if bytes_needed(tensor) > _INLINE_BYTES:
+            array = array_of(tensor, folder)
+            if array.dtype.kind in _LENT_KINDS:
+                arrays[tensor.name] = array
+    return arrays
+
+
+def copy_without(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelProto:
+    """A copy of a model in which initializers of these names have type and shape, and no bytes."""
+    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = proto.graph.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, field).extend(getattr(proto.graph, field))
+    tensors = proto.graph.initializer
+    copy.graph.initializer.extend(_stand_in(tensor) if tensor.name in names else tensor for tensor in tensors)
+    return copy
+
+
 def strip_weights(
-    proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], view: GraphView, folder: Path | None
+    proto: onnx.ModelProto,
+    nodes: Iterable[onnx.NodeProto],
+    view: GraphView,
+    folder: Path | None,
+    lent: Mapping[str, Array] | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external)."""
+    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external).
+
+    Args:
+        proto: the model; not changed.
+        nodes: those that are run.
+        view: its main graph.
+        folder: where its external data lie.
+        lent: arrays of initializers that others hold already, see `lent_weights`.
+    """
     model = onnx.ModelProto(
         ir_version=max(4, proto.ir_version), opset_import=proto.opset_import, functions=proto.functions
     )
@@ -128,6 +162,10 @@ def strip_weights(
     for tensor in proto.graph.initializer:
         if tensor.name not in read:
             continue  # onnxruntime drops it first, and then misses what it should replace with the external one
+        if lent is not None and tensor.name in lent:
+            external_initializers[tensor.name] = lent[tensor.name]
+            model.graph.initializer.append(_stand_in(tensor))
+            continue
         if bytes_needed(tensor) > _INLINE_BYTES or is_external(tensor):
             array = array_of(tensor, folder)
             if array.dtype.kind in _LENT_KINDS and array.nbytes > _INLINE_BYTES:
