@@ -17,8 +17,8 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataLoader
-    from qdqtool.mixed_precision.float_search import SearchResult
     from qdqtool.mixed_precision.output_loss import OutputReference
+    from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.selection.choose import ChoiceSource
 
@@ -162,7 +162,13 @@ def samples_of(
     return None if feed.once else source_of(plain, folder, feed, {}, how)
 
 
-def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan: PlanOptions) -> SearchResult:
+def choose_kept(
+    keeping: Keeping,
+    source: ChoiceSource,
+    table: ScaleTable,
+    plan: PlanOptions,
+    reference: OutputReference | None = None,
+) -> SearchResult:
     """The operators that stay in float.
 
     Args:
@@ -170,10 +176,14 @@ def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan:
         source: a model without Q/DQ, opset 13 or later, and samples; not changed.
         table: scales of every point.
         plan: where the pairs stand.
+        reference: what the model gives for the samples, where that is known.
     """
     from qdqtool.mixed_precision import policies
 
-    quantized = policies.Quantized(source, plan, table.decisions, table.scales, table.all_zero)
+    run = table.provenance
+    source = replace(source, counted=run.samples)
+    known = run.operator_losses
+    quantized = policies.Quantized(source, plan, table.decisions, table.scales, table.all_zero, known, reference)
     if keeping.max_output_loss is not None:
         return policies.keep_within_loss(quantized, keeping.max_output_loss)
     if keeping.count == "auto":

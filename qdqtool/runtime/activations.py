@@ -38,6 +38,7 @@ class ObservableModel:
             lacks reads (a detector's boxes and scores in front of an NMS plugin); inputs are not among them.
         untyped: those of `names` whose type inference does not know.
         view: the main graph.
+        stripped: what `strip_weights` made of it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ObservableModel:
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
-        self._stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder, lent)
+        self.stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder, lent)
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.
@@ -113,7 +114,7 @@ class ObservableModel:
 
     def session(self, outputs: Sequence[str]) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels."""
-        model, external_initializers = self._stripped
+        model, external_initializers = self.stripped
         quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
         options = session_options(self.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
         return start_session(self.runtime, (model, external_initializers, outputs), options, self.providers, self.where)

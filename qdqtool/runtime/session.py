@@ -124,7 +124,9 @@ def copy_without(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelPro
     for field in ("node", "input", "output", "value_info", "sparse_initializer"):
         getattr(copy.graph, field).extend(getattr(proto.graph, field))
     tensors = proto.graph.initializer
-    copy.graph.initializer.extend(_stand_in(tensor) if tensor.name in names else tensor for tensor in tensors)
+    copy.graph.initializer.extend(
+        stand_in(tensor.name, tensor.data_type, tensor.dims) if tensor.name in names else tensor for tensor in tensors
+    )
     return copy
 
 
@@ -164,13 +166,13 @@ def strip_weights(
             continue  # onnxruntime drops it first, and then misses what it should replace with the external one
         if lent is not None and tensor.name in lent:
             external_initializers[tensor.name] = lent[tensor.name]
-            model.graph.initializer.append(_stand_in(tensor))
+            model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims))
             continue
         if bytes_needed(tensor) > _INLINE_BYTES or is_external(tensor):
             array = array_of(tensor, folder)
             if array.dtype.kind in _LENT_KINDS and array.nbytes > _INLINE_BYTES:
                 external_initializers[tensor.name] = array
-                model.graph.initializer.append(_stand_in(tensor))
+                model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims))
                 continue
             tensor = onnx.numpy_helper.from_array(array, tensor.name)
         model.graph.initializer.append(tensor)
@@ -187,12 +189,12 @@ def _free_names(graph: onnx.GraphProto) -> None:
         seen.add(node.name)
 
 
-def _stand_in(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """A tensor of the same name, type and shape whose bytes come from elsewhere."""
-    stand_in = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    stand_in.data_location = onnx.TensorProto.EXTERNAL
-    stand_in.external_data.add(key="location", value="lent by qdqtool")
-    return stand_in
+def stand_in(name: str, data_type: int, dims: Iterable[int]) -> onnx.TensorProto:
+    """A tensor of a name, an element type and a shape whose bytes come from an array that is lent."""
+    tensor = onnx.TensorProto(name=name, data_type=data_type, dims=dims)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="lent by qdqtool")
+    return tensor
 
 
 def _inline_attributes(graph: onnx.GraphProto, folder: Path | None) -> None:

@@ -64,6 +64,7 @@ def auto_table(
         before,
         method="auto",
         shadow_samples=choice.samples,
+        operator_losses=choice.local,
         candidates=_candidates(choice) if options.candidates else None,
         predicted=_predicted_again(before.predicted, scales, histograms) if before.predicted is not None else None,
     )

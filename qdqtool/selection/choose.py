@@ -71,6 +71,7 @@ class ScaleChoice:
         losses: first output of a weighted operator -> the part of its signal that is lost with what was chosen.
         requantize_points: tensors that got a pair of their own, so that a shared scale could be split.
         samples: how many the shadow pass ran.
+        local: first output of an operator -> scale of its input, and the share of its signal that it loses with that.
     """
 
     taken: Mapping[str, Candidate]
@@ -78,6 +79,7 @@ class ScaleChoice:
     losses: Mapping[str, float]
     requantize_points: tuple[str, ...]
     samples: int
+    local: Mapping[str, tuple[np.float32, float]]
 
 
 def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: bool = True) -> ScaleChoice:
@@ -104,11 +106,15 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
 
 @dataclass(frozen=True)
 class _Costs:
-    """Per class what its readers lose with each candidate of the class, the same per weighted operator; samples run."""
+    """Per class what its readers lose with each candidate of the class, the same per weighted operator; samples run.
+
+    `local` has of each operator with an INT8 weight the class, the scales and the share of the signal lost with each.
+    """
 
     total: dict[str, Float64]
     operators: dict[str, tuple[str, Float64]]
     samples: int
+    local: dict[str, tuple[str, tuple[np.float32, ...], Float64]]
 
 
 class _PointClasses:
@@ -221,7 +227,12 @@ def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers
         if not cost.any():  # no error can be used: the tensors themselves
             for name in classes.members[first]:
                 cost += _rounding(source.histograms, name, None, classes.grid[first])
-    return _Costs(total, operators, len(samples))
+    local = {
+        trial.node: (asked[trial.node], trial.scales, errors[trial.node].error / errors[trial.node].signal)
+        for trial in trials
+        if trial.int8 and trial.node in errors and errors[trial.node].is_valid
+    }
+    return _Costs(total, operators, len(samples), local)
 
 
 def _trials(view: GraphView, source: ChoiceSource, classes: _PointClasses) -> tuple[list[Trial], dict[str, str]]:
@@ -304,7 +315,8 @@ def _chosen(classes: _PointClasses, costs: _Costs, kept: _NameSets) -> ScaleChoi
             tried.update(dict.fromkeys(classes.members[first], pairs))
     cuts = tuple(name for name, before, after in classes.edges if kept.root(before) != kept.root(after))
     losses = {key: float(loss[best[first]]) for key, (first, loss) in costs.operators.items()}
-    return ScaleChoice(taken, tried, losses, cuts, costs.samples)
+    local = {key: (scales[best[one]], float(lost[best[one]])) for key, (one, scales, lost) in costs.local.items()}
+    return ScaleChoice(taken, tried, losses, cuts, costs.samples, local)
 
 
 def _merged(parts: Iterable[Histogram]) -> Histogram:

@@ -80,7 +80,7 @@ class LayerError:
 
 @dataclass(frozen=True)
 class ShadowBudget:
-    """Multiply-adds that the twins of one pass may cost; counted, not timed, so that results do not depend on a machine.
+    """Multiply-adds that the twins of one pass may cost: counted, not timed, so that no result depends on a machine.
 
     Attributes:
         macs: at most.
@@ -259,7 +259,7 @@ def _tried(copy: ShadowCopy, node: Node, tensor: str, scales: tuple[np.float32, 
 
 
 def _sums(copy: ShadowCopy, node: Node, outputs: tuple[str, str], count: int, channels: int) -> _Names:
-    """What leaves the graph: sums over elements per scale, means per channel, of the twin's output and the float one."""
+    """What leaves the graph: sums over elements per scale, means per channel, of what was tried and what is float."""
     tried, plain = outputs
     gap = copy.append("Sub", [copy.reshaped(tried, (count, -1)), copy.reshaped(plain, (1, -1))])
     means = []

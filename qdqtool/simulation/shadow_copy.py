@@ -17,7 +17,7 @@ import onnx
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import Node
-from qdqtool.runtime.session import copy_without
+from qdqtool.runtime.session import copy_without, stand_in
 
 Array = npt.NDArray[Any]
 
@@ -91,8 +91,8 @@ class ShadowCopy:
         """An initializer in place of the weight `name`."""
         if not self._lends:
             return self._builder.initializer(f"{name}_shadow", value)
-        made = self._builder.initializer(f"{name}_shadow", np.zeros((), value.dtype))
-        self.model.graph.initializer[-1].dims.extend(value.shape)
+        made = self._builder.unique(f"{name}_shadow")
+        self.model.graph.initializer.append(stand_in(made, onnx.TensorProto.FLOAT, value.shape))
         self.weights[made] = value
         return made
 

@@ -19,7 +19,7 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.verbs.insert_options import InsertOptions
 
 
@@ -112,7 +112,8 @@ def measure_scales(
     search = first.search
     if keeping and source is not None:
         if search is None and decided.weights:
-            search = choose_kept(keeping, source, table, options.plan)
+            outputs = reference.yardstick if first.reference is None else None
+            search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     wants_advice = options.advise and not options.condition
