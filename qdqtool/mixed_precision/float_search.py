@@ -75,7 +75,7 @@ def search(runner: SensitivityRunner, policy: SearchPolicy) -> SearchResult:
     """
     before = runner.base_loss()
     if before <= policy.goal or policy.count == 0:
-        return SearchResult((), before, len(runner.operators), runs=runner.runs)
+        return SearchResult((), before, len(runner.operators), runs=runner.runs, form=runner.form(()))
     return _Search(runner, policy, before).result()
 
 
@@ -166,6 +166,7 @@ class _Search:
             self.report.phrases(len(self.findings) - len(self.singles), self.policy.group.share),
             missed,
             reaching,
+            self.runner.form(self.kept),
         )
 
     @property

@@ -18,6 +18,7 @@ from qdqtool.scales import ScaleTable
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataLoader
     from qdqtool.mixed_precision.output_loss import OutputReference
+    from qdqtool.mixed_precision.quantized_form import QuantizedForm
     from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.selection.choose import ChoiceSource
@@ -128,11 +129,22 @@ class LossMeter:
         except QdqError as error:  # the model is written all the same, and this is said
             return cls(None, error.reason)
 
-    def measure(self, proto: onnx.ModelProto, folder: Path | None) -> OutputLoss:
-        """The loss of a model with Q/DQ."""
+    def measure(
+        self, proto: onnx.ModelProto, folder: Path | None, form: QuantizedForm, search: SearchResult | None = None
+    ) -> OutputLoss:
+        """The loss of a model with Q/DQ.
+
+        Args:
+            proto: the model.
+            folder: where its external data lie.
+            form: its pairs and scales.
+            search: of the same float model on the same samples: where it ended with this form, its loss counts.
+        """
         if self.yardstick is None:
             return OutputLoss(None, reason=self.reason)
         samples = len(self.yardstick.samples)
+        if search is not None and search.form == form:
+            return OutputLoss(search.loss, samples)
         try:
             return OutputLoss(self.yardstick.loss(proto, folder), samples)
         except QdqError as error:

@@ -53,7 +53,7 @@ class OutputReference:
         Raises:
             QdqError: nothing to compare by; what `OrtActivations` refuses.
         """
-        model = ObservableModel(proto, folder, provider, where)
+        model = ObservableModel(proto, folder, provider, where, few_runs=True)
         outputs = model.floats(model.ends)
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
@@ -62,7 +62,7 @@ class OutputReference:
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
         """What a form of the model loses; see `loss_of`."""
-        activations = OrtActivations(proto, folder, self.outputs, self.provider, self.where)
+        activations = OrtActivations(proto, folder, self.outputs, self.provider, self.where, few_runs=True)
         return self.loss_of(_outputs(activations, self.samples, self.outputs))
 
     def loss_of(self, got: Sequence[Sequence[npt.NDArray[np.floating]]]) -> float:

@@ -16,6 +16,7 @@ import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import summed_over, weight_dims, weight_index
 from qdqtool.rule_files import rules_folder
@@ -86,7 +87,7 @@ def work_of(
     provider: str = "cpu",
     where: object = "model",
 ) -> dict[str, OperatorWork]:
-    """What weighted operators do for one batch, their shapes taken from a run.
+    """What weighted operators do for one batch: from the shapes that inference finds, or else from those of a run.
 
     Args:
         proto: a plain model.
@@ -99,8 +100,11 @@ def work_of(
     view = GraphView(proto.graph, folder)
     nodes = [view.producers[key] for key in operators]
     wanted = {name for node in nodes for name in (node.outputs[0], _input(view, node)) if name}
-    run = OrtActivations(proto, folder, sorted(wanted), provider, where).run(sample)
-    shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in run}
+    inferred = shapes_of(view)
+    shapes = {name: tuple(dim for dim in inferred.get(name, (None,)) if dim) for name in wanted}
+    if any(len(shape) != len(inferred.get(name, (None,))) for name, shape in shapes.items()):
+        run = OrtActivations(proto, folder, sorted(wanted), provider, where, few_runs=True).run(sample)
+        shapes = {name: array.shape for name, array in run}
     return {node.key: _work(view, node, shapes) for node in nodes}
 
 

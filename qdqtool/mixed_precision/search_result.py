@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss
 
 
@@ -60,6 +61,7 @@ class SearchResult:
         runs: of the model with pairs, in all.
         untried: what was not tried, a phrase each.
         missed: whether a goal that was asked for is not reached.
+        form: what the last loss was measured with, to know whether it is that of a model which is written.
         reaching: operators that would reach the goal beside `steps`, though they cost more than a group may; None where
             it was reached, or only every operator in float would do.
     """
@@ -73,6 +75,7 @@ class SearchResult:
     untried: tuple[str, ...] = ()
     missed: bool = False
     reaching: FloatStep | None = None
+    form: QuantizedForm | None = None
 
     @property
     def loss(self) -> float:

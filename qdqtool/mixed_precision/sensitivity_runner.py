@@ -21,6 +21,7 @@ from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict import activation_sites, share_scales
 from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
 from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
 from qdqtool.passes.insert import activation_scales, weight_scale
@@ -173,8 +174,13 @@ class SensitivityRunner:
         self.runs += 1
         return self._reference.loss_of(self._staged.run(placement, keep=keep))
 
-    def _placement(self, floats: frozenset[str]) -> Placement | None:
-        """Where the model with some operators in float reads rounded tensors; None where one has no scale."""
+    def form(self, floats: Collection[str]) -> QuantizedForm | None:
+        """Pairs and scales of the model with some operators in float; None where a point has no scale."""
+        found = self._plan(frozenset(floats))
+        return None if found is None else QuantizedForm.of(*found)
+
+    def _plan(self, floats: frozenset[str]) -> tuple[Plan, dict[str, Scale]] | None:
+        """The plan with some operators in float, and the scales of its activation points; None where one has none."""
         what, scales = self._quantized, self._scales
         stay = self._float | floats
         plan = make_plan(self.view, what.options, floats=stay, decisions=what.decisions, all_zero=what.all_zero)
@@ -183,11 +189,14 @@ class SensitivityRunner:
             scales = {**scales, **borrowed_scales(self.view, what.options.rule_book(), scales, wanted)}
             if floats and any(name not in scales for name in wanted):
                 return None
-        return self._places(plan, scales)
+        return plan, activation_scales(self.view, plan, scales)
 
-    def _places(self, plan: Plan, scales: Mapping[str, Scale]) -> dict[tuple[str, int], RoundedTensor]:
-        chosen = activation_scales(self.view, plan, scales)
-        places = {}
+    def _placement(self, floats: frozenset[str]) -> Placement | None:
+        """Where the model with some operators in float reads rounded tensors; None where a point has no scale."""
+        found = self._plan(floats)
+        if found is None:
+            return None
+        (plan, chosen), places = found, {}
         for point in plan.points:
             scale = chosen[point.tensor] if point.role == "activation" else self._weight_scale(point)
             rounded = RoundedTensor(point.tensor, scale.bits.tobytes(), scale.axis)

@@ -122,7 +122,7 @@ class StagedModel:
         for at in range(first, len(self._stages)):
             form = self._form(at, placement)
             same = at < len(self._kept) and self._kept[at].form == form
-            session = self._kept[at].session if same else self._session(at, placement, values[0])
+            session = self._kept[at].session if same else self._session(at, placement, values)
             before, values = values, [self._step(at, session, one) for one in values]
             if not all(isinstance(value, np.ndarray) for one in values for value in one.values()):
                 return self._run_in_one(placement, keep=keep)
@@ -169,8 +169,8 @@ class StagedModel:
             at = max(held, key=lambda one: (held[one], one))
             self._kept[at] = replace(self._kept[at], values=None)
 
-    def _session(self, at: int, placement: Placement, values: Values) -> Any:
-        """The session of one stage; the values that go in tell their types."""
+    def _session(self, at: int, placement: Placement, values: list[Values]) -> Any:
+        """The session of one stage; the values that go in tell their types, and their shapes where all have one."""
         skeleton, graph = self._skeleton, onnx.GraphProto(name=self._skeleton.graph.name)
         lent: dict[str, Array] = {}
         for node in self._stages[at].nodes:
@@ -189,13 +189,14 @@ class StagedModel:
                 if name in self._weights:
                     lent[name] = self._weights[name]
             elif name and name not in made and name not in there:
-                graph.input.append(self._inputs.get(name) or _value(name, values[name]))
+                graph.input.append(self._inputs.get(name) or _value(name, [one[name] for one in values]))
         graph.sparse_initializer.extend(skeleton.graph.sparse_initializer)
-        model = onnx.ModelProto(ir_version=skeleton.ir_version, opset_import=skeleton.opset_import, graph=graph)
-        model.functions.extend(skeleton.functions)
+        proto = onnx.ModelProto(ir_version=skeleton.ir_version, opset_import=skeleton.opset_import, graph=graph)
+        proto.functions.extend(skeleton.functions)
         options = session_options(self._model.runtime, "ORT_ENABLE_BASIC")
-        parts = (model, lent, self._stages[at].gives)
-        return start_session(self._model.runtime, parts, options, self._model.providers, self._model.where)
+        parts = (proto, lent, self._stages[at].gives)
+        model = self._model
+        return start_session(model.runtime, parts, options, model.providers, model.where, few_runs=True)
 
     def _read(self, graph: onnx.GraphProto, lent: dict[str, Array], rounded: RoundedTensor) -> str:
         """The name of a rounded tensor in a stage, which gets what makes it: an array, or a pair."""
@@ -233,9 +234,11 @@ class StagedModel:
         return self._rounded[rounded]
 
 
-def _value(name: str, value: Array) -> onnx.ValueInfoProto:
-    """An input of any shape, of the type of an array."""
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
+def _value(name: str, values: list[Array]) -> onnx.ValueInfoProto:
+    """An input of the type of some arrays, and of their shape where all have the same."""
+    shapes = {value.shape for value in values}
+    shape = list(shapes.pop()) if len(shapes) == 1 else None
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values[0].dtype), shape)
 
 
 def _bytes(values: list[Values]) -> int:

@@ -48,6 +48,8 @@ class ObservableModel:
         provider: str = "cpu",
         where: object = "model",
         lent: Mapping[str, Array] | None = None,
+        *,
+        few_runs: bool = False,
     ) -> None:
         """Look at a model.
 
@@ -57,13 +59,14 @@ class ObservableModel:
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
             lent: arrays of initializers, for which the model may hold type and shape alone; see `lent_weights`.
+            few_runs: whether its sessions run few samples; see `start_session`.
 
         Raises:
             QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
                 than its operator makes, which onnxruntime refuses.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
-        self.where = where
+        self.where, self._few_runs = where, few_runs
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
         self.view = GraphView(proto.graph, folder)
@@ -117,7 +120,8 @@ class ObservableModel:
         model, external_initializers = self.stripped
         quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
         options = session_options(self.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
-        return start_session(self.runtime, (model, external_initializers, outputs), options, self.providers, self.where)
+        parts = (model, external_initializers, outputs)
+        return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=self._few_runs)
 
 
 class OrtActivations:
@@ -138,6 +142,8 @@ class OrtActivations:
         provider: str = "cpu",
         where: object = "model",
         lent: Mapping[str, Array] | None = None,
+        *,
+        few_runs: bool = False,
     ) -> None:
         """Make the session for tensors of a model; see `ObservableModel`.
 
@@ -148,13 +154,14 @@ class OrtActivations:
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
             lent: see `ObservableModel`.
+            few_runs: likewise.
 
         Raises:
             QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor
                 is not in the graph; nothing is left to observe.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
-        model = ObservableModel(proto, folder, provider, where, lent)
+        model = ObservableModel(proto, folder, provider, where, lent, few_runs=few_runs)
         self._open(model, model.names if wanted is None else model.chosen(wanted))
 
     @classmethod

@@ -21,6 +21,9 @@ Array = npt.NDArray[Any]
 # Shapes, axes and the like must be seen by shape inference, so they stay in the model; weights are not copied.
 _INLINE_BYTES = 1024
 _LENT_KINDS = "biuf"
+# Weights beyond this are not laid out anew by sessions that run few samples: that is a copy of them, and takes as long
+# as it wins. Outputs differ in their last bits by it.
+_LARGE_BYTES = 64 << 20
 
 
 def session_options(runtime: Any, level: str) -> Any:
@@ -48,6 +51,8 @@ def start_session(
     providers: Sequence[str],
     where: object,
     disabled: Sequence[str] = (),
+    *,
+    few_runs: bool = False,
 ) -> Any:
     """A session that gives the named tensors.
 
@@ -58,6 +63,7 @@ def start_session(
         providers: the provider asked for, then the one that takes what it leaves.
         where: what messages call the model.
         disabled: optimizers of onnxruntime that are left out.
+        few_runs: whether it runs a few samples only, so that large weights are read as they are.
 
     Raises:
         QdqError: onnxruntime refuses the model, or the provider does not start.
@@ -69,6 +75,8 @@ def start_session(
         if external_initializers:
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in external_initializers.values()]
             options.add_external_initializers(list(external_initializers), values)
+        if few_runs and sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         left_out = list(disabled)
         session = runtime.InferenceSession(
             model.SerializeToString(), options, providers=list(providers), disabled_optimizers=left_out

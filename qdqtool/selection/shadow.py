@@ -137,15 +137,18 @@ def shadow_pass(
     view = GraphView(proto.graph, folder)
     weights = lent_weights(proto, folder)
     thinning = 1 if budget is None else budget.thinning(trials, samples)
-    errors: dict[str, LayerError] = {}
-    for part in _parts(view, trials):
+
+    def run_part(part: list[Trial]) -> dict[str, LayerError]:
         copy = ShadowCopy(proto, weights)
         shadows = {trial.node: names for trial in part if (names := _add(copy, view, trial, thinning)) is not None}
-        if shadows:
-            wanted = [name for names in shadows.values() for name in vars(names).values()]
-            activations = OrtActivations(copy.model, folder, wanted, provider, where, copy.weights)
-            errors.update(_run(activations, samples, shadows))
-    return errors
+        wanted = [name for names in shadows.values() for name in vars(names).values()]
+        if not wanted:
+            return {}
+        copy.keep_needed(wanted)
+        activations = OrtActivations(copy.model, folder, wanted, provider, where, copy.weights, few_runs=True)
+        return _run(activations, samples, shadows)
+
+    return {node: error for part in _parts(view, trials) for node, error in run_part(part).items()}
 
 
 def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:

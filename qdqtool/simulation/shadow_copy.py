@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.order import needed, wrapped
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import Node
 from qdqtool.runtime.session import copy_without, stand_in
@@ -95,6 +96,13 @@ class ShadowCopy:
         self.model.graph.initializer.append(stand_in(made, onnx.TensorProto.FLOAT, value.shape))
         self.weights[made] = value
         return made
+
+    def keep_needed(self, names: Sequence[str]) -> None:
+        """Leave out the nodes that some tensors do not need. Nodes that were read before are other objects after it."""
+        nodes, _ = needed(wrapped(self.model.graph.node), names)
+        kept = onnx.GraphProto(node=[node.proto for node in nodes])
+        del self.model.graph.node[:]
+        self.model.graph.node.extend(kept.node)
 
     def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
         """A small constant; equal ones of one name are one."""

@@ -31,11 +31,10 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
-from qdqtool.mixed_precision.keep_float import (
-    with_borrowed_scales,
-)
+from qdqtool.mixed_precision.keep_float import OutputLoss, with_borrowed_scales
+from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.passes.fold_bn import fold_batch_norms
-from qdqtool.passes.insert import insert_pairs
+from qdqtool.passes.insert import Inserted, insert_pairs
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.insert_costs import CostBuilder
@@ -150,7 +149,7 @@ def insert(
     decided = with_second_pairs(view, decided, (options.plan or PlanOptions()).rule_book())
     chosen = _scales_of(view, decided, table, options, given=scales is not None)
     done = insert_pairs(view, decided, chosen, given=scales is not None)
-    lost = measured.reference.measure(proto, opened.folder) if measured.reference is not None else None
+    lost = _lost(proto, opened, decided, done, measured)
     if data is not None:
         store_table(proto, table)
     chosen_now = bool(options.condition) or data is not None
@@ -163,6 +162,16 @@ def insert(
     return InsertResult(
         model, decided, done, table, tuple(notes), lost, search, loss_limit, conditioned, foreign, costs
     )
+
+
+def _lost(
+    proto: onnx.ModelProto, opened: Opened, decided: Plan, done: Inserted, measured: InsertMeasurement
+) -> OutputLoss | None:
+    """The loss at the outputs of the model with its pairs; None without data."""
+    if measured.reference is None:
+        return None
+    form = QuantizedForm.of(decided, done.scales)
+    return measured.reference.measure(proto, opened.folder, form, measured.search if measured.same_model else None)
 
 
 def _open(

@@ -31,11 +31,13 @@ class InsertMeasurement:
         notes: sentences.
         search: what was tried in float; None where that was not asked for.
         reference: the outputs of the float model as it was given.
+        same_model: whether the search ran the model that the reference is of.
     """
 
     notes: tuple[str, ...] = ()
     search: SearchResult | None = None
     reference: LossMeter | None = None
+    same_model: bool = False
 
     @property
     def float_layers(self) -> dict[str, str]:
@@ -118,7 +120,8 @@ def measure_scales(
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     wants_advice = options.advise and not options.condition
     advised = advice_for(plain, opened.folder, feed, options.plan) if wants_advice else []
-    return table, InsertMeasurement(tuple(advised), search, reference)
+    same_model = first.reference is None and first.search is None
+    return table, InsertMeasurement(tuple(advised), search, reference, same_model)
 
 
 def _may_keep(
