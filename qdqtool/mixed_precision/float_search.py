@@ -4,8 +4,8 @@
 What a step may cost and must bring is a `SearchPolicy`; `policies.py` has one for each way to ask. What a search costs
 is bounded by counts and multiply-adds, never by seconds, so the same input gives the same result on any machine.
 
-Several operators in float are taken to win at least what each of them wins alone. So where a step must take a share of
-the loss away, operators are tried together first: those of a set that takes too little are not tried one by one.
+Where trying each would cost more than the search may, several operators in float are taken to win at least what each of
+them wins alone: they are tried together first, and those of a set that takes too little are not tried one by one.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class _Search:
     def _best_single(self) -> FloatStep | None:
         limits, kept = self.policy.single, self.kept
         candidates = [one for one in self.singles if one.nodes[0] not in kept and self._affordable(one, limits)]
-        return self._best(self._worthwhile(candidates) if limits.gain else self._measured(candidates, limits))
+        by_sets = limits.gain and self._dear(candidates)
+        return self._best(self._worthwhile(candidates) if by_sets else self._measured(candidates, limits))
 
     def _worthwhile(self, candidates: Sequence[FloatStep]) -> list[FloatStep]:
         """Of single operators those that take enough away, by halves: a set that takes too little is left whole."""
@@ -243,10 +244,13 @@ class _Search:
         return math.fsum(one.share for one in (*self.steps, step)) <= limits.share
 
     def _measured(self, candidates: Sequence[FloatStep], limits: StepLimits) -> list[FloatStep]:
-        """Those of the candidates that take enough of the loss away; none within one that does not is tried."""
-        found, poor = [], list[frozenset[str]]()
+        """Those of the candidates that take enough of the loss away.
+
+        Where all cost too much, none is tried within one that takes too little.
+        """
+        found, poor, dear = [], list[frozenset[str]](), self._dear(candidates)
         for one in candidates:
-            if any(poor_one.issuperset(one.nodes) for poor_one in poor):
+            if dear and any(poor_one.issuperset(one.nodes) for poor_one in poor):
                 self.report.together.add(one.title())
                 continue
             after = self._loss_with(one)
@@ -268,6 +272,13 @@ class _Search:
         elif step.label:
             self.report.groups.add(step.label)
         return after
+
+    def _dear(self, candidates: Sequence[FloatStep]) -> bool:
+        """Whether trying each candidate costs more than the search may."""
+        if self.policy.macs == math.inf:
+            return False
+        cost = sum(self.runner.cost({*self.kept, *one.nodes}) for one in candidates)
+        return self.runner.spent + cost > self.most_macs
 
     def _within_macs(self, floats: frozenset[str] | set[str]) -> bool:
         return self.policy.macs == math.inf or self.runner.spent + self.runner.cost(floats) <= self.most_macs

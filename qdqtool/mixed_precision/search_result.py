@@ -95,7 +95,7 @@ class SearchResult:
         ]
         if self.singles:
             groups = f" and {self.groups} groups" if self.groups else ""
-            phrases.append(f"{self.runs} runs tried {self.singles} operators, alone or together,{groups}".rstrip(","))
+            phrases.append(f"{self.runs} runs tried {self.singles} operators{groups}")
         if self.singles and self.untried:
             phrases.append(f"not tried: {', '.join(self.untried)}")
         if self.reaching is not None:

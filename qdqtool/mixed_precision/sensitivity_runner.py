@@ -108,6 +108,7 @@ class SensitivityRunner:
         self.operators = sorted({read.node for point in self.plan.weights for read in point.reads})
         self.runs = 0
         self._losses: dict[frozenset[str], float | None] = {}
+        self._placements: dict[frozenset[str], Placement | None] = {}
         self._weights: dict[tuple[str, int | None], Scale] = {}
 
     def local(self) -> list[OperatorLoss]:
@@ -193,10 +194,13 @@ class SensitivityRunner:
 
     def _placement(self, floats: frozenset[str]) -> Placement | None:
         """Where the model with some operators in float reads rounded tensors; None where a point has no scale."""
-        found = self._plan(floats)
-        if found is None:
-            return None
-        (plan, chosen), places = found, {}
+        if floats not in self._placements:
+            found = self._plan(floats)
+            self._placements[floats] = None if found is None else self._places(*found)
+        return self._placements[floats]
+
+    def _places(self, plan: Plan, chosen: Mapping[str, Scale]) -> dict[tuple[str, int], RoundedTensor]:
+        places = {}
         for point in plan.points:
             scale = chosen[point.tensor] if point.role == "activation" else self._weight_scale(point)
             rounded = RoundedTensor(point.tensor, scale.bits.tobytes(), scale.axis)

@@ -224,7 +224,8 @@ class StagedModel:
             if weight is None:
                 raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
             shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
-            self._weights[name] = through_int8(weight, scale.reshape(shape), "even", _LOWEST)
+            rounded_weight = through_int8(weight, scale.reshape(shape), "even", _LOWEST)
+            self._weights[name] = np.ascontiguousarray(rounded_weight)  # of a transposed constant it is not
             self._initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, weight.shape)
         return name
 

@@ -94,7 +94,7 @@ class ShadowCopy:
             return self._builder.initializer(f"{name}_shadow", value)
         made = self._builder.unique(f"{name}_shadow")
         self.model.graph.initializer.append(stand_in(made, onnx.TensorProto.FLOAT, value.shape))
-        self.weights[made] = value
+        self.weights[made] = np.ascontiguousarray(value)
         return made
 
     def keep_needed(self, names: Sequence[str]) -> None:

@@ -167,3 +167,17 @@ def test_what_calibration_measured_is_not_measured_again(monkeypatch: pytest.Mon
     asked.clear()
     SensitivityRunner(replace(model, local=other)).local()
     assert len(asked) == len(plain._trials())
+
+
+def test_a_transposed_weight_is_lent_as_it_lies_in_memory() -> None:
+    text = (
+        chain(8).replace("r0 = Add(b0, x)", "t = Transpose<perm=[1,0,2,3]>(w1) r0 = Add(b0, x)").replace("Conv(r0, w1)", "Conv(r0, t)")
+    )
+    model = model_of(text)
+    place = {("a1", 1): RoundedTensor("t", np.float32(0.01).tobytes())}
+    found = staged(model).run(place)
+    tensor = next(one for one in model.graph.initializer if one.name == "w1")
+    value = onnx.numpy_helper.to_array(tensor)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(np.clip(np.rint(value / 0.01), -128, 127).astype("f4") * 0.01, "w1"))
+    wanted = dict(OrtActivations(model, None, ["r3"]).run(SAMPLES[0]))["r3"]
+    np.testing.assert_allclose(found[0][0], wanted, rtol=1e-4, atol=1e-4)

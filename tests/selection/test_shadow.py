@@ -211,9 +211,7 @@ def test_where_positions_cannot_be_left_out_all_are_summed(
         (10**10, 100, 8, 1),  # a quarter of what 100 samples cost
     ],
 )
-def test_a_pass_costs_two_seconds_or_a_share_of_the_calibration(
-    macs: int, walk: int, kept: int, thinning: int
-) -> None:
+def test_a_pass_costs_two_seconds_or_a_share_of_the_calibration(macs: int, walk: int, kept: int, thinning: int) -> None:
     trials, data = [Trial("y", SCALES, 0, macs=macs)], samples((1,), 8)
     budget = ShadowBudget.beside_walk(trials, walk)
     few = budget.samples(trials, data)

@@ -102,7 +102,8 @@ def test_each_nth_position_is_taken_once_for_the_same_request(step: int, axes: l
 def test_weights_that_are_lent_are_not_in_the_copy() -> None:
     model, weight = model_of(CONV), np.ones((5, 4, 3, 3), np.float32)
     copy = ShadowCopy(model, {"w": weight})
-    made = copy.weight("w", 2 * weight)
+    made = copy.weight("w", (2 * weight).transpose().copy().transpose())
+    assert copy.weights[made].flags.c_contiguous  # else onnxruntime refuses it
     held = {tensor.name: tensor for tensor in copy.model.graph.initializer}
     assert copy.weights["w"] is weight and (copy.weights[made] == 2).all()
     assert not held["w"].raw_data and not held[made].raw_data and list(held[made].dims) == [5, 4, 3, 3]
