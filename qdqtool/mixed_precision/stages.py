@@ -82,12 +82,24 @@ def _crossing(size: int, made_at: dict[str, int], last: dict[str, int]) -> list[
 
 
 def _cuts(counts: Sequence[int], crossing: Sequence[int]) -> list[int]:
-    """Places with few crossing tensors, near those that divide the weighted operators evenly."""
+    """Places with few crossing tensors, near those that divide the weighted operators evenly.
+
+    None right behind a weighted operator where there is another: onnxruntime fuses what follows with it (the addition
+    of a bias, a BatchNormalization), and without that the last bits of its output are others.
+    """
     total = counts[-1] if counts else 0
     stages = min(_STAGES, total // _OPERATORS)
     found: set[int] = set()
     for index in range(1, stages):
         low, high = (bisect_left(counts, total * (2 * index + side) / (2 * stages)) + 1 for side in (-1, 1))
         middle = (low + high) / 2
-        found.add(min(range(low, high), key=lambda place: (crossing[place], abs(place - middle), place)))
+        found.add(
+            min(range(low, high), key=lambda place: (*_cost(place, counts, crossing), abs(place - middle), place))
+        )
     return sorted(found)
+
+
+def _cost(place: int, counts: Sequence[int], crossing: Sequence[int]) -> tuple[int, int]:
+    before = counts[place - 2] if place > 1 else 0
+    behind_operator = counts[place - 1] > before
+    return crossing[place] + behind_operator, crossing[place]

@@ -171,7 +171,9 @@ def test_what_calibration_measured_is_not_measured_again(monkeypatch: pytest.Mon
 
 def test_a_transposed_weight_is_lent_as_it_lies_in_memory() -> None:
     text = (
-        chain(8).replace("r0 = Add(b0, x)", "t = Transpose<perm=[1,0,2,3]>(w1) r0 = Add(b0, x)").replace("Conv(r0, w1)", "Conv(r0, t)")
+        chain(8)
+        .replace("r0 = Add(b0, x)", "t = Transpose<perm=[1,0,2,3]>(w1) r0 = Add(b0, x)")
+        .replace("Conv(r0, w1)", "Conv(r0, t)")
     )
     model = model_of(text)
     place = {("a1", 1): RoundedTensor("t", np.float32(0.01).tobytes())}

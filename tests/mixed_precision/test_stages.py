@@ -69,3 +69,13 @@ def test_the_order_of_the_file_does_not_matter_where_nodes_stand_in_a_line() -> 
     del shuffled.graph.node[:]
     shuffled.graph.node.extend(reversed(model.graph.node))
     assert [keys(one) for one in cut(GraphView(shuffled.graph))] == [keys(one) for one in cut(GraphView(model.graph))]
+
+
+def test_what_is_fused_with_an_operator_stays_with_it() -> None:
+    lines = [
+        f"a{k} = Conv({f'n{k - 1}' if k else 'x'}, w{k}) n{k} = BatchNormalization(a{k}, s, b, m, v)" for k in range(16)
+    ]
+    weights = ", ".join([*(f"float[4,4,1,1] w{k}" for k in range(16)), *(f"float[4] {name}" for name in "sbmv")])
+    text = f"g (float[N,4,6,6] x) => (float[N,4,6,6] n15) <{weights}> {{ {' '.join(lines)} }}"
+    found = cut(view_of(text))
+    assert len(found) == 4 and all(stage.gives[0].startswith("n") for stage in found)
