@@ -221,10 +221,10 @@ class StagedModel:
         if name not in self._weights:
             weight = self._weights.get(rounded.tensor)
             weight = self._model.view.array(rounded.tensor) if weight is None else weight
-            if weight is None:
+            if weight is None or weight.dtype != np.float32:
                 raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
             shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
-            rounded_weight = through_int8(weight, scale.reshape(shape), "even", _LOWEST)
+            rounded_weight = through_int8(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", _LOWEST)
             self._weights[name] = np.ascontiguousarray(rounded_weight)  # of a transposed constant it is not
             self._initializers[name] = stand_in(name, onnx.TensorProto.FLOAT, weight.shape)
         return name

@@ -24,7 +24,8 @@ from qdqtool.scales import Scale
 Float32 = npt.NDArray[np.float32]
 Halves = Literal["up", "away"]
 _Place = tuple[slice, ...]
-_Flags = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]  # per channel: same as it stands, same when written
+# Per channel: whether it is the same as it stands, the same when written, and other by ties alone.
+_Flags = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 _LOST = -1000  # of a channel axis that cannot be followed
 _HIGHEST = 127

@@ -230,7 +230,9 @@ def _add(copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int) -> _Nam
         changed["strides"] = [step * stride for stride in _strides(node, len(axes))]
     inputs = {1 - index: _tried(copy, node, source, trial.scales)}
     if trial.int8:
-        inputs[index] = copy.weight(node.inputs[index], weight_through_int8(weight, trial.axis))
+        inputs[index] = copy.weight(
+            node.inputs[index], weight_through_int8(weight.astype(np.float32, copy=False), trial.axis)
+        )
     plain = copy.every(node.outputs[0], step, axes)
     return _sums(copy, node, (copy.twin(node, inputs, **changed), plain), len(trial.scales), channels)
 
