@@ -92,6 +92,7 @@ def measure_scales(
     from qdqtool.conditioning.before_insert import advice_for
     from qdqtool.data.loader import DataLoader, inputs_of, open_feed
     from qdqtool.observers.options import default_method, with_method
+    from qdqtool.runtime.memory import release_freed_memory
 
     plain = proto
     if not is_plain(proto):
@@ -108,6 +109,7 @@ def measure_scales(
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, feed, how, wanted, points, options.plan)
+    release_freed_memory()
     source = samples_of(plain, opened.folder, feed, how)
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
     keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, feed, decided, first))
@@ -121,6 +123,7 @@ def measure_scales(
     wants_advice = options.advise and not options.condition
     advised = advice_for(plain, opened.folder, feed, options.plan) if wants_advice else []
     same_model = first.reference is None and first.search is None
+    release_freed_memory()
     return table, InsertMeasurement(tuple(advised), search, reference, same_model)
 
 
