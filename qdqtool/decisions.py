@@ -67,6 +67,8 @@ class Provenance:
         predicted: signal to noise beside another method's, where that was asked for.
         data: what the data was, see `DataLoader.description`.
         shadow_samples: how many samples method `auto` ran through quantized copies, 0 for the other methods.
+        operator_losses: first output of an operator -> scale of its input, and the share of its signal that it loses
+            with that, as method `auto` measured it; for the search in the same run, never written.
         candidates: tensor -> method -> (amax, loss) that `auto` tried, where that was asked for.
         model_sha256: digest of the model file, "" where the model was no file.
         other: keys that this version does not know, kept as they are.
@@ -81,6 +83,7 @@ class Provenance:
     predicted: PredictedNoise | None = None
     data: Mapping[str, Any] | None = None
     shadow_samples: int = 0
+    operator_losses: Mapping[str, tuple[Any, float]] = field(default_factory=dict)
     candidates: Mapping[str, Mapping[str, tuple[float, float]]] | None = None
     model_sha256: str = ""
     other: Mapping[str, Any] = field(default_factory=dict)

@@ -120,3 +120,10 @@ def test_data_that_tell_nothing_of_images() -> None:
     assert Provenance().left_out == () and Provenance().preprocess is None
     known = Provenance(data={"left_out": ["x"], "preprocess": "size=8x8"})
     assert known.left_out == ("x",) and known.preprocess == "size=8x8"
+
+
+def test_losses_of_operators_are_for_the_same_run_and_never_written() -> None:
+    losses = {"y": (1.5, 0.25)}
+    assert encode_facts(Decisions(), Provenance("auto", 4, operator_losses=losses)) == encode_facts(
+        Decisions(), Provenance("auto", 4)
+    )

@@ -21,7 +21,7 @@ from qdqtool.mixed_precision.keep_float import Keeping, choose_kept
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.data.loader import DataLoader, DataOptions
-    from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.scales import ScaleTable
 

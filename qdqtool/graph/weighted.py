@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -99,3 +100,27 @@ def _counts_up(view: GraphView, name: str) -> bool:
         return False
     value = view.array(name)
     return value is not None and bool(np.array_equal(value.reshape(-1), np.arange(size, dtype=np.float32)))
+
+
+def summed_over(node: Node, index: int | None, dims: Sequence[int]) -> int:
+    """Size of the weight's axis that a Gemm or MatMul sums over.
+
+    Args:
+        node: the product.
+        index: which of its inputs the weight is.
+        dims: of the weight.
+    """
+    if len(dims) < 2:
+        return math.prod(dims)
+    if node.op == "Gemm":
+        return dims[1] if attribute(node, "transB", 0) else dims[0]
+    return dims[-2] if index == 1 else dims[-1]
+
+
+def weight_dims(view: GraphView, name: str) -> list[int]:
+    """The shape of a constant, its values left alone where its tensor tells; [] of what is none."""
+    tensor = view.constant_tensor(name)
+    if tensor is not None:
+        return list(tensor.dims)
+    value = view.array(name)
+    return [] if value is None else list(value.shape)

@@ -16,6 +16,7 @@ from qdqtool.match.flow import Flow, value_inputs, walk
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, Int8Consumer, RuleBook, WeightAxis
 
 _AnyRule = Int8Consumer | Commute | WeightAxis
@@ -79,11 +80,19 @@ class Placer:
                 rule = self._rule("consumer", node)
                 assert isinstance(rule, Int8Consumer)
                 self._read(Use(node, 1 - index), rule.name, f"{node.op} {node.name} reads INT8")
+        self._name_products_left_float()
         self._quantize_producers()
         self._pools_behind_groups()
         self._heads_share()
         points = self._activation_points() + self._weight_points(quantized)
         return points, self.refusals
+
+    def _name_products_left_float(self) -> None:
+        """A refusal for each product with stored weights that is no weighted operator, such as an LSTM or an Einsum."""
+        left = operator_set("left_float")
+        for node in sorted(self.view.nodes, key=lambda node: (node.level, node.key)):
+            if node.op in left and any(name and self.view.is_constant(name) for name in node.inputs):
+                self._refuse(node.name, "weighted", f"{node.op} multiplies by stored weights and gets no pairs")
 
     def _wants_int8(self, node: Node) -> bool:
         """Whether a weighted operator is quantized; a refusal is recorded where not."""

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The greedy search for operators that stay in float: single ones first, groups of them where those do not help.
 
-What a step may cost and must bring is a `SearchPolicy`; `policies.py` has one for each way to ask. The cost of a search
-is bounded in runs, never in seconds, so the same input gives the same result on any machine.
+What a step may cost and must bring is a `SearchPolicy`; `policies.py` has one for each way to ask. What a search costs
+is bounded by counts and multiply-adds, never by seconds, so the same input gives the same result on any machine.
+
+Where trying each would cost more than the search may, several operators in float are taken to win at least what each of
+them wins alone: they are tried together first, and those of a set that takes too little are not tried one by one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from qdqtool.match.plan import Plan
 from qdqtool.mixed_precision.operator_groups import OperatorGroup, blocks_of, operator_groups
 from qdqtool.mixed_precision.roofline import Device
+from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, SensitivityRunner
 
 # Single operators that are tried end to end: a tenth of all, but no fewer than some and no more than many.
@@ -49,6 +53,7 @@ class SearchPolicy:
         groups_above: loss that is left above which groups are tried.
         groups_first_only: whether groups are tried only while no operator is kept.
         seeks_goal: whether, with the goal missed, the smallest run of blocks is sought that would reach it.
+        macs: multiply-adds that all runs may cost, the first one not counted.
     """
 
     goal: float = 0.0
@@ -60,116 +65,7 @@ class SearchPolicy:
     groups_above: float = 0.0
     groups_first_only: bool = True
     seeks_goal: bool = False
-
-
-@dataclass(frozen=True)
-class FloatStep:
-    """Operators that stay in float together: one, or a group with its label; and the loss before and after."""
-
-    findings: tuple[OperatorLoss, ...]
-    before: float
-    after: float
-    label: str = ""
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """First outputs of the operators."""
-        return tuple(one.node for one in self.findings)
-
-    @property
-    def share(self) -> float:
-        """Of the multiply-adds of all weighted operators."""
-        return math.fsum(one.share for one in self.findings)
-
-    @property
-    def reason(self) -> str:
-        """A sentence for the plan."""
-        who = f"{self.label}, all in float, lower" if self.label else "in float it lowers"
-        return (
-            f"{who} the loss at the outputs from {self.before:.4g} to {self.after:.4g} on calibration images, "
-            f"for {self.share:.2%} of the multiply-adds"
-        )
-
-    def title(self) -> str:
-        """What the step is, in a message."""
-        return self.label or self.findings[0].name
-
-    def to_json(self) -> dict[str, object]:
-        """Operators, loss and cost as JSON."""
-        nodes = list(self.nodes)
-        return {"nodes": nodes, "group": self.label, "loss": self.after, "share": self.share}
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What is kept, and what was tried.
-
-    Attributes:
-        steps: in the order in which they were taken.
-        before: loss at the outputs with every operator in INT8 that may be.
-        operators: how many those are.
-        singles: how many operators were tried alone.
-        groups: how many groups were tried.
-        runs: of the model with pairs, in all.
-        untried: what was not tried, a phrase each.
-        missed: whether a goal that was asked for is not reached.
-        reaching: operators that would reach the goal beside `steps`, though they cost more than a group may; None where
-            it was reached, or only every operator in float would do.
-    """
-
-    steps: tuple[FloatStep, ...]
-    before: float
-    operators: int
-    singles: int = 0
-    groups: int = 0
-    runs: int = 0
-    untried: tuple[str, ...] = ()
-    missed: bool = False
-    reaching: FloatStep | None = None
-
-    @property
-    def loss(self) -> float:
-        """At the outputs, with what is kept."""
-        return self.steps[-1].after if self.steps else self.before
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """First output of each operator that is kept -> why."""
-        return {node: step.reason for step in self.steps for node in step.nodes}
-
-    def summary(self) -> list[str]:
-        """What is kept, what was tried and what was not, and what would reach the goal: a phrase each."""
-        number = len(self.reasons)
-        phrases = [
-            f"{number} of {self.operators} operators kept in float" if number else "nothing was found to keep in float"
-        ]
-        if self.singles:
-            groups = f" and {self.groups} groups" if self.groups else ""
-            phrases.append(f"{self.runs} runs tried {self.singles} operators alone{groups}")
-        if self.singles and self.untried:
-            phrases.append(f"not tried: {', '.join(self.untried)}")
-        if self.reaching is not None:
-            one = self.reaching
-            also = f" as well ({one.share:.0%} of the multiply-adds)"
-            phrases.append(f"{one.label} in float{also} would bring it to {one.after:.4g}")
-        elif self.missed:
-            phrases.append("no run of blocks in float would reach it, short of every operator")
-        return phrases
-
-    def to_json(self) -> dict[str, object]:
-        """The same as JSON."""
-        reaching = self.reaching
-        return {
-            "before": self.before,
-            "after": self.loss,
-            "runs": self.runs,
-            "operators": self.operators,
-            "tried_alone": self.singles,
-            "tried_groups": self.groups,
-            "not_tried": list(self.untried),
-            "steps": [step.to_json() for step in self.steps],
-            "would_reach": None if reaching is None else reaching.to_json(),
-        }
+    macs: float = math.inf
 
 
 def search(runner: SensitivityRunner, policy: SearchPolicy) -> SearchResult:
@@ -177,7 +73,10 @@ def search(runner: SensitivityRunner, policy: SearchPolicy) -> SearchResult:
 
     At most `shortlist` squared runs for single operators, and `_GROUPS` for each of `_GROUP_ROUNDS` rounds of groups.
     """
-    return _Search(runner, policy).result()
+    before = runner.base_loss()
+    if before <= policy.goal or policy.count == 0:
+        return SearchResult((), before, len(runner.operators), runs=runner.runs, form=runner.form(()))
+    return _Search(runner, policy, before).result()
 
 
 def shortlist(findings: Sequence[OperatorLoss], plan: Plan, least_head: float = 0.0) -> list[OperatorLoss]:
@@ -206,46 +105,73 @@ def measure_groups(runner: SensitivityRunner, findings: Sequence[OperatorLoss]) 
     return sorted(found, key=lambda one: (one.after, one.share, one.nodes))
 
 
-class _Search:
-    """One search: what is kept so far."""
+@dataclass
+class _Report:
+    """What was tried and what was not, by first outputs of operators and labels of groups."""
 
-    def __init__(self, runner: SensitivityRunner, policy: SearchPolicy) -> None:
-        self.runner, self.policy = runner, policy
+    groups: set[str] = field(default_factory=set)
+    too_dear: set[str] = field(default_factory=set)
+    beyond_count: set[str] = field(default_factory=set)
+    beyond_macs: set[str] = field(default_factory=set)
+    together: set[str] = field(default_factory=set)
+    without_scale: set[str] = field(default_factory=set)
+
+    def phrases(self, alone: int, share: float) -> tuple[str, ...]:
+        """What was not tried, with `alone` operators off the list and groups of up to a share of the multiply-adds."""
+        counts = (
+            (alone, "operators alone that lose less by themselves"),
+            (len(self.together), "operators and groups of sets that take too little away together"),
+            (len(self.too_dear - self.groups), f"groups with more than {share:.0%} of the multiply-adds"),
+            (len(self.beyond_count - self.groups), f"groups beyond the limit of {_GROUPS} runs"),
+            (len(self.beyond_macs - self.groups), "beyond what the search may cost"),
+            (len(self.without_scale), "that need a scale that was not calibrated"),
+        )
+        return tuple(f"{count} {what}" for count, what in counts if count)
+
+
+class _Search:
+    """One search: what is kept so far.
+
+    A candidate is a `FloatStep` whose losses are not known yet; a measured one has the loss before and after it.
+    """
+
+    def __init__(self, runner: SensitivityRunner, policy: SearchPolicy, before: float) -> None:
+        self.runner, self.policy, self.before = runner, policy, before
         findings = runner.local()
         self.findings = {one.node: one for one in findings}
-        self.singles = [FloatStep((one,), 0.0, 0.0) for one in shortlist(findings, runner.plan, policy.least_head)]
-        self.before = self.loss = runner.base_loss()
+        self.singles = [self._candidate([one.node]) for one in shortlist(findings, runner.plan, policy.least_head)]
+        self.most_macs = runner.spent + policy.macs
         self.steps: list[FloatStep] = []
-        self.all_groups: list[OperatorGroup] | None = None
         self.group_rounds = 0
-        self.tried_groups: set[str] = set()
-        self.too_dear: set[str] = set()
-        self.without_scale: set[str] = set()
-        self.beyond_limit: set[str] = set()
+        self.report = _Report()
 
     def result(self) -> SearchResult:
         while self.loss > self.policy.goal and self.left != 0:
             step = self._best_single() or self._best_group()
             if step is None:
                 break
-            self.steps.append(step)
-            self.loss = step.after
+            self._take(step)
         missed = self.policy.seeks_goal and self.loss > self.policy.goal
         reaching = self._reaching() if missed else None
-        if reaching is not None and reaching.share + self._kept_share() <= self.policy.group.share:
+        if reaching is not None and self._affordable(reaching, self.policy.group):
             self.steps.append(reaching)
             reaching, missed = None, False
         return SearchResult(
             tuple(self.steps),
             self.before,
             len(self.findings),
-            len(self.singles) if self.before > self.policy.goal and self.policy.count != 0 else 0,
-            len(self.tried_groups),
+            len(self.singles),
+            len(self.report.groups),
             self.runner.runs,
-            self._untried(),
+            self.report.phrases(len(self.findings) - len(self.singles), self.policy.group.share),
             missed,
             reaching,
+            self.runner.form(self.kept),
         )
+
+    @property
+    def loss(self) -> float:
+        return self.steps[-1].after if self.steps else self.before
 
     @property
     def kept(self) -> frozenset[str]:
@@ -259,9 +185,22 @@ class _Search:
     # ------------------------------------------------------------------ steps
 
     def _best_single(self) -> FloatStep | None:
-        kept = self.kept
-        candidates = [one for one in self.singles if one.nodes[0] not in kept]
-        return self._best(self._tried(candidates, self.policy.single))
+        limits, kept = self.policy.single, self.kept
+        candidates = [one for one in self.singles if one.nodes[0] not in kept and self._affordable(one, limits)]
+        by_sets = limits.gain and self._dear(candidates)
+        return self._best(self._worthwhile(candidates) if by_sets else self._measured(candidates, limits))
+
+    def _worthwhile(self, candidates: Sequence[FloatStep]) -> list[FloatStep]:
+        """Of single operators those that take enough away, by halves: a set that takes too little is left whole."""
+        limits, middle = self.policy.single, len(candidates) // 2
+        if len(candidates) <= 1:
+            return self._measured(candidates, limits)
+        together = self._candidate([one.nodes[0] for one in candidates])
+        after = self._loss_with(together)
+        if after is not None and not self._enough(after, limits):
+            self.report.together.update(one.nodes[0] for one in candidates)
+            return []
+        return self._worthwhile(candidates[:middle]) + self._worthwhile(candidates[middle:])
 
     def _best_group(self) -> FloatStep | None:
         """Where single operators do not help any more: the group that does, if groups are to be tried."""
@@ -270,51 +209,84 @@ class _Search:
         if self.group_rounds == _GROUP_ROUNDS:
             return None
         self.group_rounds += 1
-        candidates = sorted(self._groups(), key=lambda one: (one.share, one.nodes))
-        few, others = candidates[:_GROUPS], candidates[_GROUPS:]
-        self.beyond_limit.update(one.label for one in others)
-        tried = self._tried(few, self.policy.group)
+        tried = self._measured(self._groups(), self.policy.group)
         reaching = [one for one in tried if one.after <= self.policy.goal]
         return self._best(reaching, lambda one: -self._cost(one)) if reaching else self._best(tried)
 
     def _groups(self) -> list[FloatStep]:
-        """The groups, without what is kept already; those that cost too much are counted and left out."""
-        if self.all_groups is None:
-            runner = self.runner
-            self.all_groups = operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
+        """The groups without what is kept already, the cheapest ones, larger ones first; the others are reported."""
         kept, found = self.kept, dict[tuple[str, ...], FloatStep]()
-        for group in self.all_groups:
+        for group in self._all_groups():
             nodes = tuple(node for node in group.nodes if node not in kept)
             if len(nodes) > 1 and (self.left is None or len(nodes) <= self.left):
-                found.setdefault(nodes, self._step(nodes, group.label))
-        dear = [one for one in found.values() if not self._affordable(one, self.policy.group)]
-        self.too_dear.update(one.label for one in dear)
-        return [one for one in found.values() if self._affordable(one, self.policy.group)]
+                found.setdefault(nodes, self._candidate(nodes, group.label))
+        affordable = [one for one in found.values() if self._affordable(one, self.policy.group)]
+        self.report.too_dear.update({one.label for one in found.values()} - {one.label for one in affordable})
+        ordered = sorted(affordable, key=lambda one: (one.share, one.nodes))
+        self.report.beyond_count.update(one.label for one in ordered[_GROUPS:])
+        return ordered[:_GROUPS][::-1]
 
-    def _step(self, nodes: Sequence[str], label: str) -> FloatStep:
+    def _all_groups(self) -> list[OperatorGroup]:
+        runner = self.runner
+        return operator_groups(runner.view, runner.plan.heads, runner.operators, runner.grids())
+
+    def _take(self, step: FloatStep) -> None:
+        self.steps.append(step)
+        if self.loss > self.policy.goal and self.left != 0 and self._within_macs(self.kept):
+            self.runner.keep(self.kept)
+
+    # ------------------------------------------------------------------ candidates
+
+    def _candidate(self, nodes: Sequence[str], label: str = "") -> FloatStep:
         return FloatStep(tuple(self.findings[node] for node in nodes), 0.0, 0.0, label)
 
     def _affordable(self, step: FloatStep, limits: StepLimits) -> bool:
-        return self._kept_share() + step.share <= limits.share
+        return math.fsum(one.share for one in (*self.steps, step)) <= limits.share
 
-    def _kept_share(self) -> float:
-        return math.fsum(one.share for one in self.steps)
+    def _measured(self, candidates: Sequence[FloatStep], limits: StepLimits) -> list[FloatStep]:
+        """Those of the candidates that take enough of the loss away.
 
-    def _tried(self, candidates: Sequence[FloatStep], limits: StepLimits) -> list[FloatStep]:
-        """Those of the candidates that take enough of the loss away, with the loss before and after each."""
-        found = []
+        Where all cost too much, none is tried within one that takes too little.
+        """
+        found, poor, dear = [], list[frozenset[str]](), self._dear(candidates)
         for one in candidates:
-            if not self._affordable(one, limits):
+            if dear and any(poor_one.issuperset(one.nodes) for poor_one in poor):
+                self.report.together.add(one.title())
                 continue
-            after = self.runner.loss({*self.kept, *one.nodes})
-            if after is None:
-                self.without_scale.add(one.title())
-                continue
-            if one.label:
-                self.tried_groups.add(one.label)
-            if after < self.loss and self.loss - after >= limits.gain * self.loss:
+            after = self._loss_with(one)
+            if after is not None and self._enough(after, limits):
                 found.append(replace(one, before=self.loss, after=after))
+            elif after is not None and limits.gain:
+                poor.append(frozenset(one.nodes))
         return found
+
+    def _loss_with(self, step: FloatStep) -> float | None:
+        """With a candidate in float as well; None, which is reported, where it cannot be run or may not be any more."""
+        floats = {*self.kept, *step.nodes}
+        if not self._within_macs(floats):
+            self.report.beyond_macs.update([step.label] if step.label else step.nodes)
+            return None
+        after = self.runner.loss(floats)
+        if after is None:
+            self.report.without_scale.update([step.label] if step.label else step.nodes)
+        elif step.label:
+            self.report.groups.add(step.label)
+        return after
+
+    def _dear(self, candidates: Sequence[FloatStep]) -> bool:
+        """Whether trying each candidate costs more than the search may."""
+        if self.policy.macs == math.inf:
+            return False
+        cost = sum(self.runner.cost({*self.kept, *one.nodes}) for one in candidates)
+        return self.runner.spent + cost > self.most_macs
+
+    def _within_macs(self, floats: frozenset[str] | set[str]) -> bool:
+        return self.policy.macs == math.inf or self.runner.spent + self.runner.cost(floats) <= self.most_macs
+
+    def _enough(self, after: float, limits: StepLimits) -> bool:
+        return after < self.loss and self.loss - after >= limits.gain * self.loss
+
+    # ------------------------------------------------------------------ the best
 
     def _best(self, steps: Sequence[FloatStep], worth: Callable[[FloatStep], float] | None = None) -> FloatStep | None:
         return max(steps, key=lambda one: ((worth or self._worth)(one), one.nodes), default=None)
@@ -328,19 +300,7 @@ class _Search:
             return step.share
         return math.fsum(one.work.extra_microseconds(self.policy.device) for one in step.findings)
 
-    # ------------------------------------------------------------------ what remains
-
-    def _untried(self) -> tuple[str, ...]:
-        alone = len(self.findings) - len(self.singles)
-        phrases = [f"{alone} operators alone that lose less by themselves"] if alone else []
-        dear = len(self.too_dear - self.tried_groups)
-        if dear:
-            phrases.append(f"{dear} groups with more than {self.policy.group.share:.0%} of the multiply-adds")
-        if self.beyond_limit - self.tried_groups:
-            phrases.append(f"{len(self.beyond_limit - self.tried_groups)} groups beyond the limit of {_GROUPS} runs")
-        if self.without_scale:
-            phrases.append(f"{len(self.without_scale)} that need a scale that was not calibrated")
-        return tuple(phrases)
+    # ------------------------------------------------------------------ what would reach the goal
 
     def _reaching(self) -> FloatStep | None:
         """The cheaper of the shortest runs of blocks, from the input and from the outputs, that reach the goal.
@@ -348,17 +308,19 @@ class _Search:
         By bisection, as if each further block took some of the loss away; what is found was measured.
         """
         blocks = blocks_of(self.runner.view, self.runner.operators)
-        steps = []
-        for take in (blocks.last, blocks.first):
-            low, high = 0, len(blocks.blocks)  # `high` of them reach it: then all are in float
-            while high - low > 1:
-                middle = (low + high) // 2
-                loss = self.runner.loss({*self.kept, *take(middle).nodes})
-                low, high = (low, middle) if loss is not None and loss <= self.policy.goal else (middle, high)
-            group, kept = take(high), self.kept
-            nodes = [node for node in group.nodes if node not in kept]
-            after = self.runner.loss({*kept, *nodes})
-            if after is not None and after <= self.policy.goal and len(nodes) + len(kept) < len(self.findings):
-                findings = tuple(self.findings[node] for node in nodes)
-                steps.append(FloatStep(findings, self.loss, after, group.label))
-        return min(steps, key=lambda one: (one.share, one.nodes), default=None)
+        ends = (self._shortest(take, len(blocks.blocks)) for take in (blocks.last, blocks.first))
+        return min((one for one in ends if one is not None), key=lambda one: (one.share, one.nodes), default=None)
+
+    def _shortest(self, take: Callable[[int], OperatorGroup], most: int) -> FloatStep | None:
+        """The shortest run that reaches the goal and leaves something in INT8."""
+        low, high = 0, most  # `high` of them reach it: then all are in float
+        while high - low > 1:
+            middle = (low + high) // 2
+            loss = self.runner.loss({*self.kept, *take(middle).nodes})
+            low, high = (low, middle) if loss is not None and loss <= self.policy.goal else (middle, high)
+        group = take(high)
+        step = self._candidate([node for node in group.nodes if node not in self.kept], group.label)
+        after = self.runner.loss({*self.kept, *step.nodes})
+        if after is None or after > self.policy.goal or len(step.nodes) + len(self.kept) >= len(self.findings):
+            return None
+        return replace(step, before=self.loss, after=after)

@@ -17,8 +17,9 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataLoader
-    from qdqtool.mixed_precision.float_search import SearchResult
     from qdqtool.mixed_precision.output_loss import OutputReference
+    from qdqtool.mixed_precision.quantized_form import QuantizedForm
+    from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.observers.options import CalibrationOptions
     from qdqtool.selection.choose import ChoiceSource
 
@@ -128,11 +129,22 @@ class LossMeter:
         except QdqError as error:  # the model is written all the same, and this is said
             return cls(None, error.reason)
 
-    def measure(self, proto: onnx.ModelProto, folder: Path | None) -> OutputLoss:
-        """The loss of a model with Q/DQ."""
+    def measure(
+        self, proto: onnx.ModelProto, folder: Path | None, form: QuantizedForm, search: SearchResult | None = None
+    ) -> OutputLoss:
+        """The loss of a model with Q/DQ.
+
+        Args:
+            proto: the model.
+            folder: where its external data lie.
+            form: its pairs and scales.
+            search: of the same float model on the same samples: where it ended with this form, its loss counts.
+        """
         if self.yardstick is None:
             return OutputLoss(None, reason=self.reason)
         samples = len(self.yardstick.samples)
+        if search is not None and search.form == form:
+            return OutputLoss(search.loss, samples)
         try:
             return OutputLoss(self.yardstick.loss(proto, folder), samples)
         except QdqError as error:
@@ -162,7 +174,13 @@ def samples_of(
     return None if loader.once else source_of(plain, folder, loader, {}, how)
 
 
-def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan: PlanOptions) -> SearchResult:
+def choose_kept(
+    keeping: Keeping,
+    source: ChoiceSource,
+    table: ScaleTable,
+    plan: PlanOptions,
+    reference: OutputReference | None = None,
+) -> SearchResult:
     """The operators that stay in float.
 
     Args:
@@ -170,10 +188,14 @@ def choose_kept(keeping: Keeping, source: ChoiceSource, table: ScaleTable, plan:
         source: a model without Q/DQ, opset 13 or later, and samples; not changed.
         table: scales of every point.
         plan: where the pairs stand.
+        reference: what the model gives for the samples, where that is known.
     """
     from qdqtool.mixed_precision import policies
 
-    quantized = policies.Quantized(source, plan, table.decisions, table.scales, table.all_zero)
+    run = table.provenance
+    source = replace(source, counted=run.samples)
+    known = run.operator_losses
+    quantized = policies.Quantized(source, plan, table.decisions, table.scales, table.all_zero, known, reference)
     if keeping.max_output_loss is not None:
         return policies.keep_within_loss(quantized, keeping.max_output_loss)
     if keeping.count == "auto":

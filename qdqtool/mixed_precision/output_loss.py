@@ -53,17 +53,26 @@ class OutputReference:
         Raises:
             QdqError: nothing to compare by; what `OrtActivations` refuses.
         """
-        outputs = comparable_outputs(proto, folder, provider, where)
+        model = ObservableModel(proto, folder, provider, where, few_runs=True)
+        outputs = model.floats(model.ends)
         if not outputs:
             raise QdqError(where, "has no float32 output to compare", "leave --keep-float and sensitivity out")
-        wanted = _outputs(proto, folder, samples, outputs, provider, where)
+        wanted = _outputs(OrtActivations.of(model, outputs), samples, outputs)
         return cls(tuple(samples), outputs, wanted, provider, where)
 
     def loss(self, proto: onnx.ModelProto, folder: Path | None) -> float:
-        """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`."""
-        got = _outputs(proto, folder, self.samples, self.outputs, self.provider, self.where)
+        """What a form of the model loses; see `loss_of`."""
+        activations = OrtActivations(proto, folder, self.outputs, self.provider, self.where, few_runs=True)
+        return self.loss_of(_outputs(activations, self.samples, self.outputs))
+
+    def loss_of(self, got: Sequence[Sequence[npt.NDArray[np.floating]]]) -> float:
+        """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`.
+
+        Args:
+            got: per sample, an array per output.
+        """
         losses = [
-            channel_loss([arrays[index] for arrays in self.wanted], [arrays[index] for arrays in got])
+            channel_loss([arrays[index] for arrays in self.wanted], [np.asarray(one[index], np.float64) for one in got])
             for index in range(len(self.outputs))
         ]
         return sum(losses) / len(losses)
@@ -91,14 +100,8 @@ def comparable_outputs(
 
 
 def _outputs(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    samples: Sequence[Batch],
-    names: tuple[str, ...],
-    provider: str,
-    where: object,
+    activations: OrtActivations, samples: Sequence[Batch], names: Sequence[str]
 ) -> tuple[tuple[Float64, ...], ...]:
-    activations = OrtActivations(proto, folder, names, provider, where)
     taken = []
     for sample in samples:
         got = dict(activations.run(sample))

@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.mixed_precision.float_search import (
-    FloatStep,
-    SearchPolicy,
-    SearchResult,
-    StepLimits,
-    measure_groups,
-    search,
-    shortlist,
-)
+from qdqtool.mixed_precision.float_search import SearchPolicy, StepLimits, measure_groups, search, shortlist
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.roofline import Device, load_device
+from qdqtool.mixed_precision.search_result import FloatStep, SearchResult
 from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
 
 __all__ = [
@@ -47,6 +40,8 @@ AUTO_GROUP_GAIN = 0.5
 # A loss that was asked for may cost up to half of the multiply-adds in groups: with more in float, a float model with
 # few INT8 operators is left, which is for the user to decide.
 ASKED_GROUP_MACS = 0.5
+# What `auto` may cost in multiply-adds: what the walk over the calibration data costs, or a few seconds of one core.
+AUTO_WALKS, AUTO_ALWAYS = 0.5, 64e9
 # A head that loses less at its own output takes that little away from the outputs, too: nothing multiplies it behind.
 _SILENT = 0.001
 
@@ -100,6 +95,9 @@ def keep_where_concentrated(quantized: Quantized, device: Device | None = None) 
 
     Where no single one gains enough and the loss is large, one group that takes half of it away.
     """
+    runner = SensitivityRunner(quantized)
+    if runner.base_loss() <= AUTO_FLOOR:
+        return search(runner, SearchPolicy(goal=AUTO_FLOOR))
     policy = SearchPolicy(
         goal=AUTO_FLOOR,
         device=device or load_device(),
@@ -107,8 +105,9 @@ def keep_where_concentrated(quantized: Quantized, device: Device | None = None) 
         single=StepLimits(AUTO_MACS, AUTO_GAIN),
         group=StepLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN),
         groups_above=max(LARGE_LOSS, AUTO_FLOOR),
+        macs=max(AUTO_ALWAYS, AUTO_WALKS * quantized.source.counted * runner.macs),
     )
-    return search(SensitivityRunner(quantized), policy)
+    return search(runner, policy)
 
 
 def keep_within_loss(quantized: Quantized, most: float, device: Device | None = None) -> SearchResult:

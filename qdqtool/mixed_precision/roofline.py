@@ -11,15 +11,15 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 
 from qdqtool.data.loader import Batch
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.errors import QdqError
+from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import weight_index
+from qdqtool.graph.weighted import weight_dims, weight_index
 from qdqtool.rule_files import rules_folder
 from qdqtool.runtime.activations import OrtActivations
 
@@ -88,7 +88,7 @@ def work_of(
     provider: str = "cpu",
     where: object = "model",
 ) -> dict[str, OperatorWork]:
-    """What weighted operators do for one batch, their shapes taken from a run.
+    """What weighted operators do for one batch: from the shapes that inference finds, or else from those of a run.
 
     Args:
         proto: a plain model.
@@ -101,8 +101,11 @@ def work_of(
     view = GraphView(proto.graph, folder)
     nodes = [view.producers[key] for key in operators]
     wanted = {name for node in nodes for name in (node.outputs[0], _input(view, node)) if name}
-    run = OrtActivations(proto, folder, sorted(wanted), provider, where).run(sample)
-    shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in run}
+    inferred = shapes_of(view)
+    shapes = {name: tuple(dim for dim in inferred.get(name, (None,)) if dim) for name in wanted}
+    if any(len(shape) != len(inferred.get(name, (None,))) for name, shape in shapes.items()):
+        run = OrtActivations(proto, folder, sorted(wanted), provider, where, few_runs=True).run(sample)
+        shapes = {name: array.shape for name, array in run}
     return {node.key: _work(view, node, shapes) for node in nodes}
 
 
@@ -113,17 +116,9 @@ def _input(view: GraphView, node: Node) -> str:
 
 def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> OperatorWork:
     index = weight_index(view, node)
-    dims = _weight_dims(view, node.inputs[index if index is not None else 1])
+    dims = weight_dims(view, node.inputs[index if index is not None else 1])
     data, output = shapes.get(_input(view, node), (0,)), shapes.get(node.outputs[0], ())
     first, second = (dims, data) if index == 0 else (data, dims)
     grid = output[2:] if node.op in ("Conv", "ConvTranspose") else output[1:-1]
     macs = multiply_adds(node, first, second, output)
     return OperatorWork(macs, math.prod(data), math.prod(output), math.prod(dims), grid)
-
-
-def _weight_dims(view: GraphView, name: str) -> list[int]:
-    tensor = view.constant_tensor(name)
-    if tensor is not None:
-        return list(tensor.dims)
-    value: Any = view.array(name)
-    return [] if value is None else list(value.shape)

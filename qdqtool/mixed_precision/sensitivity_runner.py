@@ -8,22 +8,26 @@ Nothing is decided here (`float_search.py` does).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-import onnx
 
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
-from qdqtool.match.plan import PlanOptions
+from qdqtool.match.plan import Plan, PlanOptions, Point
 from qdqtool.match.planner import make_plan
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict_plan import activation_sites, share_scales
 from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.mixed_precision.roofline import OperatorWork, work_of
-from qdqtool.passes.insert import insert_pairs
+from qdqtool.mixed_precision.staged_model import Placement, RoundedTensor, StagedModel, macs_of
+from qdqtool.passes.insert import activation_scales, weight_scale
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.scales import Scale
-from qdqtool.selection.candidate_losses import Trial, shadow_pass
+from qdqtool.selection.candidate_losses import ShadowBudget, Trial, shadow_pass
 from qdqtool.selection.choose import ChoiceSource
 
 # Samples of an end to end run: enough to rank by, since each one holds thousands of outputs.
@@ -40,6 +44,8 @@ class Quantized:
         decisions: the requantize points; what stays in float is what is searched for.
         scales: of every point.
         all_zero: tensors that held nothing but zeros and have no scale; see `make_plan`.
+        local: what operators lose by themselves, as far as it was measured: `Provenance.operator_losses`.
+        reference: the outputs of the float model for the first `OUTPUT_SAMPLES` samples, where they were taken.
     """
 
     source: ChoiceSource
@@ -47,6 +53,8 @@ class Quantized:
     decisions: Decisions
     scales: Mapping[str, Scale]
     all_zero: frozenset[str] = frozenset()
+    local: Mapping[str, tuple[Any, float]] = field(default_factory=dict)
+    reference: OutputReference | None = None
 
 
 @dataclass(frozen=True)
@@ -81,45 +89,58 @@ class SensitivityRunner:
         view: the plain model.
         plan: where the pairs stand with every operator in INT8 that may be.
         operators: first outputs of those, sorted.
-        runs: how often a model with pairs was run, `OUTPUT_SAMPLES` samples each time.
+        runs: how many forms of the model with pairs were run, `OUTPUT_SAMPLES` samples each time.
     """
 
     def __init__(self, quantized: Quantized) -> None:
-        """Run the float model.
+        """Make the model ready; the float one runs where its outputs were not given.
 
         Raises:
-            QdqError: the model has no float32 output; what `OrtActivations` refuses.
+            QdqError: the model has no float32 output; what `ObservableModel` refuses.
         """
         self._quantized = quantized
         source = quantized.source
-        self._proto, self._folder = source.proto, source.folder
         self.view = GraphView(source.proto.graph, source.folder)
         self.plan = make_plan(self.view, quantized.options, decisions=quantized.decisions, all_zero=quantized.all_zero)
         self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
         self._float = set(self.plan.float_nodes)
-        few = source.samples[:OUTPUT_SAMPLES]
-        self._yardstick = OutputReference.of(source.proto, source.folder, few, source.provider, source.where)
+        self._reference = quantized.reference or reference_of(source)
         self.operators = sorted({read.node for point in self.plan.weights for read in point.reads})
         self.runs = 0
         self._losses: dict[frozenset[str], float | None] = {}
+        self._placements: dict[frozenset[str], Placement | None] = {}
+        self._weights: dict[tuple[str, int | None], Scale] = {}
 
     def local(self) -> list[OperatorLoss]:
         """Every INT8 operator, those that lose most first."""
-        source = self._quantized.source
-        errors = shadow_pass(source.proto, source.folder, source.samples, self._trials(), source.provider, source.where)
-        work = self._work(self.operators)
-        total = sum(one.macs for one in work.values()) or 1
+        lost = self._local_losses()
+        total = self.macs
         findings = []
         for key in self.operators:
-            node, one = self.view.producers[key], errors.get(key)
-            lost = float(one.error[0] / one.signal) if one is not None and one.is_valid else 0.0
-            findings.append(OperatorLoss(key, node.name, node.op, lost, work[key], work[key].macs / total))
+            node, work = self.view.producers[key], self._work[key]
+            findings.append(OperatorLoss(key, node.name, node.op, lost.get(key, 0.0), work, work.macs / total))
         return sorted(findings, key=lambda one: (-one.local, self.view.level_of(one.node), one.node))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of all INT8 operators for one sample; 1 where there are none."""
+        return sum(self._work[key].macs for key in self.operators) or 1
+
+    @property
+    def spent(self) -> int:
+        """Multiply-adds of the forms that were run so far."""
+        return sum(runs * macs for runs, macs in zip(self._staged.runs, self._stage_macs, strict=True))
+
+    def cost(self, floats: Collection[str]) -> int:
+        """Multiply-adds that the loss with some operators in float will cost: those of the stages that must run."""
+        placement = None if frozenset(floats) in self._losses else self._placement(frozenset(floats))
+        if placement is None:
+            return 0
+        return len(self._reference.samples) * sum(self._stage_macs[self._staged.first_to_run(placement) :])
 
     def grids(self) -> dict[str, tuple[int, ...]]:
         """Of each INT8 operator, and of each head, the sizes of its output: `OperatorWork.grid`."""
-        keys = {*self.operators, *(head.key for head in self.plan.heads)}
-        return {key: work.grid for key, work in self._work(sorted(keys)).items()}
+        return {key: work.grid for key, work in self._work.items()}
 
     def ends(self, finding: OperatorLoss) -> OperatorLoss:
         """The finding with both runs end to end."""
@@ -133,8 +154,12 @@ class SensitivityRunner:
         """
         key = frozenset(floats)
         if key not in self._losses:
-            self._losses[key] = self._run(key)
+            self._losses[key] = self._run(key, keep=not key)
         return self._losses[key]
+
+    def keep(self, floats: Collection[str]) -> None:
+        """Begin what follows where it differs from this form, which is run for that."""
+        self._run(frozenset(floats), keep=True)
 
     def base_loss(self) -> float:
         """At the outputs, with every operator in INT8 that may be; each point has its scale here."""
@@ -143,26 +168,80 @@ class SensitivityRunner:
             raise ValueError("the scales of a Quantized cover every point of its plan")
         return loss
 
-    def _run(self, floats: frozenset[str]) -> float | None:
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self._proto)
-        view = GraphView(proto.graph, self._folder)
+    def _run(self, floats: frozenset[str], *, keep: bool) -> float | None:
+        placement = self._placement(floats)
+        if placement is None:
+            return None
+        self.runs += 1
+        return self._reference.loss_of(self._staged.run(placement, keep=keep))
+
+    def form(self, floats: Collection[str]) -> QuantizedForm | None:
+        """Pairs and scales of the model with some operators in float; None where a point has no scale."""
+        found = self._plan(frozenset(floats))
+        return None if found is None else QuantizedForm.of(*found)
+
+    def _plan(self, floats: frozenset[str]) -> tuple[Plan, dict[str, Scale]] | None:
+        """The plan with some operators in float, and the scales of its activation points; None where one has none."""
         what, scales = self._quantized, self._scales
-        options, stay = what.options, self._float | floats
-        plan = make_plan(view, options, floats=stay, decisions=what.decisions, all_zero=what.all_zero)
+        stay = self._float | floats
+        plan = make_plan(self.view, what.options, floats=stay, decisions=what.decisions, all_zero=what.all_zero)
         wanted = [point.tensor for point in plan.activations]
         if any(name not in scales for name in wanted):
-            rules = options.rule_book()
-            scales = {**scales, **borrowed_scales(view, rules, scales, wanted)}
+            scales = {**scales, **borrowed_scales(self.view, what.options.rule_book(), scales, wanted)}
             if floats and any(name not in scales for name in wanted):
                 return None
-        insert_pairs(view, plan, scales)
-        self.runs += 1
-        return self._yardstick.loss(proto, self._folder)
+        return plan, activation_scales(self.view, plan, scales)
 
-    def _work(self, keys: list[str]) -> dict[str, OperatorWork]:
+    def _placement(self, floats: frozenset[str]) -> Placement | None:
+        """Where the model with some operators in float reads rounded tensors; None where a point has no scale."""
+        if floats not in self._placements:
+            found = self._plan(floats)
+            self._placements[floats] = None if found is None else self._places(*found)
+        return self._placements[floats]
+
+    def _places(self, plan: Plan, chosen: Mapping[str, Scale]) -> dict[tuple[str, int], RoundedTensor]:
+        places = {}
+        for point in plan.points:
+            scale = chosen[point.tensor] if point.role == "activation" else self._weight_scale(point)
+            rounded = RoundedTensor(point.tensor, scale.bits.tobytes(), scale.axis)
+            places.update({(read.node, read.index): rounded for read in point.reads})
+        return places
+
+    def _weight_scale(self, point: Point) -> Scale:
+        key = point.tensor, point.axis
+        if key not in self._weights:
+            self._weights[key] = weight_scale(self.view, point, self._scales)
+        return self._weights[key]
+
+    @cached_property
+    def _staged(self) -> StagedModel:
         source = self._quantized.source
+        model = ObservableModel(source.proto, source.folder, source.provider, source.where)
+        return StagedModel(model, self._reference.outputs, self._reference.samples, self.operators)
+
+    @cached_property
+    def _work(self) -> dict[str, OperatorWork]:
+        """Of each INT8 operator and each head."""
+        source = self._quantized.source
+        keys = sorted({*self.operators, *(head.key for head in self.plan.heads)})
         return work_of(source.proto, source.folder, source.samples[0], keys, source.provider, source.where)
+
+    @cached_property
+    def _stage_macs(self) -> list[int]:
+        return macs_of(self._staged, ((key, self._work[key].macs) for key in self.operators))
+
+    def _local_losses(self) -> dict[str, float]:
+        """What was measured with the very scale of an operator's input, and what a shadow pass finds of the others."""
+        source, trials = self._quantized.source, self._trials()
+        known = {one.node: self._quantized.local.get(one.node) for one in trials}
+        found = {one.node: two[1] for one in trials if (two := known[one.node]) and two[0] == one.scales[0]}
+        others = [one for one in trials if one.node not in found]
+        if others:
+            budget = ShadowBudget.beside_walk(others, source.counted)
+            samples = budget.samples(others, source.samples)
+            errors = shadow_pass(source.proto, source.folder, samples, others, source.provider, source.where, budget)
+            found.update({key: float(one.error[0] / one.signal) for key, one in errors.items() if one.is_valid})
+        return found
 
     def _trials(self) -> list[Trial]:
         points = {point.tensor for point in self.plan.activations}
@@ -172,5 +251,11 @@ class SensitivityRunner:
             sites = activation_sites(self.view, self.view.producers[key], points)
             bits = [self._scales[name].bits for name in sorted(sites) if name in self._scales]
             if bits:
-                trials.append(Trial(key, (np.float32(max(bits)),), axes[key]))
+                trials.append(Trial(key, (np.float32(max(bits)),), axes[key], macs=self._work[key].macs))
         return trials
+
+
+def reference_of(source: ChoiceSource) -> OutputReference:
+    """The outputs of the float model for the first `OUTPUT_SAMPLES` samples."""
+    few = source.samples[:OUTPUT_SAMPLES]
+    return OutputReference.of(source.proto, source.folder, few, source.provider, source.where)

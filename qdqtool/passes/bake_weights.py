@@ -24,7 +24,8 @@ from qdqtool.scales import Scale
 Float32 = npt.NDArray[np.float32]
 WeightRounding = Literal["half_up", "half_away"]
 _Place = tuple[slice, ...]
-_Flags = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]  # per channel: same as it stands, same when written
+# Per channel: whether it is the same as it stands, the same when written, and other by ties alone.
+_Flags = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 _LOST = -1000  # of a channel axis that cannot be followed
 _HIGHEST = 127
@@ -51,6 +52,7 @@ class Baked:
         same: come out as the integers they were, as the weights stand.
         agreeing: do not as they stand, and do when s * q is written.
         nearest: cannot, whatever is written, since their largest integer is not 127.
+        ties: of both, those that differ in half-way values alone, which Q/DQ rounds to even and TensorRT another way.
         largest_change: of a weight's values by what was or would be written, in steps of its pair.
         weights: names of the weights that were written, or would be.
         unread: weights that were not compared -> why.
@@ -63,6 +65,7 @@ class Baked:
     largest_change: float = 0.0
     weights: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
+    ties: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """For --json and for reports."""
@@ -71,6 +74,7 @@ class Baked:
             "same_integers": self.same,
             "agreeing_when_baked": self.agreeing,
             "nearest": self.nearest,
+            "rounding_ties": self.ties,
             "largest_change_in_steps": self.largest_change,
             "weights": list(self.weights),
             "not_compared": dict(self.unread),
@@ -86,6 +90,7 @@ class _BakedWeight:
     agreeing: int
     nearest: int
     change: float
+    ties: int
 
 
 def bake_weights(
@@ -128,6 +133,7 @@ def bake_weights(
         max((one.change for one in counts), default=0.0),
         tuple(changed),
         unread,
+        sum(one.ties for one in counts),
     )
 
 
@@ -181,12 +187,14 @@ def _compare(value: Any, code: WeightCode, axis: int | None, rounding: WeightRou
     for place, part in blocks:
         weight, levels, low, fake = _coded(value[place], part)
         here = _same(weight, levels, axis, rounding, largest[0])
-        flags.append((here, _same(fake.astype(np.float32), low, axis, rounding, largest[1])))
+        there = _same(fake.astype(np.float32), low, axis, rounding, largest[1])
+        flags.append((here, there, ~here & _same(weight, levels, axis, "even", largest[0])))
     if one_range:
-        here, there = (np.array([all(bool(pair[i].all()) for pair in flags)]) for i in (0, 1))
-        flags = [(here, there)] * len(flags)
+        here, there = (np.array([all(bool(each[i].all()) for each in flags)]) for i in (0, 1))
+        tied = ~here & all(bool((each[0] | each[2]).all()) for each in flags)
+        flags = [(here, there, tied)] * len(flags)
     result, change = (np.empty_like(value) if write else None), 0.0
-    for (place, part), (here, _) in zip(blocks, flags, strict=True):
+    for (place, part), (here, _, _) in zip(blocks, flags, strict=True):
         if not here.all() or result is not None:
             weight, _, _, fake = _coded(value[place], part)
             made = np.where(_spread(~here, axis, weight.ndim), fake, value[place])
@@ -195,10 +203,11 @@ def _compare(value: Any, code: WeightCode, axis: int | None, rounding: WeightRou
             if result is not None:
                 result[place] = made
     flags = flags[:1] if one_range else flags
-    same = sum(int(here.sum()) for here, _ in flags)
-    agreeing = sum(int((~here & there).sum()) for here, there in flags)
-    total = sum(here.size for here, _ in flags)
-    return _BakedWeight(result if change > 0 else None, same, agreeing, total - same - agreeing, change)
+    same = sum(int(here.sum()) for here, _, _ in flags)
+    agreeing = sum(int((~here & there).sum()) for here, there, _ in flags)
+    total = sum(here.size for here, _, _ in flags)
+    ties = sum(int(tied.sum()) for _, _, tied in flags)
+    return _BakedWeight(result if change > 0 else None, same, agreeing, total - same - agreeing, change, ties)
 
 
 def _blocks(value: Any, code: WeightCode, axis: int | None) -> Iterator[tuple[_Place, WeightCode]]:
@@ -241,7 +250,11 @@ def _largest(value: Any, blocks: list[tuple[_Place, WeightCode]]) -> tuple[np.fl
 
 
 def _same(
-    weight: Float32, levels: Float32, axis: int | None, rounding: WeightRounding, amax: np.float32 | None
+    weight: Float32,
+    levels: Float32,
+    axis: int | None,
+    rounding: WeightRounding | Literal["even"],
+    amax: np.float32 | None,
 ) -> npt.NDArray[np.bool_]:
     """Per channel, whether TensorRT makes these integers of a weight whose largest magnitude may be given."""
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
@@ -251,8 +264,10 @@ def _same(
     return np.atleast_1d((made == levels).all(axis=others))
 
 
-def _rounded(ratio: Float32, rounding: WeightRounding) -> Float32:
+def _rounded(ratio: Float32, rounding: WeightRounding | Literal["even"]) -> Float32:
     nearest: Float32 = np.rint(ratio)
+    if rounding == "even":
+        return nearest
     half = np.abs(ratio - np.trunc(ratio)) == np.float32(0.5)
     if rounding == "half_up":
         return np.where(half, np.ceil(ratio), nearest).astype(np.float32)

@@ -55,9 +55,9 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     Raises:
         QdqError: a point without a scale, a conflict, or a weight with NaN or Inf. The graph is untouched then.
     """
-    chosen = _choose(view, plan, scales, given=given)
+    chosen = activation_scales(view, plan, scales, given=given)
     weights = {
-        (point.tensor, point.axis): _weight_scale(view, point, scales)
+        (point.tensor, point.axis): weight_scale(view, point, scales)
         for point in plan.weights
         if not _present(view, point)
     }
@@ -107,8 +107,20 @@ def _same_axis(view: GraphView, pair: Pair, point: Point) -> bool:
     return axis % rank == point.axis % rank
 
 
-def _choose(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool) -> dict[str, Scale]:
-    """One scale for tensors that share it: what stands in the graph, else the largest of its members'."""
+def activation_scales(
+    view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, given: bool = False
+) -> dict[str, Scale]:
+    """One scale for tensors that share it: what stands in the graph, else the largest of its members'.
+
+    Args:
+        view: the graph.
+        plan: made for it.
+        scales: tensor name -> scale of every activation point that has no pair yet.
+        given: the user chose these scales: a pair that is there with another one is a conflict.
+
+    Raises:
+        QdqError: a point without a scale, a conflict.
+    """
     missing = [p.tensor for p in plan.activations if p.tensor not in scales and not p.repeats and not _present(view, p)]
     if missing:
         raise QdqError(
@@ -182,8 +194,14 @@ def _shared(scale: Scale) -> Scale:
     )
 
 
-def _weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> Scale:
-    """abs-max / 127 per channel, in float32; a channel of zeros takes the tensor's largest: zero stays zero."""
+def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> Scale:
+    """The scale of a weight: the one given, else abs-max / 127 per channel in float32.
+
+    A channel of zeros takes the tensor's largest: zero stays zero.
+
+    Raises:
+        QdqError: a weight with NaN or Inf or without a value, a scale that does not fit it.
+    """
     given = scales.get(point.tensor)
     if given is not None:
         _check_fits(view, point, given)

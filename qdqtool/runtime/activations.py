@@ -38,10 +38,18 @@ class ObservableModel:
             lacks reads (a detector's boxes and scores in front of an NMS plugin); inputs are not among them.
         untyped: those of `names` whose type inference does not know.
         view: the main graph.
+        stripped: what `strip_weights` made of it.
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, folder: Path | None, provider: str = "cpu", where: object = "model"
+        self,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+        provider: str = "cpu",
+        where: object = "model",
+        lent: Mapping[str, Array] | None = None,
+        *,
+        few_runs: bool = False,
     ) -> None:
         """Look at a model.
 
@@ -50,13 +58,15 @@ class ObservableModel:
             folder: where its external data lie.
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
+            lent: arrays of initializers, for which the model may hold type and shape alone; see `lent_weights`.
+            few_runs: whether its sessions run few samples; see `start_session`.
 
         Raises:
             QdqError: a weighted operator lies behind one that onnxruntime lacks; a tensor is declared with another type
                 than its operator makes, which onnxruntime refuses.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
-        self.where = where
+        self.where, self._few_runs = where, few_runs
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
         self.view = GraphView(proto.graph, folder)
@@ -74,7 +84,7 @@ class ObservableModel:
         last = {*self.view.outputs, *part.feeding}
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
-        self._stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder)
+        self.stripped = strip_weights(proto, [node.proto for node in part.nodes], self.view, folder, lent)
 
     def chosen(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Of `names` those that are wanted.
@@ -107,10 +117,11 @@ class ObservableModel:
 
     def session(self, outputs: Sequence[str]) -> Any:
         """A session with these outputs; Q/DQ is computed as written, in float, never fused into integer kernels."""
-        model, external_initializers = self._stripped
+        model, external_initializers = self.stripped
         quantized = any(node.op_type == QUANTIZE for node in model.graph.node)
         options = session_options(self.runtime, "ORT_ENABLE_BASIC" if quantized else "ORT_ENABLE_ALL")
-        return start_session(self.runtime, (model, external_initializers, outputs), options, self.providers, self.where)
+        parts = (model, external_initializers, outputs)
+        return start_session(self.runtime, parts, options, self.providers, self.where, few_runs=self._few_runs)
 
 
 class OrtActivations:
@@ -130,6 +141,9 @@ class OrtActivations:
         wanted: Iterable[str] | None = None,
         provider: str = "cpu",
         where: object = "model",
+        lent: Mapping[str, Array] | None = None,
+        *,
+        few_runs: bool = False,
     ) -> None:
         """Make the session for tensors of a model; see `ObservableModel`.
 
@@ -139,13 +153,15 @@ class OrtActivations:
             wanted: tensors to observe; None for every float32 one.
             provider: cpu, cuda or tensorrt.
             where: what messages call the model.
+            lent: see `ObservableModel`.
+            few_runs: likewise.
 
         Raises:
             QdqError: onnxruntime refuses the model; a weighted operator lies behind one that it lacks; a wanted tensor
                 is not in the graph; nothing is left to observe.
             MissingPackageError: no onnxruntime, several, or one without the provider.
         """
-        model = ObservableModel(proto, folder, provider, where)
+        model = ObservableModel(proto, folder, provider, where, lent, few_runs=few_runs)
         self._open(model, model.names if wanted is None else model.chosen(wanted))
 
     @classmethod

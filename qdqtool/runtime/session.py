@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ Array = npt.NDArray[Any]
 # Shapes, axes and the like must be seen by shape inference, so they stay in the model; weights are not copied.
 _INLINE_BYTES = 1024
 _LENT_KINDS = "biuf"
+# Weights beyond this are not laid out anew by sessions that run few samples: that is a copy of them, and takes as long
+# as it wins. Outputs differ in their last bits by it.
+_LARGE_BYTES = 64 << 20
 
 
 def session_options(runtime: Any, level: str) -> Any:
@@ -48,6 +51,8 @@ def start_session(
     providers: Sequence[str],
     where: object,
     disabled: Sequence[str] = (),
+    *,
+    few_runs: bool = False,
 ) -> Any:
     """A session that gives the named tensors.
 
@@ -58,6 +63,7 @@ def start_session(
         providers: the provider asked for, then the one that takes what it leaves.
         where: what messages call the model.
         disabled: optimizers of onnxruntime that are left out.
+        few_runs: whether it runs a few samples only, so that large weights are read as they are.
 
     Raises:
         QdqError: onnxruntime refuses the model, or the provider does not start.
@@ -69,6 +75,8 @@ def start_session(
         if external_initializers:
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in external_initializers.values()]
             options.add_external_initializers(list(external_initializers), values)
+        if few_runs and sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         left_out = list(disabled)
         session = runtime.InferenceSession(
             model.SerializeToString(), options, providers=list(providers), disabled_optimizers=left_out
@@ -106,10 +114,46 @@ def run_session(
     return found
 
 
+def lent_weights(proto: onnx.ModelProto, folder: Path | None) -> dict[str, Array]:
+    """The initializers that sessions read in place, as arrays (mapped if external), for several sessions to share."""
+    arrays = {}
+    for tensor in proto.graph.initializer:
+        if bytes_needed(tensor) > _INLINE_BYTES:
+            array = array_of(tensor, folder)
+            if array.dtype.kind in _LENT_KINDS:
+                arrays[tensor.name] = array
+    return arrays
+
+
+def copy_without(proto: onnx.ModelProto, names: Container[str]) -> onnx.ModelProto:
+    """A copy of a model in which initializers of these names have type and shape, and no bytes."""
+    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = proto.graph.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, field).extend(getattr(proto.graph, field))
+    tensors = proto.graph.initializer
+    copy.graph.initializer.extend(
+        stand_in(tensor.name, tensor.data_type, tensor.dims) if tensor.name in names else tensor for tensor in tensors
+    )
+    return copy
+
+
 def strip_weights(
-    proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], view: GraphView, folder: Path | None
+    proto: onnx.ModelProto,
+    nodes: Iterable[onnx.NodeProto],
+    view: GraphView,
+    folder: Path | None,
+    lent: Mapping[str, Array] | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external)."""
+    """The model without outputs and without its weights' bytes, and those weights as arrays (mapped if external).
+
+    Args:
+        proto: the model; not changed.
+        nodes: those that are run.
+        view: its main graph.
+        folder: where its external data lie.
+        lent: arrays of initializers that others hold already, see `lent_weights`.
+    """
     model = onnx.ModelProto(
         ir_version=max(4, proto.ir_version), opset_import=proto.opset_import, functions=proto.functions
     )
@@ -128,11 +172,15 @@ def strip_weights(
     for tensor in proto.graph.initializer:
         if tensor.name not in read:
             continue  # onnxruntime drops it first, and then misses what it should replace with the external one
+        if lent is not None and tensor.name in lent:
+            external_initializers[tensor.name] = lent[tensor.name]
+            model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims))
+            continue
         if bytes_needed(tensor) > _INLINE_BYTES or is_external(tensor):
             array = array_of(tensor, folder)
             if array.dtype.kind in _LENT_KINDS and array.nbytes > _INLINE_BYTES:
                 external_initializers[tensor.name] = array
-                model.graph.initializer.append(_stand_in(tensor))
+                model.graph.initializer.append(stand_in(tensor.name, tensor.data_type, tensor.dims))
                 continue
             tensor = onnx.numpy_helper.from_array(array, tensor.name)
         model.graph.initializer.append(tensor)
@@ -149,12 +197,12 @@ def _free_names(graph: onnx.GraphProto) -> None:
         seen.add(node.name)
 
 
-def _stand_in(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """A tensor of the same name, type and shape whose bytes come from elsewhere."""
-    stand_in = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    stand_in.data_location = onnx.TensorProto.EXTERNAL
-    stand_in.external_data.add(key="location", value="lent by qdqtool")
-    return stand_in
+def stand_in(name: str, data_type: int, dims: Iterable[int]) -> onnx.TensorProto:
+    """A tensor of a name, an element type and a shape whose bytes come from an array that is lent."""
+    tensor = onnx.TensorProto(name=name, data_type=data_type, dims=dims)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="lent by qdqtool")
+    return tensor
 
 
 def _inline_attributes(graph: onnx.GraphProto, folder: Path | None) -> None:

@@ -56,14 +56,15 @@ def auto_table(
         QdqError: the data gives nothing when it is walked again; what `choose` refuses.
     """
     placing = placing or PlanOptions(float_heads="none")
-    source = source_of(proto, folder, loader, histograms, options)
+    source = source_of(proto, folder, loader, histograms, options, table.provenance.samples)
     choice = choose(source, placing)
     scales = _spread(GraphView(proto.graph, folder), placing, table.scales, _points(choice, table))
     before = table.provenance
     run = replace(
         before,
         method="auto",
-        shadow_samples=len(source.samples),
+        shadow_samples=choice.samples,
+        operator_losses=choice.local,
         candidates=_candidates(choice) if options.candidates else None,
         predicted=_predicted_again(before.predicted, scales, histograms) if before.predicted is not None else None,
     )
@@ -77,18 +78,26 @@ def source_of(
     loader: Iterable[Batch],
     histograms: Mapping[str, Histogram],
     options: CalibrationOptions,
-    count: int = SHADOW_SAMPLES,
+    counted: int = 0,
 ) -> ChoiceSource:
-    """What `choose` needs, its samples picked by what they hold.
+    """What `choose` needs, `SHADOW_SAMPLES` samples picked by what they hold.
+
+    Args:
+        proto: a plain model.
+        folder: where its external data lie.
+        loader: walked once.
+        histograms: of all data; none for what needs samples alone.
+        options: provider, and what messages call the model.
+        counted: how many samples the histograms hold.
 
     Raises:
         QdqError: the data gives nothing.
     """
     inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(proto.graph)
-    samples = pick_samples(loader, inputs, count)
+    samples = pick_samples(loader, inputs, SHADOW_SAMPLES)
     if not samples:
         raise QdqError("data", "gives nothing when it is walked again", "--method auto walks it twice: give a list")
-    return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where)
+    return ChoiceSource(proto, folder, samples, histograms, options.provider, options.where, counted)
 
 
 def _points(choice: ScaleChoice, table: ScaleTable) -> dict[str, Scale]:

@@ -8,6 +8,7 @@ sums are good for is decided elsewhere (choose.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import weight_index
 from qdqtool.runtime.activations import OrtActivations
+from qdqtool.runtime.session import lent_weights
 from qdqtool.simulation.rounding import weight_through_int8
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
@@ -28,8 +30,13 @@ Float64 = npt.NDArray[np.float64]
 # Shadow weights held at a time; a larger model is run in several parts.
 _PART_BYTES = 256 << 20
 _SPATIAL = ("Conv", "ConvTranspose")
-# Below this opset operators do not broadcast as written here.
-_OLDEST = 7
+# Below this opset operators do not broadcast as written here; below the other one no position can be left out.
+_OLDEST, _SLICES = 7, 10
+# Samples that remain where all of them cost more than the budget, and positions of each output that are always summed.
+FEW_SAMPLES, _FEW_POSITIONS = 3, 16
+# Multiply-adds that a pass may always cost: about two seconds of one core. Beyond, a share of what the walk over the
+# calibration data costs.
+_ALWAYS, _WALK_SHARE = 64e9, 0.25
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,14 @@ class Trial:
         scales: float32 scales of the input.
         axis: of the weight; None for one scale.
         int8: whether its weight is quantized; a float head that reads an INT8 tensor has a float one.
+        macs: multiply-adds of the operator for one sample, where they are known.
     """
 
     node: str
     scales: tuple[np.float32, ...]
     axis: int | None
     int8: bool = True
+    macs: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,13 +78,42 @@ class LayerError:
         return self.signal > 0 and bool(np.isfinite([self.signal, *self.error, *self.shift]).all())
 
 
+@dataclass(frozen=True)
+class ShadowBudget:
+    """Multiply-adds that the twins of one pass may cost: counted, not timed, so that no result depends on a machine.
+
+    Attributes:
+        macs: at most.
+    """
+
+    macs: float
+
+    @classmethod
+    def beside_walk(cls, trials: Sequence[Trial], samples: int) -> ShadowBudget:
+        """What goes with a calibration of so many samples."""
+        return cls(max(_ALWAYS, _WALK_SHARE * samples * sum(trial.macs for trial in trials)))
+
+    def samples(self, trials: Sequence[Trial], samples: Sequence[Batch]) -> Sequence[Batch]:
+        """All samples, or the first `FEW_SAMPLES` where the twins of all cost more."""
+        return samples if self._cost(trials, samples) <= self.macs else samples[:FEW_SAMPLES]
+
+    def thinning(self, trials: Sequence[Trial], samples: Sequence[Batch]) -> int:
+        """Of so many positions of an output one is computed."""
+        return max(1, math.ceil(self._cost(trials, samples) / self.macs))
+
+    @staticmethod
+    def _cost(trials: Sequence[Trial], samples: Sequence[Batch]) -> int:
+        return len(samples) * sum(trial.macs * len(trial.scales) for trial in trials)
+
+
 def shadow_pass(
     proto: onnx.ModelProto,
     folder: Path | None,
     samples: Sequence[Batch],
-    trials: Iterable[Trial],
+    trials: Sequence[Trial],
     provider: str = "cpu",
     where: object = "model",
+    budget: ShadowBudget | None = None,
 ) -> dict[str, LayerError]:
     """Try scales at the inputs of weighted operators; each sees float inputs whatever is tried elsewhere.
 
@@ -88,6 +126,7 @@ def shadow_pass(
         trials: which operators, with which scales.
         provider: what onnxruntime runs on.
         where: what messages call the model.
+        budget: where the twins cost more, they compute evenly spread positions of their outputs; None for all.
 
     Returns:
         First output of the operator -> what it loses; without those that no shadow can be made of.
@@ -96,13 +135,20 @@ def shadow_pass(
         QdqError: what `OrtActivations` refuses.
     """
     view = GraphView(proto.graph, folder)
-    errors: dict[str, LayerError] = {}
-    for part in _parts(view, trials):
-        copy = ShadowCopy(proto)
-        shadows = {trial.node: names for trial in part if (names := _add(copy, view, trial)) is not None}
-        if shadows:
-            errors.update(_run(copy.model, folder, samples, shadows, provider, where))
-    return errors
+    weights = lent_weights(proto, folder)
+    thinning = 1 if budget is None else budget.thinning(trials, samples)
+
+    def run_part(part: list[Trial]) -> dict[str, LayerError]:
+        copy = ShadowCopy(proto, weights)
+        shadows = {trial.node: names for trial in part if (names := _add(copy, view, trial, thinning)) is not None}
+        wanted = [name for names in shadows.values() for name in vars(names).values()]
+        if not wanted:
+            return {}
+        copy.keep_needed(wanted)
+        activations = OrtActivations(copy.model, folder, wanted, provider, where, copy.weights, few_runs=True)
+        return _run(activations, samples, shadows)
+
+    return {node: error for part in _parts(view, trials) for node, error in run_part(part).items()}
 
 
 def _parts(view: GraphView, trials: Iterable[Trial]) -> Iterable[list[Trial]]:
@@ -138,16 +184,7 @@ class _Names:
     size: str
 
 
-def _run(
-    model: onnx.ModelProto,
-    folder: Path | None,
-    samples: Sequence[Batch],
-    shadows: Mapping[str, _Names],
-    provider: str,
-    where: object,
-) -> dict[str, LayerError]:
-    wanted = [name for names in shadows.values() for name in vars(names).values()]
-    activations = OrtActivations(model, folder, wanted, provider, where)
+def _run(activations: OrtActivations, samples: Sequence[Batch], shadows: Mapping[str, _Names]) -> dict[str, LayerError]:
     sums: dict[str, Float64] = {}
     for sample in samples:
         got = {name: np.asarray(array, np.float64) for name, array in activations.run(sample)}
@@ -174,7 +211,7 @@ def _error_of(sums: Mapping[str, Float64], names: _Names) -> LayerError:
     return LayerError(sums[names.error].reshape(-1), shift, max(signal, 0.0))
 
 
-def _add(copy: ShadowCopy, view: GraphView, trial: Trial) -> _Names | None:
+def _add(copy: ShadowCopy, view: GraphView, trial: Trial, thinning: int) -> _Names | None:
     """The twin of one operator and its sums; None where its weight or its form does not allow one."""
     node = view.producers[trial.node]
     index = weight_index(view, node)
@@ -184,12 +221,38 @@ def _add(copy: ShadowCopy, view: GraphView, trial: Trial) -> _Names | None:
     channels = _channels(node, index, weight)
     if copy.opset < _OLDEST or not channels:
         return None
-    inputs = {1 - index: _tried(copy, node, node.inputs[1 - index], trial.scales)}
+    step = _step(node, trial.macs // max(weight.size, 1), thinning) if copy.opset >= _SLICES else 1
+    source, axes = node.inputs[1 - index], list(range(2, weight.ndim)) if node.op in _SPATIAL else [-2]
+    changed: dict[str, list[int]] = {}
+    if node.op not in _SPATIAL:
+        source = copy.every(source, step, axes)
+    elif step > 1:
+        changed["strides"] = [step * stride for stride in _strides(node, len(axes))]
+    inputs = {1 - index: _tried(copy, node, source, trial.scales)}
     if trial.int8:
         inputs[index] = copy.weight(
             node.inputs[index], weight_through_int8(weight.astype(np.float32, copy=False), trial.axis)
         )
-    return _sums(copy, node, copy.twin(node, inputs), len(trial.scales), channels)
+    plain = copy.every(node.outputs[0], step, axes)
+    return _sums(copy, node, (copy.twin(node, inputs, **changed), plain), len(trial.scales), channels)
+
+
+def _step(node: Node, positions: int, thinning: int) -> int:
+    """Of how many positions along each axis one is computed: a larger stride of a convolution, fewer rows of a product.
+
+    Only where what is left are exactly some of the outputs: not with paddings that follow from the stride.
+    """
+    most = positions // _FEW_POSITIONS
+    if node.op == "ConvTranspose" or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
+        return 1
+    if node.op == "Conv":
+        return max(1, min(math.ceil(math.sqrt(thinning)), math.isqrt(most)))
+    return max(1, min(thinning, most))
+
+
+def _strides(node: Node, rank: int) -> list[int]:
+    found = attribute(node, "strides", None)
+    return [int(stride) for stride in found] if isinstance(found, (list, tuple)) else [1] * rank
 
 
 def _tried(copy: ShadowCopy, node: Node, tensor: str, scales: tuple[np.float32, ...]) -> str:
@@ -200,9 +263,9 @@ def _tried(copy: ShadowCopy, node: Node, tensor: str, scales: tuple[np.float32, 
     return copy.append("Concat", rows, axis=0)
 
 
-def _sums(copy: ShadowCopy, node: Node, tried: str, count: int, channels: int) -> _Names:
-    """What leaves the graph: sums over elements per scale, means per channel."""
-    plain = node.outputs[0]
+def _sums(copy: ShadowCopy, node: Node, outputs: tuple[str, str], count: int, channels: int) -> _Names:
+    """What leaves the graph: sums over elements per scale, means per channel, of what was tried and what is float."""
+    tried, plain = outputs
     gap = copy.append("Sub", [copy.reshaped(tried, (count, -1)), copy.reshaped(plain, (1, -1))])
     means = []
     for name, many in ((tried, count), (plain, 1)):

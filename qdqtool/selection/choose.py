@@ -21,14 +21,14 @@ from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.methods import predicted_mse, scale_from_amax
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import weight_index
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.weighted import summed_over, weight_dims, weight_index
 from qdqtool.match.flow import commuting
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict_plan import activation_sites, sites_behind
-from qdqtool.selection.candidate_losses import LayerError, Trial, shadow_pass
+from qdqtool.selection.candidate_losses import LayerError, ShadowBudget, Trial, shadow_pass
 
 Float64 = npt.NDArray[np.float64]
 
@@ -49,6 +49,7 @@ class ChoiceSource:
         histograms: of all data, for every tensor that may be a point.
         provider: what onnxruntime runs on.
         where: what messages call the model.
+        counted: how many samples the histograms hold.
     """
 
     proto: onnx.ModelProto
@@ -57,6 +58,7 @@ class ChoiceSource:
     histograms: Mapping[str, Histogram]
     provider: str = "cpu"
     where: object = "model"
+    counted: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,16 @@ class ScaleChoice:
         tried: tensor -> every candidate with the loss of all consumers of its scale: what `taken` is the least of.
         losses: first output of a weighted operator -> the part of its signal that is lost with what was chosen.
         requantize_points: tensors that got a pair of their own, so that a shared scale could be split.
+        samples: how many the shadow pass ran.
+        local: first output of an operator -> scale of its input, and the share of its signal that it loses with that.
     """
 
     taken: Mapping[str, Candidate]
     tried: Mapping[str, tuple[tuple[Candidate, float], ...]]
     losses: Mapping[str, float]
     requantize_points: tuple[str, ...]
+    samples: int
+    local: Mapping[str, tuple[np.float32, float]]
 
 
 def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: bool = True) -> ScaleChoice:
@@ -100,10 +106,15 @@ def choose(source: ChoiceSource, options: PlanOptions | None = None, *, cut: boo
 
 @dataclass(frozen=True)
 class _Costs:
-    """Per class what its consumers lose with each candidate of the class, and the same per weighted operator."""
+    """Per class what its consumers lose with each candidate of the class, the same per weighted operator; samples run.
+
+    `local` has of each operator with an INT8 weight the class, the scales and the share of the signal lost with each.
+    """
 
     total: dict[str, Float64]
     operators: dict[str, tuple[str, Float64]]
+    samples: int
+    local: dict[str, tuple[str, tuple[np.float32, ...], Float64]]
 
 
 class _PointClasses:
@@ -193,8 +204,10 @@ class _PointClasses:
 
 def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers: frozenset[str]) -> _Costs:
     """Ask every consumer of every class."""
-    trials, asked = _trials(view, classes)
-    errors = shadow_pass(source.proto, source.folder, source.samples, trials, source.provider, source.where)
+    trials, asked = _trials(view, source, classes)
+    budget = ShadowBudget.beside_walk(trials, source.counted)
+    samples = budget.samples(trials, source.samples)
+    errors = shadow_pass(source.proto, source.folder, samples, trials, source.provider, source.where, budget)
     total = {first: np.zeros(len(grid)) for first, grid in classes.grid.items()}
     operators = {}
     for key, first in asked.items():
@@ -214,10 +227,15 @@ def _costs(view: GraphView, source: ChoiceSource, classes: _PointClasses, movers
         if not cost.any():  # no error can be used: the tensors themselves
             for name in classes.members[first]:
                 cost += _rounding(source.histograms, name, None, classes.grid[first])
-    return _Costs(total, operators)
+    local = {
+        trial.node: (asked[trial.node], trial.scales, errors[trial.node].error / errors[trial.node].signal)
+        for trial in trials
+        if trial.int8 and trial.node in errors and errors[trial.node].is_valid
+    }
+    return _Costs(total, operators, len(samples), local)
 
 
-def _trials(view: GraphView, classes: _PointClasses) -> tuple[list[Trial], dict[str, str]]:
+def _trials(view: GraphView, source: ChoiceSource, classes: _PointClasses) -> tuple[list[Trial], dict[str, str]]:
     """One for each weighted operator that reads points, and the class it reads."""
     axes = {read.node: point.axis for point in classes.plan.weights for read in point.reads}
     points = {point.tensor for point in classes.plan.activations}
@@ -231,9 +249,25 @@ def _trials(view: GraphView, classes: _PointClasses) -> tuple[list[Trial], dict[
         )
         if first is not None:
             scales = tuple(scale_from_amax(one.amax) for one in classes.grid[first])
-            trials.append(Trial(node.key, scales, axes.get(node.key), node.key in axes))
+            macs = _macs(view, source, node)
+            trials.append(Trial(node.key, scales, axes.get(node.key), node.key in axes, macs))
             asked[node.key] = first
     return trials, asked
+
+
+def _macs(view: GraphView, source: ChoiceSource, node: Node) -> int:
+    """Multiply-adds of an operator for one sample, from how many values it reads; 0 where nobody counted those."""
+    index = weight_index(view, node)
+    hist = None if index is None else source.histograms.get(view.root(node.inputs[1 - index]))
+    dims = None if index is None else weight_dims(view, node.inputs[index])
+    if hist is None or not dims or not source.counted:
+        return 0
+    each = hist.count // source.counted
+    if node.op == "Conv":
+        groups, strides = attribute(node, "group", 1), attribute(node, "strides", None)
+        skipped = math.prod(strides) if isinstance(strides, (list, tuple)) else 1
+        return int(each * math.prod(dims) // (dims[1] * (groups if isinstance(groups, int) else 1) * skipped))
+    return each * math.prod(dims) // (dims[0] if node.op == "ConvTranspose" else summed_over(node, index, dims))
 
 
 def _loss(errors: LayerError) -> Float64 | None:
@@ -281,7 +315,8 @@ def _chosen(classes: _PointClasses, costs: _Costs, kept: _NameSets) -> ScaleChoi
             tried.update(dict.fromkeys(classes.members[first], pairs))
     cuts = tuple(name for name, before, after in classes.edges if kept.root(before) != kept.root(after))
     losses = {key: float(loss[best[first]]) for key, (first, loss) in costs.operators.items()}
-    return ScaleChoice(taken, tried, losses, cuts)
+    local = {key: (scales[best[one]], float(lost[best[one]])) for key, (one, scales, lost) in costs.local.items()}
+    return ScaleChoice(taken, tried, losses, cuts, costs.samples, local)
 
 
 def _merged(parts: Iterable[Histogram]) -> Histogram:

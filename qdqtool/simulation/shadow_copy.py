@@ -15,8 +15,12 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.order import needed, wrapped
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import Node
+from qdqtool.runtime.session import copy_without, stand_in
+
+Array = npt.NDArray[Any]
 
 # onnxruntime's own domain: its QuantizeLinear takes every opset of a model, ONNX's only those from 10 on.
 _DOMAIN = "com.microsoft"
@@ -30,17 +34,26 @@ class ShadowCopy:
 
     Attributes:
         model: the copy.
+        weights: arrays that its initializers stand for, where the weights of the model were given as arrays.
         opset: its opset of ONNX's operators; below 7 they do not broadcast.
     """
 
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(proto)
+    def __init__(self, proto: onnx.ModelProto, weights: Mapping[str, Array] | None = None) -> None:
+        """Copy a model.
+
+        Args:
+            proto: the model.
+            weights: initializers whose bytes the copy does not hold; whoever runs it lends `self.weights`.
+        """
+        self._lends = weights is not None
+        self.weights: dict[str, Array] = dict(weights or {})
+        self.model = copy_without(proto, self.weights)
         if not any(item.domain == _DOMAIN for item in self.model.opset_import):
             self.model.opset_import.add(domain=_DOMAIN, version=1)
         self.opset = opset_of(proto) or 1
         self._builder = GraphBuilder(self.model)
         self._quantized: dict[tuple[str, bytes], str] = {}
+        self._thinned: dict[tuple[str, int, tuple[int, ...]], str] = {}
 
     def quantized(self, tensor: str, scale: np.float32) -> str:
         """A tensor rounded to int8 and back, with one scale; the same one for the same tensor and scale."""
@@ -51,12 +64,22 @@ class ShadowCopy:
             self._quantized[key] = self.append("DequantizeLinear", [levels, step, zero], domain=_DOMAIN)
         return self._quantized[key]
 
-    def twin(self, node: Node, inputs: Mapping[int, str]) -> str:
-        """A second node like one that is there, which reads other tensors at some places; the name of its output."""
+    def twin(self, node: Node, inputs: Mapping[int, str], **attributes: Any) -> str:
+        """A second node like one that is there, which reads other tensors at some places; the name of its output.
+
+        Args:
+            node: of the model.
+            inputs: place -> tensor to read there.
+            attributes: those that differ.
+        """
         made = self.model.graph.node.add()
         made.CopyFrom(node.proto)
         for index, name in inputs.items():
             made.input[index] = name
+        for name, value in attributes.items():
+            kept = [one for one in made.attribute if one.name != name]
+            del made.attribute[:]
+            made.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
         del made.output[1:]
         made.output[0] = made.name = self._builder.unique(f"{node.outputs[0]}_shadow")
         return str(made.name)
@@ -67,7 +90,19 @@ class ShadowCopy:
 
     def weight(self, name: str, value: npt.NDArray[np.float32]) -> str:
         """An initializer in place of the weight `name`."""
-        return self._builder.initializer(f"{name}_shadow", value)
+        if not self._lends:
+            return self._builder.initializer(f"{name}_shadow", value)
+        made = self._builder.unique(f"{name}_shadow")
+        self.model.graph.initializer.append(stand_in(made, onnx.TensorProto.FLOAT, value.shape))
+        self.weights[made] = np.ascontiguousarray(value)
+        return made
+
+    def keep_needed(self, names: Sequence[str]) -> None:
+        """Leave out the nodes that some tensors do not need. Nodes that were read before are other objects after it."""
+        nodes, _ = needed(wrapped(self.model.graph.node), names)
+        kept = onnx.GraphProto(node=[node.proto for node in nodes])
+        del self.model.graph.node[:]
+        self.model.graph.node.extend(kept.node)
 
     def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
         """A small constant; equal ones of one name are one."""
@@ -78,6 +113,18 @@ class ShadowCopy:
         if self.opset >= _AXES_FROM.get(op, _OTHERS_FROM):
             return self.append(op, [name, self.constant("axes", np.array(axes, np.int64))], **attributes)
         return self.append(op, [name], axes=list(axes), **attributes)
+
+    def every(self, name: str, step: int, axes: Sequence[int]) -> str:
+        """Each `step`-th position of a tensor along some axes; needs opset 10. The same one for the same request."""
+        if step == 1:
+            return name
+        key = name, step, tuple(axes)
+        if key not in self._thinned:
+            ends = [np.iinfo(np.int64).max] * len(axes)
+            parts = [("starts", [0] * len(axes)), ("ends", ends), ("axes", axes), ("steps", [step] * len(axes))]
+            bounds = [self.constant(what, np.array(values, np.int64)) for what, values in parts]
+            self._thinned[key] = self.append("Slice", [name, *bounds])
+        return self._thinned[key]
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
         """A tensor under another shape; 0 and -1 as Reshape has them."""

@@ -22,7 +22,8 @@ from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.match.target_points import refuse_empty, rounds_everywhere, with_fixed_ranges
 from qdqtool.metadata import raise_ir, store_table, stored_table
-from qdqtool.mixed_precision.keep_float import LossMeter, OutputLoss, with_borrowed_scales
+from qdqtool.mixed_precision.keep_float import OutputLoss, with_borrowed_scales
+from qdqtool.mixed_precision.quantized_form import QuantizedForm
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.insert import Inserted
@@ -152,7 +153,7 @@ def insert(
         store_integers(GraphView(proto.graph, opened.folder))
     known = stored if estimated and stored is not None else table
     typed = choose_rest(proto, opened, rest, known, data_run(opened, data, options.data_options, options.calibration))
-    lost, costs = _judged(proto, opened, typed, measured.reference, builder)
+    lost, costs = _judged(proto, opened, typed, QuantizedForm.of(decided, done.scales), measured, builder)
     chosen_now = bool(options.condition) or data is not None
     notes += [*_kept_notes(proto, decided, chosen_now=chosen_now), *_without_scale(decided), *advised]
     notes += typed.notes if typed is not None else ()
@@ -198,14 +199,17 @@ def _judged(
     proto: onnx.ModelProto,
     opened: Opened,
     typed: TypedRest | None,
-    reference: LossMeter | None,
+    form: QuantizedForm,
+    measured: InsertMeasurement,
     builder: CostBuilder | None,
 ) -> tuple[OutputLoss | None, Int8Costs | None]:
     """What the model with its types loses at its outputs, and what its engine costs; before it is written."""
+    reference = measured.reference
     if reference is None and builder is None:
         return None, None
     judged = proto if typed is None else typed.apply(proto, opened.folder)
-    lost = None if reference is None else reference.measure(as_run(judged), opened.folder)
+    searched = measured.search if measured.same_model and not is_typed(judged) else None
+    lost = None if reference is None else reference.measure(as_run(judged), opened.folder, form, searched)
     return lost, None if builder is None else builder.costs(judged)
 
 

@@ -19,7 +19,7 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.verbs.insert_options import InsertOptions
 
 
@@ -31,11 +31,13 @@ class InsertMeasurement:
         notes: sentences.
         search: what was tried in float; None where that was not asked for.
         reference: the outputs of the float model as it was given.
+        same_model: whether the search ran the model that the reference is of.
     """
 
     notes: tuple[str, ...] = ()
     search: SearchResult | None = None
     reference: LossMeter | None = None
+    same_model: bool = False
 
     @property
     def float_layers(self) -> dict[str, str]:
@@ -90,6 +92,7 @@ def measure_scales(
     from qdqtool.conditioning.before_insert import advice_for
     from qdqtool.data.loader import inputs_of, open_loader
     from qdqtool.observers.options import default_method, with_method
+    from qdqtool.runtime.memory import release_freed_memory
 
     plain = proto
     if not is_plain(proto):
@@ -106,18 +109,22 @@ def measure_scales(
     points = frozenset(point.tensor for point in decided.activations)
     wanted = None if options.whole_table else points
     table = calibrate_scales(plain, opened.folder, loader, how, wanted, points, options.plan)
+    release_freed_memory()
     source = samples_of(plain, opened.folder, loader, how)
     reference = first.reference or LossMeter.of(plain, opened.folder, source)
     keeping = options.keeping(by_default=_may_keep(plain, proto, opened.folder, loader, decided, first))
     search = first.search
     if keeping and source is not None:
         if search is None and decided.weights:
-            search = choose_kept(keeping, source, table, options.plan)
+            outputs = reference.yardstick if first.reference is None else None
+            search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     wants_advice = options.advise and not options.condition
     advised = advice_for(plain, opened.folder, loader, options.plan) if wants_advice else []
-    return table, InsertMeasurement(tuple(advised), search, reference)
+    same_model = first.reference is None and first.search is None
+    release_freed_memory()
+    return table, InsertMeasurement(tuple(advised), search, reference, same_model)
 
 
 def _may_keep(

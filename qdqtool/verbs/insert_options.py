@@ -19,7 +19,7 @@ from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import DataOptions
-    from qdqtool.mixed_precision.float_search import SearchResult
+    from qdqtool.mixed_precision.search_result import SearchResult
     from qdqtool.verbs.insert_costs import Int8Costs
     from qdqtool.verbs.typed_rest import TypedRest
 

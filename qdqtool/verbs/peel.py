@@ -325,8 +325,8 @@ def _of_weights(baked: Baked, options: PeelOptions) -> list[str]:
     other, notes = baked.agreeing + baked.nearest, []
     if other:
         note = (
-            f"TensorRT quantizes {other} of {baked.channels} weight channels to other integers than their Q/DQ, whose "
-            "range was clipped, learned, or that of the whole tensor"
+            f"TensorRT quantizes {other} of {baked.channels} weight channels to other integers than their Q/DQ"
+            f"{_why_other(baked, other)}"
         )
         if baked.weights and not options.bake_weights:
             note += f": --bake-weights writes the values that they had, and {baked.agreeing} of them agree"
@@ -340,6 +340,17 @@ def _of_weights(baked: Baked, options: PeelOptions) -> list[str]:
         name, reason = next(iter(baked.unread.items()))
         notes.append(f"weights that were not compared with their Q/DQ: {len(baked.unread)}, such as {name}: {reason}")
     return notes
+
+
+def _why_other(baked: Baked, other: int) -> str:
+    """Where other integers come from: ties, by one step each, or another range."""
+    ties = "rounding ties: values half way between two integers, which Q/DQ rounds to even and TensorRT does not"
+    range_ = "range was clipped, learned, or that of the whole tensor"
+    if not baked.ties:
+        return f", whose {range_}"
+    if baked.ties == other:
+        return f" by {ties}"
+    return f": {baked.ties} by {ties}; of the {other - baked.ties} others the {range_}"
 
 
 def _more_points(decided: Plan, scales: dict[str, Scale], options: PeelOptions) -> list[str]:

@@ -310,3 +310,19 @@ def test_ways_that_part_and_meet_again_are_walked_once() -> None:
     links = (f"a{i} = Transpose(d{i}) b{i} = Identity(d{i}) d{i + 1} = Concat<axis=1>(a{i}, b{i})" for i in range(60))
     body = f"d0 = Relu(x) {' '.join(links)} z = Conv(d60, p1)"
     assert [point.tensor for point in plan_of(net(body)).activations] == ["d0"]
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        ("LSTM", "z = LSTM<hidden_size=4>(x, w, r)"),
+        ("GRU", "z = GRU<hidden_size=4>(x, w, r)"),
+        ("RNN", "z = RNN<hidden_size=4>(x, w, r)"),
+        ("Einsum", 'z = Einsum<equation="abc,dec->abe">(x, w)'),
+        ("", 'a = Relu(x) z = Einsum<equation="abc,abc->abc">(x, a)'),  # no weight: nothing is left out
+    ],
+)
+def test_a_product_with_weights_that_gets_no_pairs_is_named(op: str, body: str) -> None:
+    text = f"g (float[3,1,8] x) => (float[A,B,C] z) <float[1,16,8] w, float[1,16,4] r> {{ {body} }}"
+    left = [(one.site, one.rule, one.reason) for one in plan_of(text).refusals]
+    assert left == ([("z", "weighted", f"{op} multiplies by stored weights and gets no pairs")] if op else [])

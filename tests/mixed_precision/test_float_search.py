@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+from typing import cast
+
 import pytest
 
 from qdqtool.graph.view import GraphView
 from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision import float_search, policies, sensitivity_runner
+from qdqtool.mixed_precision.float_search import SearchPolicy, StepLimits, search, shortlist
 from qdqtool.mixed_precision.output_loss import LARGE_LOSS
 from qdqtool.mixed_precision.policies import keep_most_harmful, keep_where_concentrated, keep_within_loss
-from qdqtool.mixed_precision.sensitivity_runner import Quantized, SensitivityRunner
+from qdqtool.mixed_precision.sensitivity_runner import OperatorLoss, Quantized, SensitivityRunner
 from tests.collapsing_nets import headed_net, quantized, residual_net
 from tests.graphs import model_of, shuffled
 
@@ -56,7 +61,7 @@ def test_what_was_tried_and_what_was_not_is_reported() -> None:
     assert found.runs == 1 + 4 + found.groups  # of the eight on the list, four have few enough multiply-adds
     first, tried, left = found.summary()
     assert first == "nothing was found to keep in float"
-    assert tried == f"{found.runs} runs tried 8 operators alone and {found.groups} groups"
+    assert tried == f"{found.runs} runs tried 8 operators and {found.groups} groups"
     assert left == (
         "not tried: 3 operators alone that lose less by themselves, 4 groups with more than 33% of the multiply-adds"
     )
@@ -67,6 +72,86 @@ def test_runs_are_bounded_and_nothing_depends_on_the_order_of_the_nodes(late: Qu
     other = keep_where_concentrated(quantized(shuffled(residual_net(8, 6), 5)))
     assert (one.steps, one.runs, one.untried) == (other.steps, other.runs, other.untried)
     assert one.runs <= 1 + 8 + float_search._GROUPS
+
+
+# What `late` loses most by, that first.
+WORST = ["a8", "y", "a7", "a4", "a5", "a6", "a2", "a3"]
+
+
+class CountedRunner:
+    """Losses by a table of what each operator takes away alone; sets take away the sum. No model runs."""
+
+    def __init__(self, real: SensitivityRunner, gains: dict[str, float], cost: int = 1) -> None:
+        self.real, self.gains, self.each = real, gains, cost
+        self.asked: list[frozenset[str]] = []
+        self.operators, self.plan, self.view = real.operators, real.plan, real.view
+        self.runs = self.spent = 0
+
+    def local(self) -> list[OperatorLoss]:
+        return self.real.local()
+
+    def grids(self) -> dict[str, tuple[int, ...]]:
+        return self.real.grids()
+
+    def base_loss(self) -> float:
+        return 1.0
+
+    def cost(self, floats: Collection[str]) -> int:
+        return self.each
+
+    def keep(self, floats: Collection[str]) -> None:
+        pass
+
+    def form(self, floats: Collection[str]) -> None:
+        return None
+
+    def loss(self, floats: Collection[str] = ()) -> float:
+        self.asked.append(frozenset(floats))
+        self.spent += self.each
+        return max(0.0, 1.0 - sum(self.gains.get(name, 0.0) for name in floats))
+
+
+@pytest.mark.parametrize(
+    ("gains", "macs", "runs", "kept"),
+    [
+        ({}, 7, 1, []),  # all eight together take nothing: none is tried alone
+        ({WORST[2]: 0.1, WORST[3]: 0.05}, 7, 1, []),  # nor where they take too little
+        ({WORST[3]: 0.5}, 7, 7, [WORST[3]]),  # the sets of 8, 4, 2 and 1 that hold it, and the other halves
+        ({WORST[3]: 0.5}, 8, 8, [WORST[3]]),  # each of them fits
+        ({}, 8, 8, []),
+    ],
+)
+def test_where_each_would_cost_too_much_a_set_that_takes_too_little_is_not_tried_one_by_one(
+    late: Quantized, gains: dict[str, float], macs: float, runs: int, kept: list[str]
+) -> None:
+    runner = CountedRunner(SensitivityRunner(late), gains)
+    assert [one.node for one in shortlist(runner.local(), runner.plan)] == WORST
+    policy = SearchPolicy(single=StepLimits(gain=0.2), groups_above=1.0, macs=macs)
+    found = search(cast("SensitivityRunner", runner), policy)
+    assert (sorted(found.reasons), len(runner.asked)) == (kept, runs)
+
+
+def test_a_group_within_one_that_takes_too_little_is_not_tried(late: Quantized) -> None:
+    runner = CountedRunner(SensitivityRunner(late), {})
+    limits = {"single": StepLimits(0.0, 0.5), "group": StepLimits(1.0, 0.5)}
+    search(cast("SensitivityRunner", runner), SearchPolicy(**limits, macs=3))
+    groups = [nodes for nodes in runner.asked if len(nodes) > 1]
+    assert groups and not any(one < other for n, one in enumerate(groups) for other in groups[:n])
+
+
+@pytest.mark.parametrize(("macs", "runs"), [(0, 0), (3, 1), (10, 3), (math.inf, 8)])
+def test_a_search_ends_with_its_multiply_adds_and_says_what_it_left(late: Quantized, macs: float, runs: int) -> None:
+    runner = CountedRunner(SensitivityRunner(late), {WORST[0]: 0.01}, cost=3)
+    found = search(cast("SensitivityRunner", runner), SearchPolicy(count=1, groups_above=1.0, macs=macs))
+    assert len(runner.asked) == runs
+    said = [phrase for phrase in found.untried if phrase.endswith("beyond what the search may cost")]
+    assert said == ([f"{8 - runs} beyond what the search may cost"] if runs < 8 else [])
+
+
+def test_nothing_is_ranked_where_there_is_nothing_to_mend(late: Quantized, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SensitivityRunner, "local", lambda self: pytest.fail("it was ranked"))
+    found = keep_within_loss(late, 1.0)
+    assert (found.steps, found.runs, found.singles, found.untried) == ((), 1, 0, ())
 
 
 def test_groups_are_left_alone_where_a_single_operator_helped() -> None:

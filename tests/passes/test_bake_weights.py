@@ -99,6 +99,23 @@ def test_half_way_values_go_where_the_target_rounds_them(rounding: str) -> None:
     done, _ = baked(model_with(weight, np.ones(3, np.float32)), rounding)
     assert done.same == (3 if rounding == "half_up" else 2)
     assert done.agreeing == 3 - done.same and done.channels == 3
+    assert done.ties == 3 - done.same  # they differ in nothing else
+
+
+@pytest.mark.parametrize(
+    ("row", "step", "ties"),
+    [
+        ([127, -2.5, 1.5, 0], 1.0, 1),  # -2.5 goes to -3, with ties to even to -2
+        ([100, -2.5, 1.5, 0], 1.0, 0),  # another range, where -2.5 is no tie
+        ([127, 3, 4, 5], 1.0, 0),  # the same integers
+    ],
+)
+@pytest.mark.parametrize("scales", [1, 3])
+def test_channels_that_differ_by_ties_alone_are_counted(row: list[float], step: float, ties: int, scales: int) -> None:
+    weight = np.array([row, [127, 1, 2, 3], [127, 4, 5, 6]], np.float32)
+    done, _ = baked(model_with(weight, np.full(scales, step, np.float32)), "away", write=False)
+    assert done.ties == (ties if scales == 3 or row[0] == 127 else 0)
+    assert done.to_json()["rounding_ties"] == done.ties
 
 
 def test_a_weight_that_a_float_operator_reads_too_is_left_and_reported() -> None:

@@ -176,7 +176,7 @@ def test_external_weights_from_any_working_folder(tmp_path: Path, monkeypatch: p
 
 def test_weights_are_not_serialized(tmp_path: Path) -> None:
     opened = open_model(external(tmp_path))
-    model_bytes, arrays = ObservableModel(opened.proto, opened.folder)._stripped
+    model_bytes, arrays = ObservableModel(opened.proto, opened.folder).stripped
     assert list(arrays) == ["big"]
     assert len(model_bytes.SerializeToString()) < 2000 + 4 * 108
     assert isinstance(arrays["big"], np.memmap)

@@ -10,7 +10,14 @@ from onnx import TensorProto, helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
+from qdqtool.runtime.session import (
+    copy_without,
+    lent_weights,
+    run_session,
+    session_options,
+    start_session,
+    strip_weights,
+)
 from tests.graphs import model_of
 
 
@@ -42,3 +49,37 @@ def test_a_batch_that_does_not_run_says_what_to_do() -> None:
         run_session(session, ["z"], {"x": x, "y": y[:, :2]}, "m.onnx")
     with pytest.raises(QdqError, match="; take fewer"):
         run_session(session, ["z"], {"x": x, "y": y[:, :2]}, "m.onnx", "take fewer")
+
+
+@pytest.mark.parametrize("few_runs", [False, True])
+def test_large_weights_of_sessions_for_few_samples_are_read_as_they_are(
+    few_runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the model")
+    monkeypatch.setattr("qdqtool.runtime.session._LARGE_BYTES", 1024)
+    model = model_of("g (float[A,64] x) => (float[A,32] z) <float[64,32] w> { z = MatMul(x, w) }")
+    parts = (*strip_weights(model, model.graph.node, GraphView(model.graph), None), ["z"])
+    options = session_options(runtime, "ORT_ENABLE_ALL")
+    session = start_session(runtime, parts, options, ["CPUExecutionProvider"], "m.onnx", few_runs=few_runs)
+    key = "session.disable_prepacking"
+    if few_runs:
+        assert options.get_session_config_entry(key) == "1"
+    else:
+        with pytest.raises(RuntimeError):
+            options.get_session_config_entry(key)
+    weight = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    (found,) = run_session(session, ["z"], {"x": np.ones((2, 64), np.float32)}, "m.onnx")
+    np.testing.assert_allclose(found, np.ones((2, 64), np.float32) @ weight, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_read_once_for_several_sessions() -> None:
+    model = model_of(
+        "g (float[A,64] x) => (float[A,32] z) <float[64,32] w, float[32] b> { m = MatMul(x, w) z = Add(m, b) }"
+    )
+    lent = lent_weights(model, None)
+    assert list(lent) == ["w"]  # 128 bytes stay in the model
+    bare = copy_without(model, lent)
+    held = {tensor.name: bool(tensor.raw_data) for tensor in bare.graph.initializer}
+    assert held == {"w": False, "b": True}
+    _, arrays = strip_weights(bare, bare.graph.node, GraphView(bare.graph), None, lent)
+    assert arrays["w"] is lent["w"]

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from qdqtool.data.loader import Batch
-from qdqtool.selection.candidate_losses import LayerError, Trial, shadow_pass
+from qdqtool.selection.candidate_losses import FEW_SAMPLES, LayerError, ShadowBudget, Trial, shadow_pass
 from qdqtool.simulation.rounding import weight_through_int8
 from tests.graphs import model_of
 
@@ -156,3 +156,63 @@ def test_weights_outside_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     light = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     assert (shadow_pass(light, tmp_path, data, [Trial("y", SCALES, 0)])["y"].error == want.error).all()
+
+
+# ------------------------------------------------------------------------------------------ what a pass may cost
+
+WIDE = "g (float[N,4,64,64] x) => (float[N,5,C,D] y) <float[5,4,3,3] w, float[5] b> { y = Conv<%s>(x, w, b) }"
+ROWS = "g (float[N,256,7] x) => (float[N,256,5] y) <float[7,5] w> { y = MatMul(x, w) }"
+PRODUCT = "g (float[M,7] x) => (float[M,5] y) <float[5,7] w> { y = Gemm<transB=1>(x, w) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "axis", "macs"),
+    [
+        (WIDE % "pads=[1,1,1,1]", (1, 4, 64, 64), 0, 180 * 4096),
+        (WIDE % "strides=[2,2]", (1, 4, 64, 64), 0, 180 * 961),
+        (WIDE % "dilations=[2,2],pads=[0,1,2,3]", (1, 4, 64, 64), 0, 180 * 4000),
+        (ROWS, (1, 256, 7), 1, 35 * 256),
+        (PRODUCT, (256, 7), 0, 35 * 256),
+    ],
+)
+def test_some_positions_say_what_all_do(text: str, shape: tuple[int, ...], axis: int, macs: int) -> None:
+    model, data = model_of(text), samples(shape)
+    trial = Trial("y", SCALES, axis, macs=macs)
+    whole = shadow_pass(model, None, data, [trial])["y"]
+    few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(macs * 3 * 3 / 4))["y"]  # a fourth of it
+    assert few.signal == pytest.approx(whole.signal / 4, rel=0.2)
+    np.testing.assert_allclose(few.error / few.signal, whole.error / whole.signal, rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "opset", "macs"),
+    [
+        (CONV, (1, 4, 6, 6), 17, 180 * 16),  # too few positions
+        (CONV.replace("Conv(", 'Conv<auto_pad="SAME_UPPER">('), (1, 4, 6, 6), 17, 180 * 4096),
+        (WIDE % "pads=[1,1,1,1]", (1, 4, 64, 64), 9, 180 * 4096),  # no steps before opset 10
+        (ROWS, (1, 256, 7), 17, 0),  # nobody knows what it costs
+    ],
+)
+def test_where_positions_cannot_be_left_out_all_are_summed(
+    text: str, shape: tuple[int, ...], opset: int, macs: int
+) -> None:
+    model, data = model_of(text, opset), samples(shape)
+    trial = Trial("y", SCALES, 1 if text == ROWS else 0, macs=macs)
+    few = shadow_pass(model, None, data, [trial], budget=ShadowBudget(1.0))["y"]
+    np.testing.assert_array_equal(few.error, shadow_pass(model, None, data, [trial])["y"].error)
+
+
+@pytest.mark.parametrize(
+    ("macs", "walk", "kept", "thinning"),
+    [
+        (10**9, 0, 8, 1),  # 8 * 3 * 10^9 multiply-adds are always allowed
+        (10**10, 0, FEW_SAMPLES, 2),  # 4 * 3 * 10^10 are twice that
+        (10**10, 16, FEW_SAMPLES, 2),
+        (10**10, 100, 8, 1),  # a quarter of what 100 samples cost
+    ],
+)
+def test_a_pass_costs_two_seconds_or_a_share_of_the_calibration(macs: int, walk: int, kept: int, thinning: int) -> None:
+    trials, data = [Trial("y", SCALES, 0, macs=macs)], samples((1,), 8)
+    budget = ShadowBudget.beside_walk(trials, walk)
+    few = budget.samples(trials, data)
+    assert (len(few), budget.thinning(trials, few)) == (kept, thinning)

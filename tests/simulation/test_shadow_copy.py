@@ -88,3 +88,38 @@ def test_the_model_stays_and_names_are_free() -> None:
     assert len({"x_Relu_shadow", *made}) == 3
     assert model.SerializeToString() == before
     assert [node.output[0] for node in copy.model.graph.node] == ["x_Relu_shadow", "y", *made]
+
+
+@pytest.mark.parametrize(("step", "axes"), [(1, [2]), (2, [2, 3]), (3, [-2]), (7, [1])])
+def test_each_nth_position_is_taken_once_for_the_same_request(step: int, axes: list[int]) -> None:
+    copy = ShadowCopy(model_of(CONV))
+    found = copy.every("x", step, axes)
+    assert copy.every("x", step, axes) == found
+    index = [slice(None, None, step) if axis in [one % 4 for one in axes] else slice(None) for axis in range(4)]
+    np.testing.assert_array_equal(X if step == 1 else run(copy, found), X[tuple(index)])
+
+
+def test_weights_that_are_lent_are_not_in_the_copy() -> None:
+    model, weight = model_of(CONV), np.ones((5, 4, 3, 3), np.float32)
+    copy = ShadowCopy(model, {"w": weight})
+    made = copy.weight("w", (2 * weight).transpose().copy().transpose())
+    assert copy.weights[made].flags.c_contiguous  # else onnxruntime refuses it
+    held = {tensor.name: tensor for tensor in copy.model.graph.initializer}
+    assert copy.weights["w"] is weight and (copy.weights[made] == 2).all()
+    assert not held["w"].raw_data and not held[made].raw_data and list(held[made].dims) == [5, 4, 3, 3]
+    assert held["b"].raw_data and model.graph.initializer[0].raw_data
+
+
+def test_a_twin_may_have_other_attributes() -> None:
+    copy = ShadowCopy(model_of(CONV.replace("Conv(", "Conv<pads=[1,1,1,1]>(")))
+    node = GraphView(copy.model.graph).producers["y"]
+    plain, strided = run(copy, copy.twin(node, {})), run(copy, copy.twin(node, {}, strides=[2, 2]))
+    np.testing.assert_allclose(strided, plain[:, :, ::2, ::2], rtol=1e-6)
+
+
+def test_nodes_that_nobody_needs_are_left_out() -> None:
+    copy = ShadowCopy(model_of(CONV))
+    kept = copy.reshaped("x", (0, -1))
+    copy.keep_needed([kept])
+    assert [node.output[0] for node in copy.model.graph.node] == [kept]
+    assert run(copy, kept).shape == (2, 144)

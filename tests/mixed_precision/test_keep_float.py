@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss of a written model: measured once, where a search ended with the very pairs and scales that are written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from qdqtool.graph.view import GraphView
+from qdqtool.mixed_precision.keep_float import LossMeter
+from qdqtool.mixed_precision.output_loss import OutputReference
+from qdqtool.mixed_precision.policies import keep_most_harmful
+from qdqtool.mixed_precision.quantized_form import QuantizedForm
+from qdqtool.mixed_precision.search_result import SearchResult
+from qdqtool.mixed_precision.sensitivity_runner import SensitivityRunner, reference_of
+from qdqtool.passes.insert import insert_pairs
+from tests.collapsing_nets import quantized, residual_net
+
+
+@pytest.fixture(scope="module")
+def search() -> SearchResult:
+    return keep_most_harmful(quantized(residual_net(4)), 1)
+
+
+@pytest.fixture
+def meter(monkeypatch: pytest.MonkeyPatch) -> LossMeter:
+    """A meter whose measurement always gives 0.5."""
+    monkeypatch.setattr(OutputReference, "loss", lambda self, proto, folder: 0.5)
+    return LossMeter(reference_of(quantized(residual_net(4)).source))
+
+
+def test_the_loss_of_the_same_pairs_and_scales_is_that_of_the_search(search: SearchResult, meter: LossMeter) -> None:
+    assert search.steps and search.form is not None
+    found = meter.measure(residual_net(4), None, search.form, search)
+    assert (found.value, found.samples) == (search.loss, 4)
+
+
+@pytest.mark.parametrize("change", ["no search", "a scale", "a place", "no form"])
+def test_any_other_model_is_measured(search: SearchResult, meter: LossMeter, change: str) -> None:
+    form = search.form
+    assert form is not None
+    name = next(iter(form.scales))
+    others = {
+        "no search": (form, None),
+        "a scale": (replace(form, scales={**form.scales, name: b"\0\0\0\0"}), search),
+        "a place": (replace(form, places=frozenset(list(form.places)[1:])), search),
+        "no form": (form, replace(search, form=None)),
+    }
+    assert meter.measure(residual_net(4), None, *others[change]).value == 0.5
+
+
+def test_a_form_is_what_was_written() -> None:
+    """The loss that the runner finds is that of the model with pairs, and the form is that of its plan."""
+    written, what = residual_net(4), quantized(residual_net(4))
+    runner = SensitivityRunner(what)
+    done = insert_pairs(GraphView(written.graph), runner.plan, what.scales)
+    assert QuantizedForm.of(runner.plan, done.scales) == runner.form(())
+    assert runner.base_loss() == pytest.approx(reference_of(what.source).loss(written, None), rel=1e-4)
+    assert runner.form({runner.operators[0]}) != runner.form(())
+
+
+def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:
+    assert search.form is not None
+    found = LossMeter(None, "no output").measure(residual_net(4), None, search.form, search)
+    assert (found.value, found.reason) == (None, "no output") and not found.large
+    assert np.isfinite(search.loss)
