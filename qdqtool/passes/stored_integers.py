@@ -46,6 +46,6 @@ def _codes(view: GraphView, pair: Pair) -> npt.NDArray[np.int8] | None:
     shape = [1] * value.ndim
     if scale.axis is not None:
         shape[scale.axis] = -1
-    steps = np.rint(value / np.asarray(scale.bits).reshape(shape if scale.axis is not None else ()))
+    steps = np.rint(value.astype(np.float32) / np.asarray(scale.bits).reshape(shape if scale.axis is not None else ()))
     codes: npt.NDArray[np.int8] = np.clip(steps, -128, 127).astype(np.int8)
     return codes

@@ -147,7 +147,7 @@ def give_typed(
     stored = [tensor for tensor in proto.graph.initializer if is_external(tensor)]
     if types is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
         return give_back(proto, opened, target, files)
-    if target is None or not stored:
+    if target is None or not _converts(proto, opened, stored, types):
         made = proto if types is None else apply_types(proto, types, opened.folder)
         return give_back(made, opened, target, files)
     with FileSet(opened.files) if files is None else joined(files) as both:
@@ -159,6 +159,24 @@ def give_typed(
                 made = apply_types(proto, types, opened.folder, weights.round)
             weights.settle(made)
         return give_back(made, opened, target, both, {location})
+
+
+def _converts(
+    proto: onnx.ModelProto, opened: Opened, stored: list[onnx.TensorProto], types: TypeAssignment | None
+) -> bool:
+    """Whether external data get another type than they have in their file; nothing of them is read."""
+    if any(stored_type(tensor) != tensor.data_type for tensor in stored):
+        return True
+    converted: list[str] = []
+
+    def look(tensor: onnx.TensorProto, kind: int) -> onnx.TensorProto:
+        if is_external(tensor) and stored_type(tensor) != kind:
+            converted.append(tensor.name)
+        return onnx.TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims)
+
+    if types is not None and stored:
+        apply_types(proto, types, opened.folder, look)
+    return bool(converted)
 
 
 def _free_location(proto: onnx.ModelProto, name: str) -> str:

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.files import FileSet
 from qdqtool.graph import io
 from qdqtool.graph.io import give_back, open_model, save_model, serialize
 from qdqtool.graph.tensors import read_as
@@ -284,3 +285,18 @@ def test_a_data_file_that_vanished_since_is_named(tmp_path: Path) -> None:
     with pytest.raises(QdqError, match=r"tensor w should lie in .*w\.bin"):
         save_model(opened.proto, tmp_path / "o.onnx", folder=opened.folder)
     assert not (tmp_path / "o.onnx").exists()
+
+
+def test_a_data_file_that_the_caller_writes_is_neither_looked_for_nor_copied(tmp_path: Path) -> None:
+    made = model()
+    tensor = made.graph.initializer.add(name="new", data_type=onnx.TensorProto.FLOAT16, dims=[4])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "n.data"), ("offset", "0"), ("length", "8")):
+        tensor.external_data.add(key=key, value=value)
+    with FileSet() as files:
+        with files.open(tmp_path / "n.data") as file:
+            file.write(bytes(8))
+        save_model(made, tmp_path / "n.onnx", folder=tmp_path, files=files, written={"n.data"})
+    assert {path.name for path in tmp_path.iterdir()} == {"n.data", "n.onnx"}
+    with pytest.raises(QdqError, match=r"n\.data"):
+        save_model(made, tmp_path / "m.onnx", folder=tmp_path / "elsewhere")

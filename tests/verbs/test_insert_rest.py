@@ -152,6 +152,17 @@ def test_external_weights_are_rounded_into_a_data_file(tmp_path: Path) -> None:
         assert np.array_equal(whole[tensor.name], onnx.numpy_helper.to_array(tensor)), tensor.name
 
 
+def test_without_a_weight_to_round_no_data_file_is_written(tmp_path: Path) -> None:
+    write_net(tmp_path)
+    onnx.save(
+        model_of(SMALL_NET), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=500
+    )
+    table = qdqtool.calibrate(tmp_path / "m.onnx", tmp_path / "d.npz")
+    (tmp_path / "out").mkdir()
+    insert(tmp_path / "m.onnx", scales=table, options=TYPED, output=tmp_path / "out/q.onnx")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"q.onnx", "m.data"}  # all are quantized: FP32
+
+
 # ---------------------------------------------------------------------- out
 
 
