@@ -51,3 +51,9 @@ def test_the_opset_decides_for_fp16_and_the_newest_one_for_bf16() -> None:
     assert fixed(body, FP16, 11) == fixed(body, BF16, 11) == {}  # bfloat16 came to Conv with opset 22
     assert fixed("y = IsInf(x)", FP16, 17) == {"y": ONLY_FP32}
     assert fixed("y = IsInf(x)", FP16, 20) == {}
+
+
+def test_what_is_filled_by_a_shape_is_no_size() -> None:
+    body = "i = Constant<value_ints = [0]>() n = Constant<value_ints = [4]>() q = Shape(x) f = ConstantOfShape(q) a = Slice(f, i, n, i) c = Cast<to = 1>(q) m = Mul(c, c) y = Add(x, a)"
+    found = fixed(body)
+    assert {"f", "a", "y"}.isdisjoint(found) and found["m"] == SIZES
