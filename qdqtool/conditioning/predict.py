@@ -96,15 +96,34 @@ def predicted_noise(
     """Noise over signal of each consumer at the clipping value given, or at the best one: float64[consumers]."""
     wide = factors.astype(np.float64)
     top = float((table.amax / wide).max(initial=0.0))
-    if not top > 0:
+    if not top > 0 or not consumers:
         return np.zeros(len(consumers))
-    clips = top * _CLIPS if clip is None else np.array([clip])
-    errors = table.at(np.multiply.outer(clips, wide))
-    shares = np.stack([_share(table, consumer) for consumer in consumers])
-    noise = shares @ errors.T
+    _, noise = _at_best_clip(table, consumers, wide, clip)
     fixed = np.array([_rounding(table, consumer, wide) for consumer in consumers])
-    found: Float64 = noise[:, int(noise.sum(axis=0).argmin())] + fixed
+    found: Float64 = noise + fixed
     return found
+
+
+def best_clip(table: ErrorTable, consumers: Sequence[Weight], factors: Float64, clip: float | None = None) -> float:
+    """The clipping value given, or the one at which all consumers together lose least; of no use without consumers."""
+    return _at_best_clip(table, consumers, factors, clip)[0]
+
+
+def _at_best_clip(
+    table: ErrorTable, consumers: Sequence[Weight], factors: Float64, clip: float | None
+) -> tuple[float, Float64]:
+    """A clipping value, and what rounding and clipping cost each consumer there."""
+    top = float((table.amax / factors).max(initial=0.0))
+    clips = top * _CLIPS if clip is None else np.array([clip])
+    noise = relative_shares(table, consumers) @ table.at(np.multiply.outer(clips, factors)).T
+    best = int(noise.sum(axis=0).argmin())
+    return float(clips[best]), noise[:, best]
+
+
+def relative_shares(table: ErrorTable, consumers: Sequence[Weight]) -> Float64:
+    """How much of each consumer's relative noise each row brings per unit of its error: float64 [consumers, rows]."""
+    shares = [_share(table, consumer) for consumer in consumers]
+    return np.stack(shares) if shares else np.zeros((0, table.amax.size))
 
 
 def _share(table: ErrorTable, consumer: Weight) -> Float64:

@@ -94,7 +94,7 @@ def family_of(cube: np.ndarray) -> EqualizationSet:
     spectrum = ChannelSpectrum(cube.shape[2], 1)
     spectrum.add(np.random.default_rng(0).normal(size=(1, cube.shape[2], 500)).astype(np.float32))
     table = ErrorTable(spectrum.counts, spectrum.amax)
-    return EqualizationSet((), table, (Weight("y", cube, np.arange(cube.shape[2]), "channel"),), {})
+    return EqualizationSet((), table, (Weight("y", cube, np.arange(cube.shape[2]), "channel"),))
 
 
 def test_an_outlier_among_weights_is_clipped_where_that_wins() -> None:
