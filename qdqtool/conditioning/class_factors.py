@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The factor of each class of channels, by the predicted noise at the outputs of all that read it in INT8.
 
-Classes that share a scale somewhere are decided together. Tried are powers of each class's share of the ranges of its
-tensors, then each class alone against the others, steps of weights and clipping values held as they are by then:
-    N_k(f) = sum over its reads of W e(t f) + sum over weights that read it of (s / f)^2 / 12 X,
-e the error of the channel when it is clipped (`channel_histograms.py`), t the clipping value, s the step of an output
-channel's weights, X the channel's mean square.
+Classes that share a scale somewhere are decided together: tried are (share of a class in the ranges of its tensors)^p /
+(largest weight that reads it)^r for a few p and r, the largest share or the mean one. To go on from there class by
+class lowers the predicted noise, but not that of the outputs (docs/condition.md).
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.conditioning.channel_classes import ClassFamily
-from qdqtool.conditioning.predict import Rounding, Weight, best_clip, predicted_noise, relative_shares
+from qdqtool.conditioning.predict import Rounding, predicted_noise
+from qdqtool.graph.channels.atoms import PINNED
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -25,8 +24,6 @@ Int64 = npt.NDArray[np.int64]
 LEAST_GAIN = 0.1  # decibels that a group of classes must win
 AS_MUCH = 0.1  # decibels that powers of two may win less and be taken
 _POWERS = (0.25, 0.5, 0.75, 1.0)
-_STEPS = 2.0 ** (np.arange(-16, 17) / 4)
-_ROUNDS = 12
 _SMALLEST = 2.0**-16  # factors lie between this and its inverse
 
 
@@ -59,6 +56,12 @@ def choose_class_factors(families: Sequence[ClassFamily], size: int, rounding: R
             factors = factors * found
             gains.update(dict.fromkeys(np.nonzero(found != 1)[0].tolist(), decibel))
     return ClassChoice(factors, gains)
+
+
+def choose_factors(family: ClassFamily, rounding: Rounding) -> tuple[Float64, float]:
+    """The factors of one group of tensors by itself, by class, and the decibels that they win."""
+    size = int(family.classes.max(initial=PINNED)) + 1
+    return _Group([family], size).choose(rounding) if family.free.any() else (np.ones(size), 0.0)
 
 
 def linked_groups(families: Sequence[ClassFamily]) -> list[list[ClassFamily]]:
@@ -101,16 +104,6 @@ class _Group:
             noise = self.noise(made := self._brought(factors))
             if noise < least:
                 best, least = made, noise
-        for _ in range(_ROUNDS):
-            last = least
-            wish = self._each_alone(best)
-            for damping in (1.0, 0.5, 0.25):
-                noise = self.noise(made := self._brought(best * wish**damping))
-                if noise < least:
-                    best, least = made, noise
-                    break
-            if least > 0.999 * last:
-                break
         exact = np.where(best == 1, 1.0, np.exp2(np.rint(np.log2(best))))
         exact = np.where(exact < self.floor, 2 * exact, exact) if self.bound else exact
         rounded = self.noise(exact)
@@ -161,45 +154,6 @@ class _Group:
         tops = [one.family.table.amax for one in self.families]
         divided = [one.family.table.amax / factors[one.classes] for one in self.families]
         return max(float(top.max()) for top in divided) / max(max(float(top.max()) for top in tops), 1e-30)
-
-    def _each_alone(self, factors: Float64) -> Float64:
-        """What each class would have its factor multiplied with, all else as it is."""
-        noise = np.zeros((self.size, _STEPS.size))
-        for one in self.families:
-            own = factors[one.classes]
-            table, consumers = one.family.table, one.family.consumers
-            if not consumers:
-                continue
-            clip = best_clip(table, consumers, own, one.family.clip)
-            weight = relative_shares(table, consumers).sum(axis=0)
-            errors = np.stack([table.at(clip * own * step) for step in _STEPS], axis=1)
-            np.add.at(noise, one.classes, weight[:, None] * errors)
-            for consumer in consumers:
-                rounding = _column_rounding(consumer, own, table.energy)
-                used = consumer.channels >= 0
-                np.add.at(noise, one.classes[consumer.channels[used]], rounding[used, None] / _STEPS**2)
-        wish = _STEPS[noise.argmin(axis=1)]
-        return np.where(self.alive & (noise.max(axis=1) > 0), wish, 1.0)
-
-
-def _column_rounding(consumer: Weight, factors: Float64, energy: Float64) -> Float64:
-    """Relative noise that rounding the weights of each input channel brings at the steps that they have: [inputs].
-
-    None where an output channel reads one input channel: its step goes with the factor.
-    """
-    cube = consumer.cube
-    groups, _, inputs, taps = cube.shape
-    if consumer.rounded == "no" or (inputs == 1 and consumer.rounded == "channel"):
-        return np.zeros(groups * inputs)
-    used = consumer.channels >= 0
-    own = np.where(used, factors[consumer.channels], 1.0).reshape(groups, 1, inputs, 1)
-    power = np.where(used, energy[consumer.channels], 0.0)
-    axes = (2, 3) if consumer.rounded == "channel" else (0, 1, 2, 3)
-    step = np.broadcast_to(np.abs(cube * own).max(axis=axes, keepdims=True) / 127, (groups, cube.shape[1], 1, 1))
-    noise = (np.square(step).sum(axis=1)[:, 0, 0] * taps / 12)[:, None] / np.square(own[:, 0, :, 0])
-    signal = float((np.square(cube).sum(axis=(1, 3)).reshape(-1) * power).sum())
-    found: Float64 = noise.reshape(-1) * power / max(signal, 1e-30)
-    return found
 
 
 def _decibel(before: float, after: float) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that share one scale, and who reads them; which of them a Mul divides per channel, and by how much."""
+"""Tensors that share one scale, and who reads them: all that decides about their factors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import numpy.typing as npt
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
 from qdqtool.conditioning.channel_map import ChannelRange, Routes
 from qdqtool.conditioning.condition_context import ConditionContext
-from qdqtool.conditioning.predict import BestDivision, Rounding, Weight, choose_factors
+from qdqtool.conditioning.predict import Weight
 from qdqtool.graph.weighted import weight_index
 from qdqtool.passes.condition.layout import as_cube
 from qdqtool.passes.condition.smooth import Division
-
-LEAST_MUL = 0.5  # decibels that a division must win where it costs a Mul
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +40,6 @@ class EqualizationSet:
         for span in self.spans:
             yield span, slice(first, first + span.channels)
             first += span.channels
-
-
-@dataclass(frozen=True, eq=False)
-class EqualizationDecision:
-    """What was decided about a family: the best choice, and whether it wins enough."""
-
-    family: EqualizationSet
-    choice: BestDivision
-    divided: bool
 
 
 def find_families(
@@ -113,26 +102,6 @@ def _weight(
     assert value is not None
     rounded = "no" if key not in axes else "tensor" if axes[key] is None else "channel"
     return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
-
-
-def choose_division(family: EqualizationSet, rounding: Rounding = "float") -> EqualizationDecision:
-    """Decide about one family; a Mul must win something."""
-    every = np.ones(family.table.amax.size, np.bool_)
-    best = choose_factors(family.table, family.consumers, every, rounding, family.clip)
-    return EqualizationDecision(family, best, best.gain >= LEAST_MUL)
-
-
-def divisions_of(subject: ConditionContext, verdict: EqualizationDecision) -> list[Division]:
-    """The tensors of a family that are divided, where something was decided."""
-    if not verdict.divided:
-        return []
-    reads = {point.tensor: point.reads for point in subject.plan.activations}
-    made = []
-    for span, rows in verdict.family.rows():
-        factors = verdict.choice.factors[rows]
-        if (factors != 1).any():
-            made.append(Division(span.tensor, factors, span.axis, span.rank, reads[span.tensor]))
-    return made
 
 
 def inverse_of(routes: Routes, divisions: Sequence[Division]) -> dict[str, npt.NDArray[np.float64]]:

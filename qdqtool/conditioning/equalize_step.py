@@ -17,6 +17,7 @@ from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.workspace import Workspace, copy_of
 from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.equalize import equalize
 
@@ -53,7 +54,7 @@ def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rou
 
     def attempt(kind: Rounding) -> Sequence[Edit]:
         choice = choose_class_factors(state.counted.families, state.classes.factors.atoms.size, kind)
-        if not choice.gains or not _gains(state, choice, held):
+        if not choice.gains or not _gains(state, choice, held, work.plan):
             return ()
         for proto in work.protos:
             equalize(GraphView(proto.graph, work.folder), state.classes.factors, choice.factors)
@@ -64,14 +65,14 @@ def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rou
     return made if work.keeping_function("equalize", factors, attempt) else np.ones_like(made)
 
 
-def _gains(state: ClassState, choice: ClassChoice, held: HeldOut) -> bool:
+def _gains(state: ClassState, choice: ClassChoice, held: HeldOut, plan: PlanOptions) -> bool:
     """Whether the outputs lose less with the factors, on the samples held out."""
     subject, families, amax = state.subject, state.counted.families, state.counted.amax
     divided = copy_of(subject.proto)
     equalize(GraphView(divided.graph, subject.folder), state.classes.factors, choice.factors)
     before = counted_scales(families, np.ones_like(choice.factors), amax)
     after = counted_scales(families, choice.factors, amax)
-    losses = output_losses(subject, [(subject.proto, before), (divided, after)], held.samples)
+    losses = output_losses(subject, plan, [(subject.proto, before), (divided, after)], held.samples)
     return losses is None or losses[1] < losses[0]
 
 

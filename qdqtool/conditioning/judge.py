@@ -19,6 +19,8 @@ from qdqtool.conditioning.predict import best_clip
 from qdqtool.conditioning.samples import Singles
 from qdqtool.data.loader import Batch
 from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.scales import Scale
@@ -68,12 +70,16 @@ def _digest(sample: Batch) -> bytes:
 
 
 def output_losses(
-    subject: ConditionContext, variants: Sequence[tuple[onnx.ModelProto, Mapping[str, Scale]]], samples: Sequence[Batch]
+    subject: ConditionContext,
+    options: PlanOptions,
+    variants: Sequence[tuple[onnx.ModelProto, Mapping[str, Scale]]],
+    samples: Sequence[Batch],
 ) -> list[float] | None:
     """What forms of one model lose at its outputs in INT8, from 0 to 1; None where there is nothing to compare by.
 
     Args:
-        subject: the model and its plan, which is that of each form.
+        subject: the model and its plan.
+        options: what it was planned with.
         variants: the model with the same nodes and other weights, and the scales of the plan's points.
         samples: what is run.
     """
@@ -84,7 +90,8 @@ def output_losses(
     for proto, scales in variants:
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        insert_pairs(GraphView(copy.graph, subject.folder), subject.plan, scales)
+        view = GraphView(copy.graph, subject.folder)
+        insert_pairs(view, make_plan(view, options), scales)
         losses.append(reference.loss(copy, subject.folder))
     return losses
 

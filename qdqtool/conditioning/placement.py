@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -49,8 +51,7 @@ def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOpt
     """The tensors whose Mul moves pairs (all, where that is unknown), and those whose Mul only loses INT8 skips."""
     copy = onnx.ModelProto()
     copy.CopyFrom(subject.proto)
-    view = GraphView(copy.graph, subject.folder)
-    done = divide(view, [_unit(one) for one in muls], {})
+    done = with_unit_muls(copy, subject.folder, muls)
     behind = {made: name for name, made in done.items()}
     after = make_plan(GraphView(copy.graph, subject.folder), options)
     was = {(point.tensor, read) for point in subject.plan.activations for read in point.reads}
@@ -65,6 +66,7 @@ def _moved(subject: ConditionContext, muls: Sequence[Division], options: PlanOpt
     return blamed or ({name for name, _ in was ^ now} & set(done)) or set(done), set()
 
 
-def _unit(one: Division) -> Division:
-    factors = np.ones(one.factors.size, np.float32)
-    return Division(one.tensor, factors, one.axis, one.rank, one.reads)
+def with_unit_muls(proto: onnx.ModelProto, folder: Path | None, divisions: Sequence[Division]) -> dict[str, str]:
+    """Put every Mul into a model, edited in place, with factors of 1; tensor -> what its Mul gives out."""
+    ones = [replace(one, factors=np.ones(one.factors.size, np.float32)) for one in divisions]
+    return divide(GraphView(proto.graph, folder), ones, {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dividing the channels of tensors of one scale does to the error at their readers' outputs; the best division.
+"""What dividing the channels of tensors of one scale does to the error at their readers' outputs.
 
 With factors f, clipping value t and weights w: a consumer's noise is
     sum_c W_c e_c(t f_c)  +  sum_o,c,k (Q(w f) / f - w)^2 X_c,      W_c = sum_o,k w^2
@@ -22,9 +22,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Rounding = Literal["float", "power-of-two"]
 
-_POWERS = (0.25, 0.5, 0.75, 1.0)
 _CLIPS = 2.0 ** (-np.arange(40) / 4)  # from the largest value down, four to the octave
-_SMALLEST = 2.0**-16  # factors lie between this and its inverse
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,52 +40,6 @@ class Weight:
     cube: Float64
     channels: npt.NDArray[np.int64]
     rounded: str
-
-
-@dataclass(frozen=True, eq=False)
-class BestDivision:
-    """The best division found.
-
-    Attributes:
-        factors: float32 [rows of the table].
-        before: noise over signal, summed over the consumers, without it; float64 [consumers] each.
-        after: the same with it.
-    """
-
-    factors: Float32
-    before: Float64
-    after: Float64
-
-    @property
-    def gain(self) -> float:
-        """Decibels won over all consumers together."""
-        return float(10 * np.log10(self.before.sum() / self.after.sum())) if self.after.sum() > 0 else 0.0
-
-
-def choose_factors(
-    table: ErrorTable,
-    consumers: Sequence[Weight],
-    divisible: npt.NDArray[np.bool_],
-    rounding: Rounding = "float",
-    clip: float | None = None,
-) -> BestDivision:
-    """Try divisions by powers of each channel's largest value, with and without a share for the weights.
-
-    Args:
-        table: of all channels of all tensors that share one scale.
-        consumers: the operators that read them.
-        divisible: bool [rows]: which channels may be divided; the others keep the factor 1.
-        rounding: what the factors are: any float32, or powers of two, which keep the float function to the bit.
-        clip: the clipping value, where it is given and stays; no channel then grows beyond it.
-    """
-    plain = np.ones(table.amax.size, np.float32)
-    before = predicted_noise(table, consumers, plain, clip)
-    best, least = plain, before
-    for factors in _candidates(table, consumers, divisible, rounding, clip):
-        noise = predicted_noise(table, consumers, factors, clip)
-        if noise.sum() < least.sum():
-            best, least = factors, noise
-    return BestDivision(best, before, least)
 
 
 def predicted_noise(
@@ -155,37 +107,3 @@ def _rounding(table: ErrorTable, consumer: Weight, factors: Float64) -> float:
     off = (np.rint(scaled / step) * step - scaled) / own
     signal = float((_power(consumer) * energy.reshape(-1)).sum())
     return float((np.square(off) * energy).sum()) / max(signal, 1e-30)
-
-
-def _candidates(
-    table: ErrorTable,
-    consumers: Sequence[Weight],
-    divisible: npt.NDArray[np.bool_],
-    rounding: Rounding,
-    clip: float | None,
-) -> list[Float32]:
-    """(largest value of the channel, but for what is clipped)^p / (largest weight that reads it)^r for a few p, r."""
-    amax = table.amax if clip is None else np.minimum(table.amax, clip)
-    alive = divisible & (table.amax > 0)
-    if not alive.any():
-        return []
-    heavy = np.zeros(table.amax.size)
-    for consumer in consumers:
-        used = consumer.channels >= 0
-        peak = np.abs(consumer.cube).max(axis=(1, 3)).reshape(-1)
-        with np.errstate(invalid="ignore"):  # weights without end are refused where they are measured
-            np.maximum.at(heavy, consumer.channels[used], peak[used])
-    heavy = np.where(heavy > 0, heavy, heavy.max(initial=1e-30))
-    shares = [(power, share) for power in _POWERS for share in dict.fromkeys((0.0, 1.0 - power))]
-    wishes = [amax**power * heavy**-share for power, share in shares]
-    return [_brought(wish, amax, alive, rounding) for wish in wishes]
-
-
-def _brought(wish: Float64, amax: Float64, alive: npt.NDArray[np.bool_], rounding: Rounding) -> Float32:
-    """Factors in proportion to the wishes, the largest divided value as it was before; dead channels keep 1."""
-    level = (amax[alive] / wish[alive]).max() / amax.max()
-    factors = np.clip(np.where(alive, wish, 1.0) * level, _SMALLEST, 1 / _SMALLEST)
-    if rounding == "power-of-two":
-        factors = np.exp2(np.rint(np.log2(factors)))
-    made: Float32 = np.where(alive, factors, 1.0).astype(np.float32)
-    return made

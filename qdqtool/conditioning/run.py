@@ -26,7 +26,7 @@ from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.relu6_stats import measure_cuts
 from qdqtool.conditioning.samples import Singles
-from qdqtool.conditioning.smooth_step import decide_smooth, run_smooth
+from qdqtool.conditioning.smooth_step import Muls, decide_smooth, run_smooth
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch, DataLoader
@@ -61,6 +61,7 @@ class ConditionSettings:
         method: how the scales come about that the correction reckons with.
         provider: what onnxruntime runs on while it calibrates.
         factors: what divisions are rounded to: float32, or powers of two, which keep the float function to the bit.
+        muls: which Mul nodes `smooth` adds: those with which INT8 moves fewer bytes than FP16, or all that win.
         scales_for: finds those scales in place of `method`: (the model as it is then, samples) -> a table that has
             every point of the plan.
         keep: chooses what stays in float, which no bias is corrected for: (the model as it is by then, opset 13 or
@@ -72,6 +73,7 @@ class ConditionSettings:
     method: str = "mse"
     provider: str = "cpu"
     factors: Rounding = "float"
+    muls: Muls = "fitting"
     scales_for: ScalesFor | None = None
     keep: Keep | None = None
 
@@ -82,7 +84,7 @@ def condition_model(
     """Edit the weights of a plain model so that it quantizes better.
 
     Equalizing and smoothing must keep the float function: where an output moves by more than 1e-5 of its range,
-    channels are divided by powers of two, then by one of the two alone, then not, which the result's notes say.
+    the step divides by powers of two, then not at all, which the result's notes say.
 
     Args:
         proto: the model, edited in place; of opset 7 or later, which stays.
@@ -117,7 +119,7 @@ def advice(
     state = ClassState(subject, classes, count_classes(subject, classes, samples))
     choice = choose_class_factors(state.counted.families, classes.factors.atoms.size, "float")
     verdicts, _ = decide_smooth(state, "float")
-    made = {id(verdict.family): verdict.choice.factors for verdict in verdicts if verdict.divided}
+    made = {id(verdict.family): verdict.factors for verdict in verdicts if verdict.divided}
     divided = [
         (one.family, own if (own != 1).any() else made.get(id(one.family), own))
         for one in state.counted.families
@@ -184,7 +186,7 @@ class _Run:
             classes = run_equalize(work, first, held, factors)
             if held.samples:  # they count now
                 state = count_state(work)
-        divisions = run_smooth(work, state, factors) if "smooth" in steps else []
+        divisions = run_smooth(work, state, factors, self.settings.muls) if "smooth" in steps else []
         if "clip" in steps:
             self._clip(_divided(state, divisions))
         work.left = {name: why for name, why in work.left.items() if name not in _sites(work.edits)}

@@ -4,25 +4,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.conditioning.channel_classes import ClassFamily
 from qdqtool.conditioning.channel_map import why_shared
+from qdqtool.conditioning.class_factors import choose_factors
+from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.conditioning.edits import Edit
-from qdqtool.conditioning.equalization_sets import (
-    EqualizationDecision,
-    choose_division,
-    divisions_of,
-    inverse_of,
-)
+from qdqtool.conditioning.equalization_sets import EqualizationSet, inverse_of
 from qdqtool.conditioning.equalize_step import ClassState
+from qdqtool.conditioning.mul_costs import within_bytes
 from qdqtool.conditioning.placement import kept_divisions
-from qdqtool.conditioning.predict import Rounding
+from qdqtool.conditioning.predict import Rounding, predicted_noise
 from qdqtool.conditioning.workspace import Workspace
+from qdqtool.graph.channels.atoms import PINNED
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.smooth import Division, divide
 
+Muls = Literal["fitting", "all"]
 
-def decide_smooth(state: ClassState, rounding: Rounding) -> tuple[list[EqualizationDecision], dict[str, str]]:
+LEAST_MUL = 0.5  # decibels that a division must win where it costs a Mul
+LEAST_SPREAD = 1.5  # the largest factor over the smallest; with less, weights are only rounded more luckily
+
+
+@dataclass(frozen=True, eq=False)
+class MulDecision:
+    """What was decided about tensors that share one scale.
+
+    Attributes:
+        family: the tensors.
+        factors: float32 [rows of its table].
+        gain: decibels won over all that reads them.
+        saved: noise over signal that goes away, summed over all that reads them.
+    """
+
+    family: EqualizationSet
+    factors: npt.NDArray[np.float32]
+    gain: float
+    saved: float
+
+    @property
+    def divided(self) -> bool:
+        """Whether a Mul wins enough."""
+        return self.gain >= LEAST_MUL and bool(self.factors.max() >= LEAST_SPREAD * self.factors.min())
+
+
+def choose_division(family: EqualizationSet, rounding: Rounding = "float") -> MulDecision:
+    """Decide about one family, each channel by itself."""
+    rows = np.arange(family.table.amax.size) + PINNED + 1
+    found, gain = choose_factors(ClassFamily(family, rows), rounding)
+    factors = found[rows].astype(np.float32)
+    noise = [
+        float(predicted_noise(family.table, family.consumers, own, family.clip).sum())
+        for own in (np.ones_like(factors), factors)
+    ]
+    return MulDecision(family, factors, gain, noise[0] - noise[1])
+
+
+def divisions_of(subject: ConditionContext, decision: MulDecision) -> list[Division]:
+    """The tensors of a family that are divided, where something was decided."""
+    reads = {point.tensor: point.reads for point in subject.plan.activations}
+    return [
+        Division(span.tensor, decision.factors[rows], span.axis, span.rank, reads[span.tensor])
+        for span, rows in decision.family.rows()
+        if decision.divided and (decision.factors[rows] != 1).any()
+    ]
+
+
+def decide_smooth(state: ClassState, rounding: Rounding) -> tuple[list[MulDecision], dict[str, str]]:
     """What a Mul would win, for each scale whose readers can make up for one; and why the others are left alone."""
     subject = state.subject
     left = {name: why for name, way in subject.ways.items() if (why := why_shared(subject.view, way))}
@@ -32,24 +86,34 @@ def decide_smooth(state: ClassState, rounding: Rounding) -> tuple[list[Equalizat
     return [choose_division(one, rounding) for one in open_ones], left
 
 
-def run_smooth(work: Workspace, state: ClassState, factors: Rounding) -> list[Division]:
-    """Put Mul nodes where they win; the divisions made."""
+def run_smooth(work: Workspace, state: ClassState, factors: Rounding, muls: Muls = "fitting") -> list[Division]:
+    """Put Mul nodes where they win; the divisions made.
+
+    Args:
+        work: the model.
+        state: what it is now.
+        factors: float32, or powers of two alone.
+        muls: "fitting" for those with which INT8 still moves fewer bytes than FP16, "all" for all that win.
+    """
     made: list[Division] = []
 
     def attempt(kind: Rounding) -> Sequence[Edit]:
         verdicts, left = decide_smooth(state, kind)
         work.left.update(left)
-        gains = {span.tensor: one.choice.gain for one in verdicts for span in one.family.spans}
+        gains = {span.tensor: one.gain for one in verdicts for span in one.family.spans}
         wanted = [one for verdict in verdicts for one in divisions_of(state.subject, verdict)]
-        made[:], moved = kept_divisions(state.subject, wanted, gains, work.plan)
-        work.left.update(moved)
+        fitting, moved = kept_divisions(state.subject, wanted, gains, work.plan)
+        saved = {span.tensor: one.saved for one in verdicts for span in one.family.spans}
+        every: tuple[list[Division], dict[str, str]] = (fitting, {})
+        made[:], costly = within_bytes(state, fitting, saved, work.plan) if muls == "fitting" else every
+        work.left.update({**moved, **costly})
         if not made:
             return ()
         inverse = inverse_of(state.classes.routes, made)
         for proto in work.protos:
-            muls = divide(GraphView(proto.graph, work.folder), made, inverse)
+            added = divide(GraphView(proto.graph, work.folder), made, inverse)
             list_as_inputs(proto)
-        return [_edit(one, gains[one.tensor], muls[one.tensor]) for one in made]
+        return [_edit(one, gains[one.tensor], added[one.tensor]) for one in made]
 
     return made if work.keeping_function("smooth", factors, attempt) else []
 

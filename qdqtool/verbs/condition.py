@@ -19,6 +19,7 @@ from qdqtool.match.plan import PlanOptions
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.conditioning.predict import Rounding
+    from qdqtool.conditioning.smooth_step import Muls
     from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 
@@ -45,6 +46,8 @@ class ConditionOptions:
         factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
         plan: where the pairs will stand: version, heads, rules.
         feed: how data is read.
+        muls: which Mul nodes smooth adds: "fitting" for those with which INT8 still moves fewer bytes than FP16 by the
+            predicted layers, "all" for all that win.
     """
 
     steps: tuple[str, ...] | str | None = None
@@ -53,6 +56,7 @@ class ConditionOptions:
     factors: Rounding = "float"
     plan: PlanOptions = field(default_factory=PlanOptions)
     feed: DataOptions | None = None
+    muls: Muls = "fitting"
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,6 +162,6 @@ def condition(
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
     feed = data if isinstance(data, DataLoader) else open_feed(data, inputs_of(opened.proto.graph), options.feed)
-    settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors)
+    settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
     done = condition_model(opened.proto, opened.folder, feed, settings)
     return ConditionResult(give_back(opened.proto, opened, target), done)

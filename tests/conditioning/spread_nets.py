@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E501 - a graph reads best on one line
+# ruff: noqa: E501, ISC004 - a graph reads best on one line, a long one on two
 """Ten networks whose channels can be scaled apart without changing the float function. No tests here.
 
 Weights that make a stream are named `..._m`, those that read it `..._r`, both `..._mr`; depthwise ones that go from one
