@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mul nodes of `smooth` are counted by the bytes that they move: with them INT8 stays below FP16, or they are left out."""
+"""Mul nodes of `smooth` are counted by the bytes that they move: INT8 stays below FP16, or they are left out."""
 
 from __future__ import annotations
 
