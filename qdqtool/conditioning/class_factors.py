@@ -22,6 +22,7 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 LEAST_GAIN = 0.1  # decibels that a group of classes must win
+LEAST_SPREAD = 2.0  # the largest factor over the smallest; with less, weights are only rounded more luckily
 AS_MUCH = 0.1  # decibels that powers of two may win less and be taken
 _POWERS = (0.25, 0.5, 0.75, 1.0)
 _SMALLEST = 2.0**-16  # factors lie between this and its inverse
@@ -93,7 +94,7 @@ class _Group:
                 share = np.minimum(one.family.table.amax / max(one.family.clip, 1e-30), 1.0)
                 np.maximum.at(self.floor, one.classes, share)
         self.bound = any(one.family.clip is not None for one in families)
-        self.anchored = self.bound or any((~one.free).any() for one in families)
+        self.anchored = not self.bound and any((~one.free).any() for one in families)
 
     def choose(self, rounding: Rounding) -> tuple[Float64, float]:
         """The best factors found, by atom, and the decibels that they win."""
@@ -107,8 +108,12 @@ class _Group:
         exact = np.where(best == 1, 1.0, np.exp2(np.rint(np.log2(best))))
         exact = np.where(exact < self.floor, 2 * exact, exact) if self.bound else exact
         rounded = self.noise(exact)
-        if rounding == "power-of-two" or _decibel(rounded, least) <= AS_MUCH:
+        # Where scales are given, what rounding to a power of two leaves of their range is lost.
+        if rounding == "power-of-two" or (not self.bound and _decibel(rounded, least) <= AS_MUCH):
             best, least = exact, rounded
+        own = best[self.alive]
+        if not own.size or own.max() < LEAST_SPREAD * own.min():
+            return start, 0.0
         return best, _decibel(before, least)
 
     def noise(self, factors: Float64) -> float:
@@ -124,8 +129,7 @@ class _Group:
         largest, mean, heavy = np.zeros(self.size), np.zeros(self.size), np.zeros(self.size)
         counts = np.zeros(self.size)
         for one in self.families:
-            table = one.family.table
-            amax = table.amax if one.family.clip is None else np.minimum(table.amax, one.family.clip)
+            amax = _clipped(one)
             share = np.maximum(amax / max(float(amax.max(initial=0)), 1e-30), _SMALLEST)
             np.maximum.at(largest, one.classes, share)
             np.add.at(mean, one.classes, np.log(share))
@@ -151,9 +155,20 @@ class _Group:
         return np.where(self.alive, made, 1.0).astype(np.float32).astype(np.float64)
 
     def _level(self, factors: Float64) -> float:
-        tops = [one.family.table.amax for one in self.families]
-        divided = [one.family.table.amax / factors[one.classes] for one in self.families]
-        return max(float(top.max()) for top in divided) / max(max(float(top.max()) for top in tops), 1e-30)
+        """How much larger the largest divided value is than the largest one: of each family where scales are given."""
+        ratios, before, after = [1e-30], 1e-30, 0.0
+        for one in self.families:
+            amax = _clipped(one)
+            divided = float((amax / factors[one.classes])[one.free].max(initial=0))
+            ratios.append(divided / max(float(amax.max(initial=0)), 1e-30))
+            before, after = max(before, float(amax.max(initial=0))), max(after, divided)
+        return max(ratios) if self.bound else after / before
+
+
+def _clipped(one: ClassFamily) -> Float64:
+    """The largest value of each channel, but for what a clipping value that is given cuts off."""
+    amax = one.family.table.amax
+    return amax if one.family.clip is None else np.minimum(amax, one.family.clip)
 
 
 def _decibel(before: float, after: float) -> float:

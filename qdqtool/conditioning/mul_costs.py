@@ -24,6 +24,7 @@ from qdqtool.match.planner import make_plan
 from qdqtool.passes.condition.smooth import Division
 from qdqtool.passes.insert import insert_pairs
 
+SHARE = 0.8  # of the bytes in FP16; the rest is for operators that stay in float for accuracy, chosen afterwards
 FEW_BYTES = 1 << 20  # a network that moves fewer is bound by its launches, not by memory
 TOO_MANY_BYTES = "its Mul would move more bytes than INT8 saves"
 
@@ -31,7 +32,7 @@ TOO_MANY_BYTES = "its Mul would move more bytes than INT8 saves"
 def within_bytes(
     state: ClassState, divisions: Sequence[Division], saved: Mapping[str, float], options: PlanOptions
 ) -> tuple[list[Division], dict[str, str]]:
-    """The divisions with which INT8 still moves fewer bytes than FP16, those that save most noise per byte first.
+    """The divisions with which INT8 moves at most `SHARE` of FP16's bytes, those that save most noise per byte first.
 
     All of them where that cannot be told (open shapes; a target without predicted layers), where bytes do not count
     (`FEW_BYTES`), or where INT8 moves no fewer bytes even without a Mul: such a file is wanted for something else.
@@ -53,9 +54,12 @@ def within_bytes(
     if limit is None or limit < FEW_BYTES:
         return list(divisions), {}
     least, most = (_int8_bytes(state, order[:count], options) for count in (0, len(order)))
-    if least is None or most is None or least >= limit or most < limit:
+    if least is None or most is None or least >= limit:
         return list(divisions), {}
-    low, high = 0, len(order)  # the first fits, the second does not
+    limit = max(int(SHARE * limit), least + 1)
+    low, high = 0, len(order)  # the first fits, the second may not
+    if most < limit:
+        return list(divisions), {}
     while high - low > 1:
         middle = (low + high) // 2
         moved = _int8_bytes(state, order[:middle], options)

@@ -29,7 +29,6 @@ from qdqtool.passes.condition.smooth import Division, divide
 Muls = Literal["fitting", "all"]
 
 LEAST_MUL = 0.5  # decibels that a division must win where it costs a Mul
-LEAST_SPREAD = 1.5  # the largest factor over the smallest; with less, weights are only rounded more luckily
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class MulDecision:
     @property
     def divided(self) -> bool:
         """Whether a Mul wins enough."""
-        return self.gain >= LEAST_MUL and bool(self.factors.max() >= LEAST_SPREAD * self.factors.min())
+        return self.gain >= LEAST_MUL
 
 
 def choose_division(family: EqualizationSet, rounding: Rounding = "float") -> MulDecision:

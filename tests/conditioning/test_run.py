@@ -81,7 +81,7 @@ def test_a_weight_that_equalizing_shrank_is_clipped_by_a_share_of_what_it_is_now
         """g (float[N,4,6,6] x) => (float[N,3,6,6] y) <float[4,4,1,1] w0, float[8,4,1,1] w1, float[3,8,3,3] w2>
         { c0 = Conv(x, w0)  r0 = Relu(c0)  c1 = Conv(r0, w1)  r1 = Relu(c1)  y = Conv<pads=[1,1,1,1]>(r1, w2) }"""
     )
-    for tensor, factors in zip(proto.graph.initializer, ([1, 1, 1, 0], SPREAD), strict=False):
+    for tensor, factors in zip(proto.graph.initializer, ([1, 1, 1, 0], SPREAD**2), strict=False):
         rows = onnx.numpy_helper.to_array(tensor) * np.float32(factors).reshape(-1, 1, 1, 1)
         if tensor.name == "w1":
             rows[:, 3] = 4 * np.abs(rows).max(axis=(1, 2, 3))[:, None, None]  # of an input that is always 0
