@@ -32,7 +32,10 @@ TOO_MANY_BYTES = "its Mul would move more bytes than INT8 saves"
 def within_bytes(
     state: ClassState, divisions: Sequence[Division], saved: Mapping[str, float], options: PlanOptions
 ) -> tuple[list[Division], dict[str, str]]:
-    """The divisions with which INT8 moves at most `SHARE` of FP16's bytes, those that save most noise per byte first.
+    """The divisions with which INT8 moves at most `SHARE` of FP16's bytes, those that save most noise first.
+
+    Their order is noise saved over the root of the tensor's size: by noise over size large tensors come last, and these
+    stand early in networks, where what is lost goes on to all outputs.
 
     All of them where that cannot be told (open shapes; a target without predicted layers), where bytes do not count
     (`FEW_BYTES`), or where INT8 moves no fewer bytes even without a Mul: such a file is wanted for something else.
@@ -50,7 +53,7 @@ def within_bytes(
         return list(divisions), {}
     limit = _float_bytes(state, options)
     sizes = _sizes(state)
-    order = sorted(divisions, key=lambda one: -saved[one.tensor] / max(sizes.get(one.tensor, 0), 1))
+    order = sorted(divisions, key=lambda one: -saved[one.tensor] / max(sizes.get(one.tensor, 0), 1) ** 0.5)
     if limit is None or limit < FEW_BYTES:
         return list(divisions), {}
     least, most = (_int8_bytes(state, order[:count], options) for count in (0, len(order)))
