@@ -53,12 +53,6 @@ def equalize(view: GraphView, classes: FactorClasses, factors: Float64) -> list[
     return list(edited)
 
 
-def touched(classes: FactorClasses, label: int) -> list[str]:
-    """First outputs of the nodes that make up for one class."""
-    sites = [one.key for one in classes.sites if (one.reads == label).any() or (one.gives == label).any()]
-    return [*sites, *(one.key for one in classes.added if (one.classes == label).any())]
-
-
 def _node(nodes: dict[str, Node], key: str) -> Node:
     if key not in nodes:
         raise QdqError(key, "is not made by one node in the model's own opset", "leave equalize out with --steps")
