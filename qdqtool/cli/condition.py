@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="float",
         help="what channels are divided by; powers of two keep the float function to the bit, and win less",
     )
+    parser.add_argument(
+        "--muls",
+        choices=("fitting", "all"),
+        default="fitting",
+        help="Mul nodes of smooth: those with which INT8 still moves fewer bytes than FP16 (default), or all that win",
+    )
     parser.add_argument("--trt-version", metavar="V", help="whose rules place the pairs (default: the newest known)")
     parser.add_argument("--rules", metavar="F", help="a rules file of your own that extends the target's")
     parser.add_argument(
@@ -77,7 +83,7 @@ def _options(args: argparse.Namespace) -> ConditionOptions:
         rules=Path(args.rules) if args.rules else None,
     )
     loader = data_options_from(args)
-    return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, loader)
+    return ConditionOptions(args.steps, args.method, args.provider, args.factors, plan, loader, args.muls)
 
 
 def _document(result: ConditionResult) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class ErrorTable:
     """
 
     def __init__(self, counts: npt.NDArray[np.int64], amax: npt.NDArray[np.float32]) -> None:
-        edge = edges()
+        edge = self._edges = edges()
         middle = (edge[:-1] + edge[1:]) / 2
         middle[0] = 0.0
         n = counts.astype(np.float64)
@@ -84,10 +84,13 @@ class ErrorTable:
         self.amax: Float64 = amax.astype(np.float64)
 
     def at(self, clips: Float64) -> Float64:
-        """The error at clipping values float64 [..., channels], each taken at the nearest edge below."""
+        """The error at clipping values float64 [..., channels], between edges in proportion."""
         with np.errstate(over="ignore"):  # what is beyond float32 is beyond the last edge
             found = bin_of(clips.astype(np.float32))
-        taken: Float64 = self.error[np.arange(self.amax.size), found]
+        low, high = self._edges[found], self._edges[found + 1]
+        part = np.clip((clips - low) / (high - low), 0.0, 1.0)
+        rows = np.arange(self.amax.size)
+        taken: Float64 = (1 - part) * self.error[rows, found] + part * self.error[rows, found + 1]
         return taken
 
 

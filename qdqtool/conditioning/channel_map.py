@@ -8,7 +8,7 @@ Shapes, and sizes that a graph computes, come from one run; where channels go is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +75,8 @@ def find_routes(
     folder: Path | None,
     every: Mapping[str, PointConsumers],
     batch: Mapping[str, Array],
+    *,
+    alone: bool = True,
 ) -> Routes:
     """Find the channels of every point's consumers.
 
@@ -84,9 +86,10 @@ def find_routes(
         folder: where external data lie.
         every: point -> its way; see `find_ways`.
         batch: one batch, for the shapes that a graph computes.
+        alone: leave points alone that others than readable weights read, since these cannot make up for a division.
     """
-    left = {name: reason for name, way in every.items() if (reason := _why_not(view, way))}
-    ways = {name: way for name, way in every.items() if name not in left}
+    left = {name: reason for name, way in every.items() if (reason := why_shared(view, way))} if alone else {}
+    ways = {name: _readable(view, way) for name, way in every.items() if name not in left}
     seen = _run_ways(view, proto, folder, ways, batch)
     marked = _spans(view, ways, {name: value.shape for name, value in seen.items()}, left)
     spans = dict(marked)
@@ -102,8 +105,8 @@ def find_routes(
     return Routes({}, {}, 2, left)
 
 
-def _why_not(view: GraphView, way: PointConsumers) -> str:
-    """Why a division of a point cannot be made up for, "" where it can."""
+def why_shared(view: GraphView, way: PointConsumers) -> str:
+    """Why a division of a point alone cannot be made up for by those that read it, "" where it can."""
     if way.others:
         node = way.others[0].node
         return f"{node.op} {node.name} reads it, which has no weights to make up for a division"
@@ -113,6 +116,10 @@ def _why_not(view: GraphView, way: PointConsumers) -> str:
         return "no weighted operator reads it"
     odd = next((use.node for use in way.ends if not readable(view, use.node)), None)
     return "" if odd is None else f"{odd.op} {odd.name} has a weight whose channels cannot be determined"
+
+
+def _readable(view: GraphView, way: PointConsumers) -> PointConsumers:
+    return replace(way, ends=tuple(use for use in way.ends if readable(view, use.node)))
 
 
 def _run_ways(
@@ -141,7 +148,8 @@ def _spans(
     first = UNIT + 1
     for name, way in ways.items():
         shape = shapes.get(name, ())
-        axes = {input_axis(use.node, len(shape)) for use in way.ends} if not way.moves else {_channel_axis(shape, way)}
+        direct = bool(way.ends) and not way.moves
+        axes = {input_axis(use.node, len(shape)) for use in way.ends} if direct else {_channel_axis(shape, way)}
         if len(axes) != 1 or len(shape) < 2:
             left[name] = "its readers do not agree on an axis of channels"
             continue

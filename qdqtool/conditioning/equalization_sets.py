@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors are divided per channel, by how much and where: one choice for all tensors that share a scale."""
+"""Tensors that share one scale, and who reads them: all that decides about their factors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.conditioning.absorbing_producers import absorbing_producers
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum, ErrorTable
 from qdqtool.conditioning.channel_map import ChannelRange, Routes
 from qdqtool.conditioning.condition_context import ConditionContext
-from qdqtool.conditioning.predict import BestDivision, Rounding, Weight, choose_factors
+from qdqtool.conditioning.predict import Weight
 from qdqtool.graph.weighted import weight_index
-from qdqtool.passes.condition.equalize import Division
 from qdqtool.passes.condition.layout import as_cube
-
-LEAST_FREE = 0.1  # decibels that a division must win where weights take it in
-LEAST_MUL = 0.5  # and where it costs a Mul
+from qdqtool.passes.condition.smooth import Division
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +26,13 @@ class EqualizationSet:
         spans: their labels, one behind the other in the rows of `table`.
         table: the error of each channel.
         consumers: the operators that read them.
-        producers: tensor -> nodes that can take its division in; see `absorbing_producers`.
         clip: their clipping value, where the scale is given and stays.
     """
 
     spans: tuple[ChannelRange, ...]
     table: ErrorTable
     consumers: tuple[Weight, ...]
-    producers: Mapping[str, tuple[str, ...]]
     clip: float | None = None
-
-    def mask(self, *, muls: bool, free: bool) -> npt.NDArray[np.bool_]:
-        """Which rows may be divided."""
-        parts = [np.full(span.channels, (bool(self.producers[span.tensor]) and free) or muls) for span in self.spans]
-        return np.concatenate(parts)
 
     def rows(self) -> Iterator[tuple[ChannelRange, slice]]:
         """Each tensor and its rows."""
@@ -51,15 +40,6 @@ class EqualizationSet:
         for span in self.spans:
             yield span, slice(first, first + span.channels)
             first += span.channels
-
-
-@dataclass(frozen=True, eq=False)
-class EqualizationDecision:
-    """What was decided about a family: the best choice, and whether it wins enough."""
-
-    family: EqualizationSet
-    choice: BestDivision
-    divided: bool
 
 
 def find_families(
@@ -96,8 +76,7 @@ def find_families(
             np.concatenate([spectra[span.tensor].counts for span in spans]),
             np.concatenate([spectra[span.tensor].amax for span in spans]),
         )
-        producers = {span.tensor: absorbing_producers(context, span) for span in spans}
-        families.append(EqualizationSet(spans, table, weights, producers, given.pop() if given else None))
+        families.append(EqualizationSet(spans, table, weights, given.pop() if given else None))
     return families
 
 
@@ -123,34 +102,6 @@ def _weight(
     assert value is not None
     rounded = "no" if key not in axes else "tensor" if axes[key] is None else "channel"
     return Weight(key, as_cube(node, value.astype(np.float32, copy=False)), channels, rounded)
-
-
-def choose_division(
-    family: EqualizationSet, *, equalize: bool, smooth: bool, rounding: Rounding = "float"
-) -> EqualizationDecision:
-    """Decide about one family; a Mul must win more than weights that take the division in."""
-    best = choose_factors(family.table, family.consumers, family.mask(muls=False, free=equalize), rounding, family.clip)
-    divided = best.gain >= LEAST_FREE
-    if smooth:
-        wide = choose_factors(family.table, family.consumers, family.mask(muls=True, free=True), rounding, family.clip)
-        if wide.gain - (best.gain if divided else 0.0) >= LEAST_MUL:
-            best, divided = wide, True
-    return EqualizationDecision(family, best, divided)
-
-
-def divisions_of(context: ConditionContext, verdict: EqualizationDecision, *, equalize: bool) -> list[Division]:
-    """The tensors of a family that are divided, where something was decided."""
-    if not verdict.divided:
-        return []
-    reads = {point.tensor: point.reads for point in context.plan.activations}
-    made = []
-    for span, rows in verdict.family.rows():
-        factors = verdict.choice.factors[rows]
-        producers = verdict.family.producers[span.tensor] if equalize else ()
-        if (factors != 1).any():
-            seen = () if producers else reads[span.tensor]
-            made.append(Division(span.tensor, factors, span.axis, span.rank, seen, producers))
-    return made
 
 
 def inverse_of(routes: Routes, divisions: Sequence[Division]) -> dict[str, npt.NDArray[np.float64]]:

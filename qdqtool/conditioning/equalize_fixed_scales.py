@@ -8,7 +8,7 @@ behind it. The float function stays; what is rounded at the same steps loses les
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.conditioning.channel_map import find_routes
+from qdqtool.conditioning.channel_classes import count_classes, find_classes
 from qdqtool.conditioning.check import Outputs, compare, moved_most
+from qdqtool.conditioning.class_factors import choose_class_factors
 from qdqtool.conditioning.condition_context import ConditionContext, look
-from qdqtool.conditioning.equalization_sets import choose_division, divisions_of, find_families, inverse_of
-from qdqtool.conditioning.samples import count_channels
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
@@ -29,7 +28,7 @@ from qdqtool.graph.tensors import array_of
 from qdqtool.graph.view import GraphView, Pair
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import Plan, PlanOptions
-from qdqtool.passes.condition.equalize import divide
+from qdqtool.passes.condition.equalize import equalize
 from qdqtool.passes.peel import Peeled, peel_pairs
 from qdqtool.passes.quant_params import pair_scale
 
@@ -73,18 +72,15 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
     odd = next((name for name in peeled.scales if name not in context.ways), None)
     if odd is not None:
         return Within(proto, why_not=f"{odd} has a pair where insert places none")
-    routes = find_routes(context.view, plain, folder, context.ways, next(iter(samples)))
     clips = {name: float(scale.bits) * _HIGHEST for name, scale in peeled.scales.items()}
-    families = find_families(context, routes, count_channels(context, routes.spans, samples), clips)
-    verdicts = [choose_division(family, equalize=True, smooth=False) for family in families]
-    wanted = [one for verdict in verdicts for one in divisions_of(context, verdict, equalize=True)]
-    held = _held_alone(context, proto)
-    divisions = [one for one in wanted if all(held(key) for key in (*one.producers, *inverse_of(routes, [one])))]
-    if not divisions:
-        return Within(proto, why_not="their weights are shared, or stored as integers" if wanted else "")
+    classes = find_classes(context, next(iter(samples)), _not_held_alone(context, proto))
+    counted = count_classes(context, classes, samples, clips)
+    choice = choose_class_factors(counted.families, classes.factors.atoms.size, "float")
+    if not choice.gains:
+        return Within(proto)
     before = _constants(plain)
     exact = Outputs(plain, folder)
-    divide(GraphView(plain.graph, folder), divisions, inverse_of(routes, divisions))
+    equalize(GraphView(plain.graph, folder), classes.factors, choice.factors)
     try:
         why_not = moved_most(compare(exact, [Outputs(plain, folder)], samples)[0])
         if why_not:
@@ -92,7 +88,7 @@ def equalize_within(proto: onnx.ModelProto, folder: Path | None, samples: Iterab
         made = _carried(proto, folder, before, _constants(plain))
     except QdqError as error:
         return Within(proto, why_not=error.reason)
-    return Within(made, tuple(one.tensor for one in divisions))
+    return Within(made, tuple(name for name, own in classes.labels.items() if (choice.factors[own] != 1).any()))
 
 
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -135,18 +131,21 @@ def _with_axes(plan: Plan, peeled: Peeled) -> Plan:
     return replace(plan, points=tuple(points))
 
 
-def _held_alone(context: ConditionContext, proto: onnx.ModelProto) -> Callable[[str], bool]:
-    """Whether a node's constants, by its first output, stand in the Q/DQ model and nobody else reads them."""
+def _not_held_alone(context: ConditionContext, proto: onnx.ModelProto) -> frozenset[str]:
+    """First outputs of nodes whose constants do not stand in the Q/DQ model, or which others read, too."""
     view = context.view
     uses = Counter(name for node in view.every for name in node.inputs if name)
     named = {tensor.name for tensor in proto.graph.initializer}
     named.update(node.output[0] for node in proto.graph.node if node.op_type == "Constant")
 
-    def held(key: str) -> bool:
-        constants = [name for name in view.producers[key].inputs if name and view.is_constant(name)]
-        return all(name in named and name in view.initializers and uses[name] == 1 for name in constants)
+    def alone(name: str) -> bool:
+        return name in named and name in view.initializers and uses[name] == 1
 
-    return held
+    return frozenset(
+        node.key
+        for node in view.nodes
+        if not all(alone(name) for name in node.inputs if name and view.is_constant(name))
+    )
 
 
 def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -168,7 +167,9 @@ def _carried(
     view = GraphView(made.graph, folder)
     editor = Editor(view)
     for name, tensor in after.items():
-        if name in before and tensor.SerializeToString() == before[name].SerializeToString():
+        if name not in before:
+            raise QdqError(name, "would be a constant of its own", "give each operator its own constants")
+        if tensor.SerializeToString() == before[name].SerializeToString():
             continue
         value, old = array_of(tensor, folder), array_of(before[name], folder)
         for pair in view.pairs.get(name, ()):

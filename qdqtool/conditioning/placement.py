@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,7 +14,7 @@ from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.passes.condition.equalize import Division, divide
+from qdqtool.passes.condition.smooth import Division, divide
 
 LEAST_SKIP = 1.0  # decibels for which the skip of a residual block may be read in float
 
@@ -22,7 +24,7 @@ def kept_divisions(
 ) -> tuple[list[Division], dict[str, str]]:
     """The divisions that leave the plan as it is, and why the others are left out.
 
-    Divisions by what makes a tensor add no node. A Mul is tried on a copy of the graph: every point must then stand on
+    A Mul is tried on a copy of the graph: every point must then stand on
     the same tensor or behind its Mul. One price is taken where a Mul wins much: behind the Add of a residual block, the
     skip is read in float from then on, since the Add no longer ends in INT8.
 
@@ -32,8 +34,7 @@ def kept_divisions(
         gains: tensor -> predicted decibels.
         options: what the plan was made with.
     """
-    free = [one for one in divisions if one.producers]
-    muls = [one for one in divisions if not one.producers]
+    muls = list(divisions)
     left: dict[str, str] = {}
     while muls:
         moved, skips = _moved(context, muls, options)
@@ -43,29 +44,29 @@ def kept_divisions(
             break
         left.update(dict.fromkeys(sorted(moved), "a Mul behind it would move Q/DQ pairs"))
         muls = [one for one in muls if one.tensor not in moved]
-    return [*free, *muls], left
+    return muls, left
 
 
 def _moved(context: ConditionContext, muls: Sequence[Division], options: PlanOptions) -> tuple[set[str], set[str]]:
     """The tensors whose Mul moves pairs (all, where that is unknown), and those whose Mul only loses INT8 skips."""
     copy = onnx.ModelProto()
     copy.CopyFrom(context.proto)
-    view = GraphView(copy.graph, context.folder)
-    done = divide(view, [_unit(one) for one in muls], {})
-    behind = {made: name for name, made in done.muls.items()}
+    done = with_unit_muls(copy, context.folder, muls)
+    behind = {made: name for name, made in done.items()}
     after = make_plan(GraphView(copy.graph, context.folder), options)
     was = {(point.tensor, read) for point in context.plan.activations for read in point.reads}
     now = {(behind.get(point.tensor, point.tensor), read) for point in after.activations for read in point.reads}
     outputs = {node.key: group.output for group in context.plan.groups for node in group.nodes}
     producers = {read.node for _, read in was ^ now}  # who no longer reads INT8: what it makes got the Mul
-    blamed = ({*producers, *(outputs[key] for key in producers if key in outputs)}) & set(done.muls)
+    blamed = ({*producers, *(outputs[key] for key in producers if key in outputs)}) & set(done)
     if {name for name, _ in was} == {name for name, _ in now} and now < was and blamed:
         return set(), blamed
     if was == now:
         return set(), set()
-    return blamed or ({name for name, _ in was ^ now} & set(done.muls)) or set(done.muls), set()
+    return blamed or ({name for name, _ in was ^ now} & set(done)) or set(done), set()
 
 
-def _unit(one: Division) -> Division:
-    factors = np.ones(one.factors.size, np.float32)
-    return Division(one.tensor, factors, one.axis, one.rank, one.reads, one.producers)
+def with_unit_muls(proto: onnx.ModelProto, folder: Path | None, divisions: Sequence[Division]) -> dict[str, str]:
+    """Put every Mul into a model, edited in place, with factors of 1; tensor -> what its Mul gives out."""
+    ones = [replace(one, factors=np.ones(one.factors.size, np.float32)) for one in divisions]
+    return divide(GraphView(proto.graph, folder), ones, {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dividing the channels of tensors of one scale does to the error at their consumers' outputs; the best division.
+"""What dividing the channels of tensors of one scale does to the error at their readers' outputs.
 
 With factors f, clipping value t and weights w: a consumer's noise is
     sum_c W_c e_c(t f_c)  +  sum_o,c,k (Q(w f) / f - w)^2 X_c,      W_c = sum_o,k w^2
@@ -22,9 +22,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Rounding = Literal["float", "power-of-two"]
 
-_POWERS = (0.25, 0.5, 0.75, 1.0)
 _CLIPS = 2.0 ** (-np.arange(40) / 4)  # from the largest value down, four to the octave
-_SMALLEST = 2.0**-16  # factors lie between this and its inverse
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,67 +42,40 @@ class Weight:
     rounded: str
 
 
-@dataclass(frozen=True, eq=False)
-class BestDivision:
-    """The best division found.
-
-    Attributes:
-        factors: float32 [rows of the table].
-        before: noise over signal, summed over the consumers, without it; float64 [consumers] each.
-        after: the same with it.
-    """
-
-    factors: Float32
-    before: Float64
-    after: Float64
-
-    @property
-    def gain(self) -> float:
-        """Decibels won over all consumers together."""
-        return float(10 * np.log10(self.before.sum() / self.after.sum())) if self.after.sum() > 0 else 0.0
-
-
-def choose_factors(
-    table: ErrorTable,
-    consumers: Sequence[Weight],
-    divisible: npt.NDArray[np.bool_],
-    rounding: Rounding = "float",
-    clip: float | None = None,
-) -> BestDivision:
-    """Try divisions by powers of each channel's largest value, with and without a share for the weights.
-
-    Args:
-        table: of all channels of all tensors that share one scale.
-        consumers: the operators that read them.
-        divisible: bool [rows]: which channels may be divided; the others keep the factor 1.
-        rounding: what the factors are: any float32, or powers of two, which keep the float function to the bit.
-        clip: the clipping value, where it is given and stays; no channel then grows beyond it.
-    """
-    plain = np.ones(table.amax.size, np.float32)
-    before = predicted_noise(table, consumers, plain, clip)
-    best, least = plain, before
-    for factors in _candidates(table, consumers, divisible, rounding, clip):
-        noise = predicted_noise(table, consumers, factors, clip)
-        if noise.sum() < least.sum():
-            best, least = factors, noise
-    return BestDivision(best, before, least)
-
-
 def predicted_noise(
     table: ErrorTable, consumers: Sequence[Weight], factors: Float32, clip: float | None = None
 ) -> Float64:
     """Noise over signal of each consumer at the clipping value given, or at the best one: float64[consumers]."""
     wide = factors.astype(np.float64)
     top = float((table.amax / wide).max(initial=0.0))
-    if not top > 0:
+    if not top > 0 or not consumers:
         return np.zeros(len(consumers))
-    clips = top * _CLIPS if clip is None else np.array([clip])
-    errors = table.at(np.multiply.outer(clips, wide))
-    shares = np.stack([_share(table, consumer) for consumer in consumers])
-    noise = shares @ errors.T
+    _, noise = _at_best_clip(table, consumers, wide, clip)
     fixed = np.array([_rounding(table, consumer, wide) for consumer in consumers])
-    found: Float64 = noise[:, int(noise.sum(axis=0).argmin())] + fixed
+    found: Float64 = noise + fixed
     return found
+
+
+def best_clip(table: ErrorTable, consumers: Sequence[Weight], factors: Float64, clip: float | None = None) -> float:
+    """The clipping value given, or the one at which all consumers together lose least; of no use without consumers."""
+    return _at_best_clip(table, consumers, factors, clip)[0]
+
+
+def _at_best_clip(
+    table: ErrorTable, consumers: Sequence[Weight], factors: Float64, clip: float | None
+) -> tuple[float, Float64]:
+    """A clipping value, and what rounding and clipping cost each consumer there."""
+    top = float((table.amax / factors).max(initial=0.0))
+    clips = top * _CLIPS if clip is None else np.array([clip])
+    noise = relative_shares(table, consumers) @ table.at(np.multiply.outer(clips, factors)).T
+    best = int(noise.sum(axis=0).argmin())
+    return float(clips[best]), noise[:, best]
+
+
+def relative_shares(table: ErrorTable, consumers: Sequence[Weight]) -> Float64:
+    """How much of each consumer's relative noise each row brings per unit of its error: float64 [consumers, rows]."""
+    shares = [_share(table, consumer) for consumer in consumers]
+    return np.stack(shares) if shares else np.zeros((0, table.amax.size))
 
 
 def _share(table: ErrorTable, consumer: Weight) -> Float64:
@@ -136,37 +107,3 @@ def _rounding(table: ErrorTable, consumer: Weight, factors: Float64) -> float:
     off = (np.rint(scaled / step) * step - scaled) / own
     signal = float((_power(consumer) * energy.reshape(-1)).sum())
     return float((np.square(off) * energy).sum()) / max(signal, 1e-30)
-
-
-def _candidates(
-    table: ErrorTable,
-    consumers: Sequence[Weight],
-    divisible: npt.NDArray[np.bool_],
-    rounding: Rounding,
-    clip: float | None,
-) -> list[Float32]:
-    """(largest value of the channel, but for what is clipped)^p / (largest weight that reads it)^r for a few p, r."""
-    amax = table.amax if clip is None else np.minimum(table.amax, clip)
-    alive = divisible & (table.amax > 0)
-    if not alive.any():
-        return []
-    heavy = np.zeros(table.amax.size)
-    for consumer in consumers:
-        used = consumer.channels >= 0
-        peak = np.abs(consumer.cube).max(axis=(1, 3)).reshape(-1)
-        with np.errstate(invalid="ignore"):  # weights without end are refused where they are measured
-            np.maximum.at(heavy, consumer.channels[used], peak[used])
-    heavy = np.where(heavy > 0, heavy, heavy.max(initial=1e-30))
-    shares = [(power, share) for power in _POWERS for share in dict.fromkeys((0.0, 1.0 - power))]
-    wishes = [amax**power * heavy**-share for power, share in shares]
-    return [_brought(wish, amax, alive, rounding) for wish in wishes]
-
-
-def _brought(wish: Float64, amax: Float64, alive: npt.NDArray[np.bool_], rounding: Rounding) -> Float32:
-    """Factors in proportion to the wishes, the largest divided value as it was before; dead channels keep 1."""
-    level = (amax[alive] / wish[alive]).max() / amax.max()
-    factors = np.clip(np.where(alive, wish, 1.0) * level, _SMALLEST, 1 / _SMALLEST)
-    if rounding == "power-of-two":
-        factors = np.exp2(np.rint(np.log2(factors)))
-    made: Float32 = np.where(alive, factors, 1.0).astype(np.float32)
-    return made

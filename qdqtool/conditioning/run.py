@@ -13,30 +13,26 @@ import onnx
 
 from qdqtool.calibration.engine import CalibrationOptions, calibrate_scales
 from qdqtool.conditioning.bias_correction import find_additions
-from qdqtool.conditioning.channel_map import Routes, find_routes
-from qdqtool.conditioning.check import Outputs, compare, moved_most
+from qdqtool.conditioning.channel_classes import count_classes, find_classes
+from qdqtool.conditioning.check import Outputs, compare
+from qdqtool.conditioning.class_factors import choose_class_factors
 from qdqtool.conditioning.condition_context import ConditionContext, look
 from qdqtool.conditioning.edits import CHANGING, METADATA, STEPS, Conditioned, Edit
-from qdqtool.conditioning.equalization_sets import (
-    EqualizationDecision,
-    EqualizationSet,
-    choose_division,
-    divisions_of,
-    find_families,
-    inverse_of,
-)
+from qdqtool.conditioning.equalization_sets import EqualizationSet
+from qdqtool.conditioning.equalize_step import ClassState, count_state, run_equalize
+from qdqtool.conditioning.judge import HeldOut
 from qdqtool.conditioning.losses import measure_losses
-from qdqtool.conditioning.placement import kept_divisions
 from qdqtool.conditioning.predict import Rounding
 from qdqtool.conditioning.prediction import ErrorPrediction, predict
 from qdqtool.conditioning.relu6_stats import measure_cuts
-from qdqtool.conditioning.samples import Singles, count_channels
+from qdqtool.conditioning.samples import Singles
+from qdqtool.conditioning.smooth_step import Muls, decide_smooth, run_smooth
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
+from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import get_metadata, set_metadata
-from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
@@ -45,7 +41,7 @@ from qdqtool.measures import OutputChange
 from qdqtool.passes.condition.clip import clip_weights
 from qdqtool.passes.condition.constants import list_as_inputs
 from qdqtool.passes.condition.correct import correct_biases
-from qdqtool.passes.condition.equalize import Division, divide
+from qdqtool.passes.condition.smooth import Division
 from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.passes.relu6 import cut_at_six, find_relus
 from qdqtool.scales import ScaleTable
@@ -65,6 +61,7 @@ class ConditionSettings:
         method: how the scales come about that the correction reckons with.
         provider: what onnxruntime runs on while it calibrates.
         factors: what divisions are rounded to: float32, or powers of two, which keep the float function to the bit.
+        muls: which Mul nodes `smooth` adds: those with which INT8 moves fewer bytes than FP16, or all that win.
         scales_for: finds those scales in place of `method`: (the model as it is then, samples) -> a table that has
             every point of the plan.
         keep: chooses what stays in float, which no bias is corrected for: (the model as it is by then, opset 13 or
@@ -76,6 +73,7 @@ class ConditionSettings:
     method: str = "mse"
     provider: str = "cpu"
     factors: Rounding = "float"
+    muls: Muls = "fitting"
     scales_for: ScalesFor | None = None
     keep: Keep | None = None
 
@@ -86,7 +84,7 @@ def condition_model(
     """Edit the weights of a plain model so that it quantizes better.
 
     Equalizing and smoothing must keep the float function: where an output moves by more than 1e-5 of its range,
-    channels are divided by powers of two, then by one of the two alone, then not, which the result's notes say.
+    the step divides by powers of two, then not at all, which the result's notes say.
 
     Args:
         proto: the model, edited in place; of opset 7 or later, which stays.
@@ -115,11 +113,21 @@ def advice(
     Returns:
         None where nothing would be divided.
     """
+    samples = Singles(loader)
     context = look(proto, folder, plan)
-    _, verdicts = _decided(context, Singles(loader), STEPS, "float")
-    if not any(verdict.divided for verdict in verdicts):
+    classes = find_classes(context, next(iter(samples)))
+    state = ClassState(context, classes, count_classes(context, classes, samples))
+    choice = choose_class_factors(state.counted.families, classes.factors.atoms.size, "float")
+    verdicts, _ = decide_smooth(state, "float")
+    made = {id(verdict.family): verdict.factors for verdict in verdicts if verdict.divided}
+    divided = [
+        (one.family, own if (own != 1).any() else made.get(id(one.family), own))
+        for one in state.counted.families
+        for own in [choice.factors[one.classes].astype(np.float32)]
+    ]
+    if not any((factors != 1).any() for _, factors in divided):
         return None
-    before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, None))
+    before, after = predict(_divided(state, [])), predict(divided)
     return None if before is None or after is None else (before, after)
 
 
@@ -130,159 +138,106 @@ class _Run:
         self, proto: onnx.ModelProto, folder: Path | None, loader: DataLoader, settings: ConditionSettings
     ) -> None:
         _refuse(proto, folder)
-        self.proto, self.folder, self.settings = proto, folder, settings
-        self.samples = Singles(loader)
-        self.exact = self.base = Outputs(proto, folder)  # `base`: what dividing must keep
-        self.lifted = proto
-        if (opset_of(proto) or 0) < 13:
-            self.lifted = onnx.ModelProto()
-            self.lifted.CopyFrom(proto)
-            normalize(self.lifted, folder)
-        self.edits: list[Edit] = []
-        self.left: dict[str, str] = {}
-        self.notes: list[str] = []
+        self.settings = settings
+        self.work = Workspace(proto, folder, Singles(loader), settings.plan)
         self.method = ""
 
     def run(self) -> Conditioned:
         """Every step asked for."""
         before = after = None
-        kept: dict[str, OutputChange] = {}
-        steps = self.settings.steps
+        work, steps = self.work, self.settings.steps
         if RELU6 in steps:
             self._cut()
         if set(steps) & {"equalize", "smooth", "clip"}:
-            verdicts, divisions, kept = self._divide_and_keep()
-            before, after = predict(_undivided(verdicts)), predict(_divided(verdicts, divisions))
-            if "clip" in steps:
-                self._clip(_divided(verdicts, divisions))
+            before, after = self._divide()
         if "correct" in steps:
             self._correct()
-        moved = self._moved() if any(edit.step in CHANGING for edit in self.edits) else kept
+        moved = self._moved() if any(edit.step in CHANGING for edit in work.edits) else work.kept
         done = Conditioned(
-            tuple(self.edits),
-            self.left,
+            tuple(work.edits),
+            work.left,
             before,
             after,
-            kept,
+            work.kept,
             moved,
-            self.samples.seen,
+            work.samples.seen,
             self.method,
-            tuple(self.notes),
+            tuple(work.notes),
         )
         if done.edits:
-            set_metadata(self.proto, METADATA, done.metadata(get_metadata(self.proto, METADATA)))
+            set_metadata(work.proto, METADATA, done.metadata(get_metadata(work.proto, METADATA)))
         return done
 
     def _moved(self) -> dict[str, OutputChange]:
         """How far the outputs moved by all edits; one that a selection cuts to another length is only noted."""
+        work = self.work
         reshaped: dict[str, str] = {}
-        (moved,) = compare(self.exact, [Outputs(self.proto, self.folder)], self.samples, reshaped)
-        self.notes += [f"the output {name} {why}: its movement is not reported" for name, why in reshaped.items()]
+        (moved,) = compare(work.exact, [Outputs(work.proto, work.folder)], work.samples, reshaped)
+        work.notes += [f"the output {name} {why}: its movement is not reported" for name, why in reshaped.items()]
         return moved
 
-    def _divide_and_keep(self) -> tuple[list[EqualizationDecision], list[Division], dict[str, OutputChange]]:
-        """Divide, and look whether the float function stayed; where it did not, divide by less, or with fewer steps."""
-        first = ""
-        attempts = _attempts(self.settings)
-        for factors, steps in attempts:
-            context, left = self._look(), dict(self.left)
-            verdicts, divisions = self._decide_divisions(context, factors, steps)
-            if not divisions and first and steps:  # another of the steps may do more
-                self.left = left
-                continue
-            plain = [_copy_of(proto) for proto in self._protos()] if divisions else []
-            edits = self._divide(context, divisions, verdicts) if divisions else []
-            kept, why = self._kept() if divisions else ({}, "")
-            if not why:
-                break
-            for proto, copy in zip(self._protos(), plain, strict=True):
-                proto.CopyFrom(copy)
-            self.left, first = left, first or why
-        self.edits += edits
-        if first:
-            lost = [step for step in attempts[0][1] if step not in steps]
-            instead = f"{' and '.join(lost)} left out" if lost else "they are divided by powers of two, which win less"
-            self.notes.append(f"dividing channels changed the float function ({first}): {instead}")
-        return verdicts, divisions, kept
-
-    def _kept(self) -> tuple[dict[str, OutputChange], str]:
-        """How far the outputs moved by dividing, and what to say where that is too far."""
-        try:
-            (kept,) = compare(self.base, [Outputs(self.proto, self.folder)], self.samples)
-        except QdqError as error:  # an output of another shape
-            return {}, f"the output {error.where} {error.reason}"
-        return kept, moved_most(kept)
-
-    def _protos(self) -> list[onnx.ModelProto]:
-        return [self.proto] if self.lifted is self.proto else [self.proto, self.lifted]
-
-    def _look(self) -> ConditionContext:
-        return look(self.lifted, self.folder, self.settings.plan)
+    def _divide(self) -> tuple[ErrorPrediction | None, ErrorPrediction | None]:
+        """Equalize, smooth, clip, each on what the model holds by then; what was predicted without and with."""
+        work, steps, factors = self.work, self.settings.steps, self.settings.factors
+        held = HeldOut(work.samples)
+        first = state = count_state(work, held if "equalize" in steps else None)
+        classes = np.ones(first.classes.factors.atoms.size)
+        if "equalize" in steps:
+            classes = run_equalize(work, first, held, factors)
+            if held.samples:  # they count now
+                state = count_state(work)
+        divisions = run_smooth(work, state, factors, self.settings.muls) if "smooth" in steps else []
+        if "clip" in steps:
+            self._clip(_divided(state, divisions))
+        work.left = {name: why for name, why in work.left.items() if name not in _sites(work.edits)}
+        return predict(_divided(first, [])), predict(_divided(first, divisions, classes))
 
     def _cut(self) -> None:
         """All Relu to Clip(0, 6): nothing is predicted; the share of each tensor that is cut off is reported."""
-        relus = find_relus(self.proto, self.folder)
-        self.left.update(relus.left)
-        cuts = measure_cuts(self.proto, self.folder, relus.inside, self.samples)
-        for proto in self._protos() if relus.inside else ():
-            cut_at_six(proto, self.folder, relus.inside)
-        self.edits += [Edit(RELU6, name, 0.0, cuts[name].summary()) for name in relus.inside]
+        work = self.work
+        relus = find_relus(work.proto, work.folder)
+        work.left.update(relus.left)
+        cuts = measure_cuts(work.proto, work.folder, relus.inside, work.samples)
+        for proto in work.protos if relus.inside else ():
+            cut_at_six(proto, work.folder, relus.inside)
+        work.edits += [Edit(RELU6, name, 0.0, cuts[name].summary()) for name in relus.inside]
         if relus.inside:
-            self.base = Outputs(self.proto, self.folder)
-
-    def _decide_divisions(
-        self, context: ConditionContext, factors: Rounding, steps: Sequence[str]
-    ) -> tuple[list[EqualizationDecision], list[Division]]:
-        routes, verdicts = _decided(context, self.samples, steps, factors)
-        self.routes = routes
-        self.left.update(routes.left)
-        equalize = "equalize" in steps
-        wanted = [one for verdict in verdicts for one in divisions_of(context, verdict, equalize=equalize)]
-        divisions, left = kept_divisions(context, wanted, _gains(verdicts), self.settings.plan)
-        self.left.update(left)
-        return verdicts, divisions
-
-    def _divide(
-        self, context: ConditionContext, divisions: list[Division], verdicts: list[EqualizationDecision]
-    ) -> list[Edit]:
-        inverse, gains = inverse_of(self.routes, divisions), _gains(verdicts)
-        for proto in self._protos():
-            done = divide(GraphView(proto.graph, self.folder), divisions, inverse)
-            list_as_inputs(proto)
-        return [_edit_of(one, gains[one.tensor], done.muls.get(one.tensor, "")) for one in divisions]
+            work.base = Outputs(work.proto, work.folder)
 
     def _clip(self, choices: Sequence[tuple[EqualizationSet, npt.NDArray[np.float32]]]) -> None:
         found = find_limits(choices, LEAST_CLIP)
-        for proto in self._protos() if found else ():
-            clip_weights(GraphView(proto.graph, self.folder), {key: shares for key, (shares, _) in found.items()})
+        for proto in self.work.protos if found else ():
+            clip_weights(GraphView(proto.graph, self.work.folder), {key: shares for key, (shares, _) in found.items()})
             list_as_inputs(proto)
         for key, (_, decibel) in found.items():
-            self.edits.append(Edit("clip", key, decibel, "its largest weights cost the others more than they bring"))
+            self.work.edits.append(
+                Edit("clip", key, decibel, "its largest weights cost the others more than they bring")
+            )
 
     def _correct(self) -> None:
-        context = self._look()
+        context = self.work.look()
         points = [point.tensor for point in context.plan.activations]
         if not points:
             return
         table = self._scales(context, points)
         self.method = table.provenance.method or "given"
-        requantized = table.decisions.requantize_points  # `auto` gave some consumers a scale of their own
-        kept = self.settings.keep(self.lifted, table) if self.settings.keep is not None else {}
+        requantized = table.decisions.requantize_points  # `auto` gave some readers a scale of their own
+        kept = self.settings.keep(self.work.lifted, table) if self.settings.keep is not None else {}
         if requantized or kept or table.all_zero:
             decisions = Decisions(requantized, kept)
-            context = look(self.lifted, self.folder, self.settings.plan, decisions, table.all_zero)
+            context = look(self.work.lifted, self.work.folder, self.settings.plan, decisions, table.all_zero)
             table = self._with_moved_points(context, table)
-        losses = measure_losses(context, table, self.samples)
+        losses = measure_losses(context, table, self.work.samples)
         additions, left = find_additions(context, losses)
-        self.left.update(left)
+        self.work.left.update(left)
         values = {one.key: one.values for one in additions}
         fresh: list[str] = []
-        for proto in self._protos() if additions else ():
-            fresh = correct_biases(GraphView(proto.graph, self.folder), values)
+        for proto in self.work.protos if additions else ():
+            fresh = correct_biases(GraphView(proto.graph, self.work.folder), values)
             list_as_inputs(proto)
         for one in additions:
             added = "bias" if one.key in fresh else ""
-            self.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantization error", added))
+            self.work.edits.append(Edit("correct", one.key, one.decibel, "the mean of its quantization error", added))
 
     def _with_moved_points(self, context: ConditionContext, table: ScaleTable) -> ScaleTable:
         """What stays in float moves points across pools and Pads to tensors that were not calibrated."""
@@ -296,28 +251,12 @@ class _Run:
         """The scales that the correction reckons with."""
         how = self.settings
         if how.scales_for is not None:
-            return how.scales_for(context, self.samples)
+            return how.scales_for(context, self.work.samples)
         options = CalibrationOptions(how.method, provider=how.provider, progress=False)
         wanted = None if how.method == "auto" else points  # it also looks at what it could cut off
-        return calibrate_scales(self.lifted, self.folder, self.samples, options, wanted, points, how.plan)
-
-
-def _attempts(settings: ConditionSettings) -> list[tuple[Rounding, tuple[str, ...]]]:
-    """Factors and steps to divide with, the best first: as asked, by powers of two, without one of the steps, not."""
-    steps = tuple(step for step in settings.steps if step in ("equalize", "smooth"))
-    attempts = [(settings.factors, steps), ("power-of-two", steps), *(("power-of-two", (step,)) for step in steps)]
-    return list(dict.fromkeys([*attempts, ("power-of-two", ())]))
-
-
-def _gains(verdicts: Sequence[EqualizationDecision]) -> dict[str, float]:
-    """Tensor -> decibels that dividing it is predicted to win."""
-    return {span.tensor: one.choice.gain for one in verdicts for span in one.family.spans}
-
-
-def _copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
+        return calibrate_scales(
+            self.work.lifted, self.work.folder, self.work.samples, options, wanted, points, how.plan
+        )
 
 
 def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:
@@ -330,42 +269,19 @@ def _refuse(proto: onnx.ModelProto, folder: Path | None) -> None:
         raise QdqError(where, f"is of opset {opset}, conditioning starts at {_LOWEST_OPSET}", "export it anew")
 
 
-def _decided(
-    context: ConditionContext, samples: Iterable[Batch], steps: Sequence[str], factors: Rounding
-) -> tuple[Routes, list[EqualizationDecision]]:
-    first = next(iter(samples))
-    routes = find_routes(context.view, context.proto, context.folder, context.ways, first)
-    spectra = count_channels(context, routes.spans, samples)
-    families = find_families(context, routes, spectra)
-    equalize, smooth = "equalize" in steps, "smooth" in steps
-    return routes, [choose_division(one, equalize=equalize, smooth=smooth, rounding=factors) for one in families]
-
-
-def _undivided(verdicts: Sequence[EqualizationDecision]) -> list[tuple[EqualizationSet, npt.NDArray[np.float32]]]:
-    return [(one.family, np.ones(one.family.table.amax.size, np.float32)) for one in verdicts]
-
-
 def _divided(
-    verdicts: Sequence[EqualizationDecision], divisions: Sequence[Division] | None
+    state: ClassState, divisions: Sequence[Division], classes: npt.NDArray[np.float64] | None = None
 ) -> list[tuple[EqualizationSet, npt.NDArray[np.float32]]]:
-    """Each family with the factors that were carried out; those that were decided where `divisions` is None."""
-    made = None if divisions is None else {one.tensor: one.factors for one in divisions}
+    """Each family with the factors of Mul nodes, and of classes where these are not in what was counted."""
+    made = {one.tensor: one.factors for one in divisions}
     found = []
-    for verdict in verdicts:
-        factors = np.ones(verdict.family.table.amax.size, np.float32)
-        for span, rows in verdict.family.rows():
-            if verdict.divided and made is None:
-                factors[rows] = verdict.choice.factors[rows]
-            elif made is not None and span.tensor in made:
-                factors[rows] = made[span.tensor]
-        found.append((verdict.family, factors))
+    for one in state.counted.families:
+        factors = np.ones(one.classes.size) if classes is None else classes[one.classes]
+        for span, rows in one.family.rows():
+            factors[rows] = factors[rows] * made.get(span.tensor, np.float32(1))
+        found.append((one.family, factors.astype(np.float32)))
     return found
 
 
-def _edit_of(one: Division, decibel: float, mul: str) -> Edit:
-    spread = float(one.factors.max() / one.factors.min())
-    if one.producers:
-        reason = f"its channels, up to {spread:.3g} times apart, are equalized in the weights before and behind it"
-        return Edit("equalize", one.tensor, decibel, reason)
-    reason = f"its channels, up to {spread:.3g} times apart, are equalized by a Mul; the weights behind it compensate"
-    return Edit("smooth", one.tensor, decibel, reason, mul)
+def _sites(edits: Sequence[Edit]) -> set[str]:
+    return {edit.site for edit in edits}

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import onnx
 from onnx import GraphProto
 
@@ -12,9 +14,14 @@ from qdqtool.graph.view import GraphView
 Shape = tuple[int | None, ...]
 
 
-def shapes_of(view: GraphView) -> dict[str, Shape]:
-    """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out."""
-    graph = _inferred(view.graph)
+def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
+    """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out.
+
+    Args:
+        view: the graph.
+        inputs: shapes that graph inputs have in a run; the others are as the graph declares them.
+    """
+    graph = _inferred(view.graph, inputs or {})
     found: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in view.graph.initializer}
     for value in (*graph.value_info, *graph.output, *graph.input):
         if value.type.tensor_type.HasField("shape"):
@@ -23,13 +30,18 @@ def shapes_of(view: GraphView) -> dict[str, Shape]:
     return found
 
 
-def _inferred(graph: GraphProto) -> GraphProto:
+def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> GraphProto:
     lean = onnx.ModelProto(ir_version=8)
     lean.opset_import.add(domain="", version=_opset_like(graph))
     for domain in sorted({node.domain for node in graph.node} - {"", "ai.onnx"}):
         lean.opset_import.add(domain=domain, version=1)
     for name in ("input", "output", "value_info"):
         getattr(lean.graph, name).extend(getattr(graph, name))
+    for value in lean.graph.input:
+        if value.name in inputs:
+            shape = onnx.TensorShapeProto()
+            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in inputs[value.name])
+            value.type.tensor_type.shape.CopyFrom(shape)
     lean.graph.initializer.extend(map(lean_tensor, graph.initializer))
     lean.graph.node.extend(map(lean_constant, graph.node))
     return inferred(lean, values=True)

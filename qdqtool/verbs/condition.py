@@ -20,6 +20,7 @@ from qdqtool.precision.widen import refuse_typed
 if TYPE_CHECKING:
     from qdqtool.conditioning.edits import Conditioned
     from qdqtool.conditioning.predict import Rounding
+    from qdqtool.conditioning.smooth_step import Muls
     from qdqtool.data.loader import Data, DataLoader, DataOptions
 
 
@@ -46,6 +47,8 @@ class ConditionOptions:
         factors: what channels are divided by: float32, or powers of two, which keep the float function to the bit.
         plan: where the pairs will stand: version, heads, rules.
         data_options: how data is read.
+        muls: which Mul nodes smooth adds: "fitting" for those with which INT8 still moves fewer bytes than FP16 by the
+            predicted layers, "all" for all that win.
     """
 
     steps: tuple[str, ...] | str | None = None
@@ -54,6 +57,7 @@ class ConditionOptions:
     factors: Rounding = "float"
     plan: PlanOptions = field(default_factory=PlanOptions)
     data_options: DataOptions | None = None
+    muls: Muls = "fitting"
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +144,7 @@ def condition(
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        data: what to feed; see `open_loader`.
+        data: what to loader; see `open_loader`.
         options: steps, method, plan.
         output: file to write; for a path the default is `<name>.conditioned.onnx` beside it.
 
@@ -160,6 +164,6 @@ def condition(
     target = output_path(opened, output, ".conditioned.onnx")
     check_target(target, [*opened.files, *files_of(data), options.plan.rules])
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
-    settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors)
+    settings = ConditionSettings(steps, options.plan, options.method, options.provider, options.factors, options.muls)
     done = condition_model(opened.proto, opened.folder, loader, settings)
     return ConditionResult(give_back(opened.proto, opened, target), done)

@@ -26,8 +26,8 @@ def test_a_difference_is_measured_over_all_samples() -> None:
     before = Outputs(proto, None)
     bias = proto.graph.initializer[3]
     bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(0.5), bias.name))
-    feed = feed_of(proto)
-    found = compare(before, [Outputs(proto, None)], Singles(feed))[0]["y"]
+    loader = feed_of(proto)
+    found = compare(before, [Outputs(proto, None)], Singles(loader))[0]["y"]
     exact = np.concatenate([before.run({"x": row[None]})["y"] for row in samples()])
     assert found.relative == pytest.approx(0.5 / np.sqrt(np.square(exact).mean()), rel=1e-4)
     assert found.largest == pytest.approx(0.5 / np.abs(exact).max(), rel=1e-4)
@@ -94,7 +94,7 @@ def family_of(cube: np.ndarray) -> EqualizationSet:
     spectrum = ChannelSpectrum(cube.shape[2], 1)
     spectrum.add(np.random.default_rng(0).normal(size=(1, cube.shape[2], 500)).astype(np.float32))
     table = ErrorTable(spectrum.counts, spectrum.amax)
-    return EqualizationSet((), table, (Weight("y", cube, np.arange(cube.shape[2]), "channel"),), {})
+    return EqualizationSet((), table, (Weight("y", cube, np.arange(cube.shape[2]), "channel"),))
 
 
 def test_an_outlier_among_weights_is_clipped_where_that_wins() -> None:

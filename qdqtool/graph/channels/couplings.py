@@ -7,7 +7,7 @@ they couple. An operator that is not in the table pins all that it reads, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -24,17 +24,19 @@ Found = list[Int64] | None
 Coupling = Callable[[ChannelAtoms, Node], Found]
 
 
-def couple(atoms: ChannelAtoms, nodes: Iterable[Node]) -> None:
+def couple(atoms: ChannelAtoms, nodes: Iterable[Node], rules: Mapping[str, Coupling] | None = None) -> None:
     """Let nodes, in an order in which they run, say where channels go. What a tensor was said to hold stays.
 
     Args:
         atoms: changes; tensors whose channels matter are marked before, or made by a node with weights.
         nodes: of the graph of `atoms`.
+        rules: what each operator says; `COUPLINGS` by default.
     """
+    rules = COUPLINGS if rules is None else rules
     for node in nodes:
         if node.op in ("Shape", "Size", "Constant"):  # they give no values of what they read
             continue
-        rule = COUPLINGS.get(node.op) if not node.proto.domain else None
+        rule = rules.get(node.op) if not node.proto.domain else None
         found = None if rule is None else rule(atoms, node)
         if found is None:
             for name in filter(None, node.inputs):
@@ -45,10 +47,10 @@ def couple(atoms: ChannelAtoms, nodes: Iterable[Node]) -> None:
                 atoms.set(name, array)
 
 
-def couple_graph(atoms: ChannelAtoms) -> None:
+def couple_graph(atoms: ChannelAtoms, rules: Mapping[str, Coupling] | None = None) -> None:
     """Every node of a graph; what it gives out and what bodies of control flow read stays as it is."""
     view = atoms.view
-    couple(atoms, sorted(view.nodes, key=lambda node: (node.level, node.index)))
+    couple(atoms, sorted(view.nodes, key=lambda node: (node.level, node.index)), rules)
     for name in (*view.outputs, *sorted(view.captured)):
         atoms.pin(atoms.of(name))
 

@@ -57,7 +57,7 @@ class Constants:
         old = node.inputs[index] if index < len(node.inputs) else ""
         value = np.ascontiguousarray(value, np.float32)
         self._written[node.key, index] = value
-        if old in self.editor.view.initializers and self._uses[old] == 1:
+        if old in self.editor.view.initializers and self._uses[old] == 1 and self._keeps_shape(old, value):
             self.editor.set_initializer(old, value)
             return
         name = self.editor.unique_name(f"{old}_conditioned" if old else f"{node.key}_bias")
@@ -66,6 +66,10 @@ class Constants:
         self._uses[name] = 1
         if old:
             release(self.editor, self._uses, old)
+
+    def _keeps_shape(self, name: str, value: Float32) -> bool:
+        """One that is given an axis of channels is a constant of its own: `peel --source` adds it to the source."""
+        return tuple(self.editor.view.initializers[name].dims) == value.shape
 
 
 def narrowed(values: Float64, where: str) -> Float32:

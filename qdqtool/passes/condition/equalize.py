@@ -1,106 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equalize and smooth: one tensor divided per channel, its consumers' weights multiplied. The float function stays.
+"""Equalize: classes of channels divided in the weights before and multiplied in those behind. The float function stays.
 
-Equalize divides in the weights of what makes the tensor, smooth with a Mul behind it. Enters the main graph only.
+No node is added. Enters the main graph only: what bodies of control flow read is pinned.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.channels.factors import FactorClasses
 from qdqtool.graph.edit import Editor
-from qdqtool.graph.view import GraphView, Node, Use
-from qdqtool.match.plan import Read
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
+from qdqtool.passes.condition.absorbers import scaled_constants
 from qdqtool.passes.condition.constants import Constants
-from qdqtool.passes.condition.rescale import scale_constant, scale_inputs, scale_outputs
+from qdqtool.passes.condition.rescale import scale_constant, scale_vector, scale_weight
 
 Float64 = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class Division:
-    """One tensor that is divided per channel.
-
-    Attributes:
-        tensor: its name; every value of channel c is divided by `factors[c]`.
-        factors: float32 values, > 0.
-        axis: the channels' axis, counted from the front.
-        rank: number of axes.
-        reads: who reads the divided tensor; all others have the tensor as it was. Empty where it is divided by what
-            makes it: then all read the divided one.
-        producers: first outputs of the nodes whose constants take the division in; empty where a Mul does it.
-    """
-
-    tensor: str
-    factors: npt.NDArray[np.float32]
-    axis: int
-    rank: int
-    reads: tuple[Read, ...]
-    producers: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Divided:
-    """What the pass did: the Mul nodes that were added (tensor -> what it gives out) and the operators edited."""
-
-    muls: Mapping[str, str]
-    weights: tuple[str, ...]
-
-
-def divide(view: GraphView, divisions: Sequence[Division], inverse: Mapping[str, npt.NDArray[np.floating]]) -> Divided:
-    """Carry divisions out; the proto is edited.
+def equalize(view: GraphView, classes: FactorClasses, factors: Float64) -> list[str]:
+    """Divide every channel of a class by its factor; the proto is edited.
 
     Args:
-        view: the graph.
-        divisions: the tensors to divide.
-        inverse: first output of a weighted operator -> what its input channels are multiplied with, float64 [inputs].
+        view: the graph; that of `classes`, or the same in another opset.
+        classes: which channels are divided together, and who makes up for it.
+        factors: float64, by atom: that of a class stands at the atom that `find` gives; 1 for those that stay.
+
+    Returns:
+        First outputs of the nodes whose constants were written.
 
     Raises:
-        QdqError: a weight is no plain float32 constant, or passes what float32 holds.
+        QdqError: a constant passes what float32 holds; a node that is not in this graph.
     """
     editor = Editor(view)
     constants = Constants(editor)
-    by_key = {node.key: node for node in view.every}
-    muls: dict[str, str] = {}
-    for one in divisions:
-        if one.producers:
-            _divide_producers(view, constants, by_key, one)
-        else:
-            muls[one.tensor] = _add_mul(editor, by_key, one)
-    for key, factors in inverse.items():
-        scale_inputs(view, constants, by_key[key], np.asarray(factors, np.float64))
+    nodes = {node.key: node for node in view.every}
+    edited: dict[str, None] = {}
+    for site in classes.sites:
+        reads, gives = factors[site.reads], factors[site.gives]
+        if (reads != 1).any() or (gives != 1).any():
+            _scale(view, constants, _node(nodes, site.key), reads, gives)
+            edited[site.key] = None
+    for one in classes.added:
+        field = factors[one.classes]
+        if (field != 1).any():
+            scale_constant(constants, _node(nodes, one.key), one.index, 1.0 / field)
+            edited[one.key] = None
     editor.commit()
-    return Divided(muls, tuple(inverse))
+    return list(edited)
 
 
-def _divide_producers(view: GraphView, constants: Constants, nodes: Mapping[str, Node], one: Division) -> None:
-    factors = 1.0 / one.factors.astype(np.float64)
-    for key in one.producers:
-        node = nodes[key]
-        if node.op in ("Add", "Mul"):
-            scale_constant(view, constants, node, factors, one.axis, one.rank)
-        else:
-            scale_outputs(view, constants, node, factors)
+def _node(nodes: dict[str, Node], key: str) -> Node:
+    if key not in nodes:
+        raise QdqError(key, "is not made by one node in the model's own opset", "leave equalize out with --steps")
+    return nodes[key]
 
 
-def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
-    """A Mul behind the tensor, read by the consumers named; its constant is 1 / factor, rounded once."""
-    producer = editor.view.producers.get(one.tensor)
-    shape = [1] * one.rank
-    shape[one.axis] = one.factors.size
-    with np.errstate(divide="raise"):
-        value = (1.0 / one.factors.astype(np.float64)).astype(np.float32).reshape(shape)
-    if not np.isfinite(value).all():
-        raise QdqError(one.tensor, "its factors cannot be inverted in float32", "leave smoothing out with --steps")
-    name = editor.unique_name(f"{one.tensor}_smooth")
-    constant = editor.add_initializer(editor.unique_name(f"{one.tensor}_smooth_factor"), value)
-    trace = (("rule", "smooth"), ("origin", "condition"))
-    editor.add_node("Mul", [one.tensor, constant], name, beside=producer, after=True, trace=trace)
-    for read in one.reads:
-        editor.reroute(Use(nodes[read.node], read.index), name)
-    return name
+def _scale(view: GraphView, constants: Constants, node: Node, reads: Float64, gives: Float64) -> None:
+    """One node: y / gives from x / reads."""
+    if weight_index(view, node) is not None:
+        scale_weight(view, constants, node, reads, 1.0 / gives)
+        return
+    # Mul: c reads / gives. BatchNormalization: scale reads / gives, bias / gives, mean / reads. Others read nothing.
+    read = reads if reads.size else np.ones_like(gives)
+    first, *rest = scaled_constants(view, node)
+    if node.op == "Mul":
+        scale_constant(constants, node, first, _along(constants, node, first, read / gives))
+        return
+    scale_vector(constants, node, first, read / gives)
+    for index, factors in zip(rest, (1.0 / gives, 1.0 / read), strict=False):
+        scale_vector(constants, node, index, factors)
+
+
+def _along(constants: Constants, node: Node, index: int, factors: Float64) -> Float64:
+    """Factors in the shape of a Mul's constant, which has one axis that is not 1."""
+    return factors.reshape(constants.read(node, index).shape)

@@ -14,41 +14,50 @@ from qdqtool.passes.condition.layout import as_cube, from_cube
 Float64 = npt.NDArray[np.float64]
 
 
-def scale_inputs(view: GraphView, constants: Constants, node: Node, factors: Float64) -> None:
-    """Multiply what an operator multiplies input channel c with by `factors[c]` (float64 [inputs])."""
+def scale_weight(
+    view: GraphView, constants: Constants, node: Node, reads: Float64 | None = None, gives: Float64 | None = None
+) -> None:
+    """Multiply the weights of input channel c by `reads[c]`, those of output channel c and its bias by `gives[c]`.
+
+    Each weight is rounded to float32 once.
+
+    Args:
+        view: the graph.
+        constants: writes.
+        node: the operator.
+        reads: float64 [inputs]; None for 1.
+        gives: float64 [outputs]; None for 1.
+    """
     index = weight_index(view, node)
     assert index is not None
     weight = constants.read(node, index)
     cube = as_cube(node, weight)
-    cube = cube * factors.reshape(cube.shape[0], 1, cube.shape[2], 1)
+    if reads is not None:
+        cube = cube * reads.reshape(cube.shape[0], 1, cube.shape[2], 1)
+    if gives is not None:
+        cube = cube * gives.reshape(cube.shape[0], cube.shape[1], 1, 1)
     constants.write(node, index, narrowed(from_cube(node, cube, weight.shape), node.name))
+    if gives is not None and node.op != "MatMul" and len(node.inputs) > 2 and node.inputs[2]:
+        scale_vector(constants, node, 2, gives)
 
 
-def scale_outputs(view: GraphView, constants: Constants, node: Node, factors: Float64) -> None:
-    """Multiply output channel c of a weighted operator or a BatchNormalization by `factors[c]`, bias and all."""
-    if node.op == "BatchNormalization":
-        for index in (1, 2):
-            _scale_vector(constants, node, index, factors)
-        return
-    at = weight_index(view, node)
-    assert at is not None
-    weight = constants.read(node, at)
-    cube = as_cube(node, weight)
-    cube = cube * factors.reshape(cube.shape[0], cube.shape[1], 1, 1)
-    constants.write(node, at, narrowed(from_cube(node, cube, weight.shape), node.name))
-    if node.op != "MatMul" and len(node.inputs) > 2 and node.inputs[2]:
-        _scale_vector(constants, node, 2, factors)
+def scale_constant(constants: Constants, node: Node, index: int, factors: Float64) -> None:
+    """Multiply one constant of a node by factors that broadcast with it, along axes that only these have, too."""
+    value = constants.read(node, index).astype(np.float64)
+    rank = max(value.ndim, factors.ndim)
+    wide = value.reshape((1,) * (rank - value.ndim) + value.shape) * _without_alike(factors, rank)
+    while wide.ndim > value.ndim and wide.shape[0] == 1:
+        wide = wide[0]
+    constants.write(node, index, narrowed(wide, node.name))
 
 
-def scale_constant(view: GraphView, constants: Constants, node: Node, factors: Float64, axis: int, rank: int) -> None:
-    """Multiply the constant that an Add adds, or a Mul multiplies with; `axis` of `rank` is that of the channels."""
-    index = constant_side(view, node)
-    assert index is not None
-    value = constants.read(node, index)
-    wide = value.astype(np.float64).reshape((1,) * (rank - value.ndim) + value.shape)
-    shape = [1] * rank
-    shape[axis] = factors.size
-    constants.write(node, index, narrowed(wide * factors.reshape(shape), node.name))
+def _without_alike(factors: Float64, rank: int) -> Float64:
+    """With axes of size 1 where all factors are the same."""
+    found = factors.reshape((1,) * (rank - factors.ndim) + factors.shape)
+    for axis in range(found.ndim):
+        first = np.take(found, [0], axis)
+        found = first if (found == first).all() else found
+    return found
 
 
 def constant_side(view: GraphView, node: Node) -> int | None:
@@ -57,8 +66,8 @@ def constant_side(view: GraphView, node: Node) -> int | None:
     return sides[0] if len(sides) == 1 else None
 
 
-def _scale_vector(constants: Constants, node: Node, index: int, factors: Float64) -> None:
-    """A bias: one value, or one per channel along the last axis (Gemm's C may be a row)."""
+def scale_vector(constants: Constants, node: Node, index: int, factors: Float64) -> None:
+    """Multiply a bias: one value, or one per channel along the last axis (Gemm's C may be a row)."""
     value = constants.read(node, index).astype(np.float64)
     if value.size in (1, factors.size):
         value = np.broadcast_to(value.reshape(-1), (factors.size,))

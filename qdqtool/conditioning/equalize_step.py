@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step `equalize`: whole classes of channels get factors, where the outputs in INT8 gain on samples held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.conditioning.channel_classes import ChannelClasses, Counted, count_classes, find_classes
+from qdqtool.conditioning.class_factors import ClassChoice, choose_class_factors
+from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.conditioning.edits import Edit
+from qdqtool.conditioning.judge import HeldOut, counted_scales, output_losses
+from qdqtool.conditioning.predict import Rounding
+from qdqtool.conditioning.workspace import Workspace, copy_of
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.passes.condition.constants import list_as_inputs
+from qdqtool.passes.condition.equalize import equalize
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassState:
+    """A model as it is now: its plan, its classes, and what was counted of them."""
+
+    context: ConditionContext
+    classes: ChannelClasses
+    counted: Counted
+
+
+def count_state(work: Workspace, held: HeldOut | None = None) -> ClassState:
+    """Look at the model and count; where classes may be divided and `held` is given, without what that holds out."""
+    context = work.look()
+    classes = find_classes(context, next(iter(work.samples)))
+    walk = held if held is not None and classes.free else work.samples
+    return ClassState(context, classes, count_classes(context, classes, walk))
+
+
+def run_equalize(work: Workspace, state: ClassState, held: HeldOut, factors: Rounding) -> Float64:
+    """Divide classes in the weights of a model; the factors, by atom, all 1 where nothing was done.
+
+    Args:
+        work: the model.
+        state: what it is now, counted without what `held` holds.
+        held: the samples on which the outputs must gain.
+        factors: float32, or powers of two alone.
+    """
+    made = np.ones(state.classes.factors.atoms.size)
+
+    def attempt(kind: Rounding) -> Sequence[Edit]:
+        choice = choose_class_factors(state.counted.families, state.classes.factors.atoms.size, kind)
+        if not choice.gains or not _gains(state, choice, held, work.plan):
+            return ()
+        for proto in work.protos:
+            equalize(GraphView(proto.graph, work.folder), state.classes.factors, choice.factors)
+            list_as_inputs(proto)
+        made[:] = choice.factors
+        return _edits(state, choice)
+
+    return made if work.keeping_function("equalize", factors, attempt) else np.ones_like(made)
+
+
+def _gains(state: ClassState, choice: ClassChoice, held: HeldOut, plan: PlanOptions) -> bool:
+    """Whether the outputs lose less with the factors, on the samples held out."""
+    context, families, amax = state.context, state.counted.families, state.counted.amax
+    divided = copy_of(context.proto)
+    equalize(GraphView(divided.graph, context.folder), state.classes.factors, choice.factors)
+    before = counted_scales(families, np.ones_like(choice.factors), amax)
+    after = counted_scales(families, choice.factors, amax)
+    losses = output_losses(context, plan, [(context.proto, before), (divided, after)], held.samples)
+    return losses is None or losses[1] < losses[0]
+
+
+def _edits(state: ClassState, choice: ClassChoice) -> list[Edit]:
+    """One for each tensor that is read in INT8 and was divided."""
+    edits = []
+    for name, labels in state.classes.labels.items():
+        own = choice.factors[labels]
+        if (own != 1).any():
+            reason = (
+                f"its channels, divided by factors up to {own.max() / own.min():.3g} times apart, are equalized in the "
+                f"weights before and behind all tensors that share them"
+            )
+            decibel = max(choice.gains.get(label, 0.0) for label in labels.tolist())
+            edits.append(Edit("equalize", name, decibel, reason))
+    return edits

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model with factors for its classes loses less in INT8, on samples of which nothing was counted.
+
+The scales are those at which the counted values lose least, so that neither form is calibrated for this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.conditioning.channel_classes import ClassFamily
+from qdqtool.conditioning.condition_context import ConditionContext
+from qdqtool.conditioning.predict import best_clip
+from qdqtool.conditioning.samples import Singles
+from qdqtool.data.loader import Batch
+from qdqtool.graph.view import GraphView
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
+from qdqtool.mixed_precision.output_loss import OutputReference, comparable_outputs
+from qdqtool.passes.insert import insert_pairs
+from qdqtool.scales import Scale
+
+Float64 = npt.NDArray[np.float64]
+
+HELD_OUT = 8  # samples at most
+_SHARE = 4  # one sample in so many, by its bytes
+
+
+class HeldOut:
+    """Walks samples but for some, told by their bytes so that their order does not matter; those are kept.
+
+    Attributes:
+        samples: what was held out by the last walk, at most `HELD_OUT`, in the order of their digests. Where all
+            samples are walked, the first ones by that order, which then are no strangers.
+    """
+
+    def __init__(self, samples: Singles) -> None:
+        self._samples = samples
+        self.samples: list[Batch] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Walk the others."""
+        held: dict[bytes, Batch] = {}
+        seen: dict[bytes, Batch] = {}
+        for sample in self._samples:
+            digest = _digest(sample)
+            away = digest[0] % _SHARE == 0
+            kept = held if away else seen
+            kept[digest] = sample
+            if len(kept) > HELD_OUT:
+                del kept[max(kept)]
+            if not away:
+                yield sample
+        if not seen:
+            yield from (held[digest] for digest in sorted(held))
+        chosen = held or seen
+        self.samples = [chosen[digest] for digest in sorted(chosen)]
+
+
+def _digest(sample: Batch) -> bytes:
+    found = hashlib.sha256()
+    for name in sorted(sample):
+        found.update(np.ascontiguousarray(sample[name]).tobytes())
+    return found.digest()
+
+
+def output_losses(
+    context: ConditionContext,
+    options: PlanOptions,
+    variants: Sequence[tuple[onnx.ModelProto, Mapping[str, Scale]]],
+    samples: Sequence[Batch],
+) -> list[float] | None:
+    """What forms of one model lose at its outputs in INT8, from 0 to 1; None where there is nothing to compare by.
+
+    Args:
+        context: the model and its plan.
+        options: what it was planned with.
+        variants: the model with the same nodes and other weights, and the scales of the plan's points.
+        samples: what is run.
+    """
+    if not samples or not context.plan.weights or not comparable_outputs(context.proto, context.folder):
+        return None
+    reference = OutputReference.of(context.proto, context.folder, samples, "cpu", "the model")
+    losses = []
+    for proto, scales in variants:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        view = GraphView(copy.graph, context.folder)
+        insert_pairs(view, make_plan(view, options), scales)
+        losses.append(reference.loss(copy, context.folder))
+    return losses
+
+
+def counted_scales(families: Sequence[ClassFamily], factors: Float64, amax: Mapping[str, float]) -> dict[str, Scale]:
+    """The scale of each tensor at which those that read it lose least once its classes are divided.
+
+    Args:
+        families: what was counted.
+        factors: by atom.
+        amax: the largest value of tensors that are in no family.
+    """
+    found = {name: _scale(value) for name, value in amax.items()}
+    for one in families:
+        own = factors[one.classes]
+        top = float((one.family.table.amax / own).max(initial=0.0))
+        clip = best_clip(one.family.table, one.family.consumers, own) if one.family.consumers and top > 0 else top
+        found.update({span.tensor: _scale(clip) for span in one.family.spans})
+    return found
+
+
+def _scale(clip: float) -> Scale:
+    return Scale.of(np.float32(max(clip, 1e-12)) / np.float32(127))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model while it is edited: as it will be written, as it is decided about, and what has been done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx
+
+from qdqtool.conditioning.check import Outputs, compare, moved_most
+from qdqtool.conditioning.condition_context import ConditionContext, look
+from qdqtool.conditioning.edits import Edit
+from qdqtool.conditioning.predict import Rounding
+from qdqtool.conditioning.samples import Singles
+from qdqtool.errors import QdqError
+from qdqtool.graph.normalize import normalize
+from qdqtool.graph.types import opset_of
+from qdqtool.match.plan import PlanOptions
+from qdqtool.measures import OutputChange
+
+# Decides and edits with factors of one kind; gives back the edits, none where nothing was done.
+Attempt = Callable[[Rounding], Sequence[Edit]]
+
+
+class Workspace:
+    """A model on its way.
+
+    Attributes:
+        proto: the model, edited in place.
+        lifted: the same in an opset in which Q/DQ can stand; `proto` itself where it is one.
+        folder: where external data lie.
+        plan: where the pairs will stand.
+        samples: the data, one by one.
+        exact: the outputs before any edit.
+        base: the outputs that dividing must keep.
+        edits, left, notes: see `Conditioned`.
+        kept: how far the outputs moved by dividing.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, folder: Path | None, samples: Singles, plan: PlanOptions) -> None:
+        self.proto, self.folder, self.samples, self.plan = proto, folder, samples, plan
+        self.exact = self.base = Outputs(proto, folder)
+        self.lifted = proto
+        if (opset_of(proto) or 0) < 13:
+            self.lifted = copy_of(proto)
+            normalize(self.lifted, folder)
+        self.edits: list[Edit] = []
+        self.left: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.kept: dict[str, OutputChange] = {}
+
+    @property
+    def protos(self) -> list[onnx.ModelProto]:
+        """Both forms of the model, or the one."""
+        return [self.proto] if self.lifted is self.proto else [self.proto, self.lifted]
+
+    def look(self) -> ConditionContext:
+        """The model as it is now, with its plan."""
+        return look(self.lifted, self.folder, self.plan)
+
+    def keeping_function(self, step: str, factors: Rounding, attempt: Attempt) -> Sequence[Edit]:
+        """Let a step divide, and look whether the float function stayed; where not, by powers of two, then not at all.
+
+        Args:
+            step: its name, for the note.
+            factors: what is tried first.
+            attempt: divides.
+
+        Returns:
+            The edits that stand.
+        """
+        first = ""
+        for kind in dict.fromkeys((factors, "power-of-two")):
+            plain, left = [copy_of(proto) for proto in self.protos], dict(self.left)
+            edits = attempt(kind)
+            kept, why = self._kept() if edits else ({}, "")
+            if not why:
+                self._note(first, "they are divided by powers of two, which win less" if edits else f"{step} left out")
+                self.kept = kept or self.kept
+                self.edits += edits
+                return edits
+            first = first or why
+            self.left = left
+            for proto, copy in zip(self.protos, plain, strict=True):
+                proto.CopyFrom(copy)
+        self._note(first, f"{step} left out")
+        return ()
+
+    def _note(self, why: str, instead: str) -> None:
+        if why:
+            self.notes.append(f"dividing channels changed the float function ({why}): {instead}")
+
+    def _kept(self) -> tuple[dict[str, OutputChange], str]:
+        """How far the outputs moved by dividing, and what to say where that is too far."""
+        try:
+            (kept,) = compare(self.base, [Outputs(self.proto, self.folder)], self.samples)
+        except QdqError as error:  # an output of another shape
+            return {}, f"the output {error.where} {error.reason}"
+        return kept, moved_most(kept)
+
+
+def copy_of(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy that may be edited."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Smooth: one tensor divided per channel by a Mul behind it, its readers' weights multiplied. The float function stays.
+
+Enters the main graph only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.match.plan import Read
+from qdqtool.passes.condition.constants import Constants
+from qdqtool.passes.condition.rescale import scale_weight
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """One tensor that is divided per channel.
+
+    Attributes:
+        tensor: its name; every value of channel c is divided by `factors[c]`.
+        factors: float32 values, > 0.
+        axis: the channels' axis, counted from the front.
+        rank: number of axes.
+        reads: who reads the divided tensor; all others have the tensor as it was.
+    """
+
+    tensor: str
+    factors: npt.NDArray[np.float32]
+    axis: int
+    rank: int
+    reads: tuple[Read, ...]
+
+
+def divide(
+    view: GraphView, divisions: Sequence[Division], inverse: Mapping[str, npt.NDArray[np.floating]]
+) -> dict[str, str]:
+    """Carry divisions out; the proto is edited.
+
+    Args:
+        view: the graph.
+        divisions: the tensors to divide.
+        inverse: first output of a weighted operator -> what its input channels are multiplied with, float64 [inputs].
+
+    Returns:
+        Tensor -> what the Mul behind it gives out.
+
+    Raises:
+        QdqError: a weight is no plain float32 constant, or passes what float32 holds.
+    """
+    editor = Editor(view)
+    constants = Constants(editor)
+    by_key = {node.key: node for node in view.every}
+    muls = {one.tensor: _add_mul(editor, by_key, one) for one in divisions}
+    for key, factors in inverse.items():
+        scale_weight(view, constants, by_key[key], np.asarray(factors, np.float64))
+    editor.commit()
+    return muls
+
+
+def _add_mul(editor: Editor, nodes: Mapping[str, Node], one: Division) -> str:
+    """A Mul behind the tensor, read by the readers named; its constant is 1 / factor, rounded once."""
+    producer = editor.view.producers.get(one.tensor)
+    shape = [1] * one.rank
+    shape[one.axis] = one.factors.size
+    with np.errstate(divide="raise"):
+        value = (1.0 / one.factors.astype(np.float64)).astype(np.float32).reshape(shape)
+    if not np.isfinite(value).all():
+        raise QdqError(one.tensor, "its factors cannot be inverted in float32", "leave smoothing out with --steps")
+    name = editor.unique_name(f"{one.tensor}_smooth")
+    constant = editor.add_initializer(editor.unique_name(f"{one.tensor}_smooth_factor"), value)
+    trace = (("rule", "smooth"), ("origin", "condition"))
+    editor.add_node("Mul", [one.tensor, constant], name, beside=producer, after=True, trace=trace)
+    for read in one.reads:
+        editor.reroute(Use(nodes[read.node], read.index), name)
+    return name
