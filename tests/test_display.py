@@ -54,6 +54,7 @@ def results() -> dict[str, Any]:
         peeled.cache,
         qdqtool.ptq(model, data, qdqtool.PtqOptions("jp5.1", calibration="max")),
         qdqtool.graft(model, peeled.cache),
+        qdqtool.amp(model, data),
         qdqtool.condition(model, data, qdqtool.ConditionOptions("equalize")),
         qdqtool.compare(model, placed.model, data),
         simulated,

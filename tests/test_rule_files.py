@@ -19,6 +19,7 @@ MINE = Path("mine.toml")
 IMPLEMENTING = {
     "datafree/propagate.py",  # what becomes of moments
     "graph/channels/couplings.py",  # where a channel goes
+    "graph/channels/factors.py",  # what becomes of a factor of a channel
     "graph/channels/sizes.py",  # how long axes become
     "graph/folding.py",  # what becomes of a constant
     "training/losses/nodes.py",  # what a loss script may write

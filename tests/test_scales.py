@@ -145,7 +145,7 @@ def test_a_largest_value_that_is_none_is_refused_by_the_tensors_name(value: str)
 
 
 def test_a_models_metadata_does_without_the_largest_values() -> None:
-    from qdqtool.artifacts import store_table, stored_table
+    from qdqtool.metadata import store_table, stored_table
 
     model = onnx.ModelProto()
     store_table(model, ScaleTable({"a": Scale.of(1)}, largest={"a": 90.0}))

@@ -18,7 +18,7 @@ from qdqtool.engine.predict import REFORMATS, PredictedLayer
 from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.tensors import BITS
 from qdqtool.graph.view import GraphView
-from qdqtool.graph.weighted import is_product
+from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.precision.element_types import type_name
 
 FP16_BYTES, FP32_BYTES = 2, 4
@@ -138,4 +138,6 @@ def _macs(
         found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
         first, second, output = ([axis or 1 for axis in axes] if axes is not None else None for axes in found)
         if first is not None and second is not None and output is not None:
-            yield widths.of(node.inputs[0], int8=node.name in int8)[0], multiply_adds(node, first, second, output)
+            # its weight, where it has one, tells the type: Casts before the other operand may be seen through
+            operand = node.inputs[weight_index(view, node) or 0]
+            yield widths.of(operand, int8=node.name in int8)[0], multiply_adds(node, first, second, output)

@@ -2,9 +2,9 @@
 """The layers that TensorRT for RTX builds for a model: products, pools, and generated kernels with all between them.
 
 A product of INT8 gives out float accumulators; its bias, activation and rounding, and whatever else stands before the
-next product, run in one generated kernel. A product of floats keeps what fuses with it (`units.py`). Operators belong
-to one kernel where they hang together and as many products and pools lie before them, or where one kernel alone reads
-what another makes. Held against engines of the corpus by `tests/engine/test_predict_rtx.py`.
+next product, run in one generated kernel. A product of floats keeps what fuses with it (`layer_units.py`). Operators
+belong to one kernel where they hang together and as many products and pools lie before them, or where one kernel alone
+reads what another makes. Held against engines of the corpus by `tests/engine/test_predict_rtx.py`.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class LintContext:
         if self.target == "dla":
             return None
         types = self.typed.types if self.strongly_typed else None
-        return forecast(self.file_view, predict_layers(self.file_view, self.asked, "gpu", types), types)
+        return forecast(self.view, predict_layers(self.view, self.asked, "gpu", types), types)
 
     @cached_property
     def dla(self) -> DlaReport | None:

@@ -59,6 +59,13 @@ def rounded_tensor(tensor: TensorProto, kind: int, folder: Path | None) -> Tenso
     return made
 
 
+def goes_to_file(tensor: TensorProto, kind: int) -> bool:
+    """Whether a weight is written into a new data file when it gets a type: one of external data that is not small."""
+    if not is_external(tensor) or stored_type(tensor) == kind:
+        return False
+    return bytes_needed(TensorProto(data_type=kind, dims=tensor.dims)) > _INLINE
+
+
 class WeightFile:
     """A data file that takes the weights of a model one after the other, in blocks; small ones stay in the model.
 
@@ -82,7 +89,7 @@ class WeightFile:
         if stored_type(tensor) == kind and is_external(tensor):
             return _as_stored(tensor)
         made = TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims)
-        if not is_external(tensor) or bytes_needed(made) <= _INLINE:
+        if not goes_to_file(tensor, kind):
             return rounded_tensor(tensor, kind, self._folder)
         begin = -(-self._end // _ALIGNMENT) * _ALIGNMENT
         self._file.write(bytes(begin - self._end))

@@ -23,6 +23,7 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.options import TextOption
 from qdqtool.precision.element_types import infer_types, is_strongly_typed
+from qdqtool.precision.widen import as_fp32
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.build import built_layers
@@ -249,7 +250,7 @@ def is_model(source: str | os.PathLike[str]) -> bool:
 
 def _predicted(model: ModelSource, version: TrtVersion | None, target: str) -> tuple[PredictedLayers, GraphView]:
     opened = open_model(model)
-    view = GraphView(opened.proto.graph, opened.folder)
+    view = GraphView(as_fp32(opened.proto).graph, opened.folder)  # its tensors have the names of the file
     found = infer_types(opened.proto)
     types = found.types if is_strongly_typed(found, version, target) else None
     if target == RTX_TARGET:

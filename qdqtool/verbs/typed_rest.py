@@ -17,7 +17,7 @@ from qdqtool.precision.assignment import TypeAssignment, type_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
-from qdqtool.precision.stored_weights import WeightFile
+from qdqtool.precision.stored_weights import WeightFile, goes_to_file
 from qdqtool.precision.value_ranges import ranges_of_table
 from qdqtool.scales import ScaleTable
 
@@ -164,13 +164,13 @@ def give_typed(
 def _converts(
     proto: onnx.ModelProto, opened: Opened, stored: list[onnx.TensorProto], types: TypeAssignment | None
 ) -> bool:
-    """Whether external data get another type than they have in their file; nothing of them is read."""
+    """Whether external data are written into a new file, in another type than in theirs; nothing of them is read."""
     if any(stored_type(tensor) != tensor.data_type for tensor in stored):
         return True
     converted: list[str] = []
 
     def look(tensor: onnx.TensorProto, kind: int) -> onnx.TensorProto:
-        if is_external(tensor) and stored_type(tensor) != kind:
+        if goes_to_file(tensor, kind):
             converted.append(tensor.name)
         return onnx.TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims)
 

@@ -11,6 +11,7 @@ import pytest
 
 import qdqtool
 from qdqtool.cli.main import main
+from qdqtool.precision.rest import RTX_NOTE
 from qdqtool.rtxversion import RTX_HONESTY
 from qdqtool.verbs.ptq import PtqOptions
 from tests.graphs import SMALL_NET, model_of
@@ -61,7 +62,7 @@ def test_insert_writes_a_model_without_a_cache_and_says_what_is_not_measured(
     code, out, error = run(capsys, "insert", "net.onnx", "--target", "rtx", "-o", "q.onnx")
     assert code == 0 and f"qdqtool: note: {RTX_HONESTY}\n" in error
     assert error.count(RTX_HONESTY) == 1
-    assert "peel" not in out and "FP16" not in out
+    assert "peel" not in out and RTX_NOTE in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "q.onnx"]
     assert run(capsys, "lint", "q.onnx", "--target", "rtx", "--ignore", "Q023,Q053", "--level", "warning")[0] == 0
 

@@ -9,7 +9,7 @@ import pytest
 from qdqtool.conditioning.channel_classes import ClassFamily, count_classes, find_classes
 from qdqtool.conditioning.predict import relative_shares
 from qdqtool.graph.channels.atoms import PINNED
-from tests.conditioning.nets import RELU, SILU, samples, spread, subject_of
+from tests.conditioning.nets import RELU, SILU, context_of, samples, spread
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -21,7 +21,7 @@ BATCHES = [{"x": row[None]} for row in samples()]
 
 
 def counted(text: str, names: tuple[str, ...] = ("w1", "b1")) -> tuple[dict[str, ClassFamily], bool, dict[str, float]]:
-    context = subject_of(spread(text, names=names))
+    context = context_of(spread(text, names=names))
     classes = find_classes(context, BATCHES[0])
     found = count_classes(context, classes, BATCHES)
     return {one.family.spans[0].tensor: one for one in found.families}, classes.free, dict(found.amax)
@@ -53,7 +53,7 @@ def test_whether_anything_may_be_divided(text: str, free: bool) -> None:
 
 
 def test_nodes_whose_constants_must_stay_pin_what_they_touch() -> None:
-    context = subject_of(model_of(RESIDUAL))
+    context = context_of(model_of(RESIDUAL))
     assert find_classes(context, BATCHES[0]).free
     assert not find_classes(context, BATCHES[0], frozenset({"c2"})).free
 
@@ -62,5 +62,5 @@ def test_free_sides_are_those_of_the_batch() -> None:
     text = """g (float[N,4,H,W] x) => (float[N,3,H,W] y)
     <float[8,4,1,1] w1, float[3,8,1,1] w2, int64[2] two = {0,-1}, int64[4] four = {0,8,6,6}>
     { c = Conv(x, w1)  s = Reshape(c, two)  t = Reshape(s, four)  r = Relu(t)  y = Conv(r, w2) }"""
-    context = subject_of(model_of(text))
+    context = context_of(model_of(text))
     assert find_classes(context, BATCHES[0]).free

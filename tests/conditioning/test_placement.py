@@ -10,7 +10,7 @@ import pytest
 from qdqtool.conditioning.placement import LEAST_SKIP, kept_divisions
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.condition.smooth import Division
-from tests.conditioning.nets import subject_of
+from tests.conditioning.nets import context_of
 from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -22,7 +22,7 @@ RESIDUAL = """g (float[1,4,6,6] x) => (float[1,2,6,6] y)
 
 def test_a_mul_behind_a_residual_is_made_only_where_it_wins_much() -> None:
     proto = model_of(RESIDUAL)
-    context = subject_of(proto)
+    context = context_of(proto)
     reads = {point.tensor: point.reads for point in context.plan.activations}
     assert {read.node for read in reads["s"]} >= {"a"}
     one = Division("r", np.full(4, 2.0, np.float32), 1, 4, reads["r"])
@@ -35,7 +35,7 @@ def test_a_mul_behind_a_residual_is_made_only_where_it_wins_much() -> None:
 
 def test_a_plain_mul_moves_nothing() -> None:
     proto = model_of(RESIDUAL)
-    context = subject_of(proto)
+    context = context_of(proto)
     reads = {point.tensor: point.reads for point in context.plan.activations}
     one = Division("x", np.full(4, 2.0, np.float32), 1, 4, reads["x"])
     before = proto.SerializeToString()

@@ -120,6 +120,26 @@ def _linting() -> list[Command]:
     ]
 
 
+def _typed() -> list[Command]:
+    amp, rest = "amp {model} -o out.onnx", "--trt-version 11.1 --rest fp16"
+    return [
+        Command("amp", f"{amp} {_DATA}", 5, ("out.onnx",)),
+        Command("amp-qdq", f"amp {{qdq}} -o out.onnx {_DATA} --to bf16", 3),
+        Command("amp-scales", f"{amp} --scales {{scales}} --io fp16", 3),
+        Command("amp-range", f"{amp} --assume-range 8 --explain x", 2),
+        Command("amp-again", f"amp {{half}} -o out.onnx {_DATA} --max-output-loss 0.01", 2),
+        Command("insert-rest", f"insert {{model}} -o out.onnx {rest} --scales {{scales}} --dq-only", 3),
+        Command("insert-half", f"insert {{half}} -o out.onnx {_DATA} --keep-float 0", 3),
+        Command("graft-rest", "graft {model} --cache {cache} -o out.onnx --rest fp16", 2),
+        Command("peel-typed", f"peel {{typed}} -o out.onnx --cache out.cache {_GPU} --allow-estimated", 4),
+        Command("lint-typed", "lint {typed} --trt-version 11.1 --no-parser --all", 3),
+        Command("lint-half", f"lint {{half}} {_DATA} --no-parser", 2),
+        Command("engine-typed", "engine show {typed} --predicted --trt-version 11.1", 2),
+        Command("simulate-typed", f"simulate {{typed}} {_DATA} -o out.npz", 2),
+        Command("finetune-typed", "finetune {typed} -o out.onnx --data {data} --steps 1 --limit 2", 2),
+    ]
+
+
 def _judging() -> list[Command]:
     finetune = "finetune {qdq} -o out.onnx --data {data} --steps 1"
     pictures = ("pictures/a.png", "pictures/b.png", "pictures/detections.json")
@@ -157,4 +177,4 @@ def _judging() -> list[Command]:
     ]
 
 
-COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_judging())
+COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_typed(), *_judging())

@@ -83,6 +83,8 @@ def small_family(folder: Path, model: onnx.ModelProto, name: str = "small") -> F
     files = {"model": folder / "model.onnx", **_inputs(folder, model)}
     made = {
         "qdq": ("qdq.onnx", "insert model.onnx --data data.npz --keep-float 0 -o qdq.onnx"),
+        "half": ("half.onnx", "amp model.onnx --data data.npz -o half.onnx"),
+        "typed": ("typed.onnx", "amp qdq.onnx --data data.npz -o typed.onnx"),
         "scales": ("scales.json", "calibrate model.onnx --data data.npz --method mse -o scales.json"),
         "one": ("one.state", "calibrate model.onnx --data data.npz --shard 1/2 -o one.state"),
         "two": ("two.state", "calibrate model.onnx --data data.npz --shard 2/2 -o two.state"),
