@@ -77,7 +77,7 @@ def test_shared_names_are_cleared_in_a_copy(names: tuple[str, ...], cleared: lis
 def test_the_real_compiler_tells_nodes_of_one_name_apart(names: tuple[str, ...]) -> None:
     model = named(*names)
     nodes = OnnxNodes(model)
-    reported = [nodes.find(name) for layer in build_engine(model).layers for name in layer.nodes]
+    reported = [nodes.find(name) for layer in build_engine(model).layers for name in layer.metadata]
     assert [node for node in reported if node] == list(model.graph.node) and None not in reported
 
 

@@ -114,4 +114,4 @@ def test_the_compiler_builds_every_trained_model(file: Path, tmp_path: Path) -> 
     done = amp(model, data_for(model), options=OPTIONS, output=tmp_path / "m.onnx")
     built = build_engine(tmp_path / "m.onnx")
     if not any(op in PRODUCTS for _, op in (done.choice.operators[key] for key in done.choice.reasons)):
-        assert set(built.products) <= {"Half"}
+        assert set(built.products) <= {"FP16"}

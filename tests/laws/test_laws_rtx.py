@@ -136,7 +136,7 @@ def test_the_rest_in_fp16_is_built_with_the_same_int8_products_and_none_in_fp32(
     if made is not None and all(node.name for node in made.graph.node):
         half = typed(made)
         assert products_built(half, "89") == products_built(made, "89")
-        assert not products_built(half, "89", "Float")
+        assert not products_built(half, "89", "FP32")
 
 
 @pytest.mark.rtx
@@ -147,7 +147,7 @@ def test_the_corpus_in_fp16_and_in_int8_with_a_rest_in_fp16(file: Path) -> None:
     made = quantized(file)
     assert made is not None
     half = typed(made)
-    assert not products_built(typed(onnx.load(file)), "89", "Float")
-    assert not products_built(half, "89", "Float")
+    assert not products_built(typed(onnx.load(file)), "89", "FP32")
+    assert not products_built(half, "89", "FP32")
     planned = products_planned(made)
     assert planned & products_built(half, "89") == planned & products_built(made, "89")

@@ -155,8 +155,8 @@ def test_a_typed_quantized_classifier_is_as_good_as_that_in_fp32(kind: int) -> N
 def test_what_is_planned_in_a_typed_bundled_model_is_built_in_int8_and_nothing_in_fp32(name: str) -> None:
     made = insert(half_of(name), options=InsertOptions(plan=PlanOptions("rtx"))).model
     planned = products_planned(as_fp32_of(made))
-    assert planned and planned <= products_built(made, "89", "Int8")
-    assert not products_built(made, "89", "Float")
+    assert planned and planned <= products_built(made, "89", "INT8")
+    assert not products_built(made, "89", "FP32")
 
 
 def as_fp32_of(model: onnx.ModelProto) -> onnx.ModelProto:
