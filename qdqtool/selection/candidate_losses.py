@@ -33,10 +33,10 @@ _SPATIAL = ("Conv", "ConvTranspose")
 # Below this opset operators do not broadcast as written here; below the other one no position can be left out.
 _OLDEST, _SLICES = 7, 10
 # Samples that remain where all of them cost more than the budget, and positions of each output that are always summed.
-FEW_SAMPLES, _FEW_POSITIONS = 3, 16
+FEW_SAMPLES, _FEW_POSITIONS = 2, 16
 # Multiply-adds that a pass may always cost: about two seconds of one core. Beyond, a share of what the walk over the
 # calibration data costs.
-_ALWAYS, _WALK_SHARE = 64e9, 0.25
+_ALWAYS, _WALK_SHARE = 64e9, 0.2
 
 
 @dataclass(frozen=True)
