@@ -206,9 +206,10 @@ def test_where_positions_cannot_be_left_out_all_are_summed(
     ("macs", "walk", "kept", "thinning"),
     [
         (10**9, 0, 8, 1),  # 8 * 3 * 10^9 multiply-adds are always allowed
-        (10**10, 0, FEW_SAMPLES, 2),  # 4 * 3 * 10^10 are twice that
-        (10**10, 16, FEW_SAMPLES, 2),
-        (10**10, 100, 8, 1),  # a quarter of what 100 samples cost
+        (10**10, 0, FEW_SAMPLES, 1),  # 2 * 3 * 10^10 too
+        (2 * 10**10, 0, FEW_SAMPLES, 2),  # 2 * 3 * 2 * 10^10 are twice that
+        (2 * 10**10, 16, FEW_SAMPLES, 2),
+        (10**10, 130, 8, 1),  # a fifth of what 130 samples cost
     ],
 )
 def test_a_pass_costs_two_seconds_or_a_share_of_the_calibration(macs: int, walk: int, kept: int, thinning: int) -> None:
