@@ -38,7 +38,7 @@ def couple(atoms: ChannelAtoms, nodes: Iterable[Node]) -> None:
         found = None if rule is None else rule(atoms, node)
         if found is None:
             for name in filter(None, node.inputs):
-                atoms.pin(atoms.of(name))
+                atoms.pin(atoms.of(name), f"{node.op} {node.name} needs all of them")
             found = []
         for name, array in zip(node.outputs, found, strict=False):
             if name and not atoms.has(name):
@@ -50,7 +50,7 @@ def couple_graph(atoms: ChannelAtoms) -> None:
     view = atoms.view
     couple(atoms, sorted(view.nodes, key=lambda node: (node.level, node.index)))
     for name in (*view.outputs, *sorted(view.captured)):
-        atoms.pin(atoms.of(name))
+        atoms.pin(atoms.of(name), f"the graph gives {name} out" if name in view.outputs else f"a body reads {name}")
 
 
 # ---------------------------------------------------------------------- in place
@@ -217,7 +217,13 @@ def _pad(atoms: ChannelAtoms, node: Node) -> Found:
     for place, axis in enumerate(axes or range(array.ndim)):
         if array.shape[axis] > 1:
             widths[axis] = pads[place], pads[place + len(pads) // 2]
-    return None if (widths < 0).any() else [np.pad(array, widths, constant_values=NONE)]
+    if (widths < 0).any():
+        return None
+    filled = np.pad(array, widths, constant_values=NONE)
+    if atoms.fills:
+        empty = np.pad(np.zeros_like(array, bool), widths, constant_values=True)
+        filled[empty] = atoms.fresh(int(empty.sum()))
+    return [filled]
 
 
 def _repeated(atoms: ChannelAtoms, node: Node) -> Found:
@@ -283,6 +289,8 @@ def _conv(atoms: ChannelAtoms, node: Node) -> Found:
 
 def _product(atoms: ChannelAtoms, node: Node) -> Found:
     """Gemm and MatMul with a constant matrix on the right: new channels on the last axis."""
+    if node.op == "MatMul" and not any(map(atoms.view.is_constant, node.inputs)):
+        return _product_of_two(atoms, node)
     shape, matrix = atoms.shape(node.inputs[0]), atoms.view.shape(node.inputs[1])
     plain = matrix is not None and len(matrix) == 2 and not attribute(node, "transA", 0)
     constant = all(atoms.view.is_constant(name) for name in node.inputs[1:] if name)
@@ -297,6 +305,23 @@ def _product(atoms: ChannelAtoms, node: Node) -> Found:
         return None
     atoms.share(node.inputs[1], row.atoms, made)
     return [atoms.of(node.outputs[0])]
+
+
+def _product_of_two(atoms: ChannelAtoms, node: Node) -> Found:
+    """MatMul of two activations, as in attention: what is summed over goes together, so that whole heads can go."""
+    shapes = [atoms.shape(name) for name in node.inputs]
+    rank = max((len(shape) for shape in shapes if shape is not None), default=0)
+    if None in shapes or any(len(shape or ()) < 2 for shape in shapes):
+        return None
+    left, right = (relayout.padded(atoms.of(name), rank) for name in node.inputs)
+    first, second = left[..., :1], right[..., :1, :]
+    atoms.union(first, left)
+    atoms.union(second, right)
+    kept = [array for array in (first, second) if array.size > 1]
+    for array in (first, second):
+        if array.size == 1:
+            atoms.pin(array, f"{node.op} {node.name} sums over all of them")
+    return _united(atoms, kept, 1) if kept else [np.full((1,) * rank, PINNED)]
 
 
 def _rules(rule: Coupling, *ops: str) -> dict[str, Coupling]:
