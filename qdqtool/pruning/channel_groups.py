@@ -82,7 +82,7 @@ def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()
     def value(name: str) -> npt.NDArray[np.generic] | None:
         return view.array(name) if view.is_constant(name) else facts.fixed.get(view.root(name))
 
-    atoms = ChannelAtoms(view, facts.shapes, value, fills=True)
+    atoms = ChannelAtoms(view, facts.shapes, value, removal=True)
     couple_graph(atoms)
     nodes = sorted(view.nodes, key=lambda node: (node.level, node.index))
     axes = tuple(axis for node in nodes for axis in weight_axes(atoms, node))
@@ -162,10 +162,6 @@ def _is_cut_along_channels(atoms: ChannelAtoms, node: Node, array: Int64) -> boo
 def _close(atoms: ChannelAtoms) -> None:
     """Join classes until each tensor's lie along one axis, and pin those that are a whole tensor."""
     names = [name for name in atoms.named() if atoms.of(name).size > 1]
-    for node in atoms.view.nodes:
-        if node.op == "DepthToSpace" and atoms.of(node.outputs[0]).ndim > 1:  # its channels go, never its rows
-            rows = np.moveaxis(atoms.of(node.outputs[0]), 1, 0)
-            atoms.union(rows.reshape(len(rows), -1)[:, :1], rows.reshape(len(rows), -1))
     while True:
         before = atoms.find(np.arange(atoms.size))
         for name in names:

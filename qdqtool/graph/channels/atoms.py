@@ -46,15 +46,16 @@ class ChannelAtoms:
         view: the graph.
         shapes: tensor -> shape; None for a free axis.
         values: the value of a tensor by its name, where it is known: constants, or more after a run.
-        fills: whether a place that Pad fills in is a channel of its own, as it is for who removes channels; else NONE.
+        removal: whether channels are to be removed: a place that Pad fills in is a channel of its own then, not NONE,
+            and the channels that DepthToSpace lays side by side go together.
     """
 
     def __init__(
-        self, view: GraphView, shapes: Mapping[str, Shape], values: Values | None = None, *, fills: bool = False
+        self, view: GraphView, shapes: Mapping[str, Shape], values: Values | None = None, *, removal: bool = False
     ) -> None:
         self.view = view
         self.shapes = shapes
-        self.fills = fills
+        self.removal = removal
         self.values: Values = view.array if values is None else values
         self._reasons: dict[int, str] = {}
         self._arrays: dict[str, Int64] = {}

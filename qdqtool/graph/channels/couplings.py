@@ -220,7 +220,7 @@ def _pad(atoms: ChannelAtoms, node: Node) -> Found:
     if (widths < 0).any():
         return None
     filled = np.pad(array, widths, constant_values=NONE)
-    if atoms.fills:
+    if atoms.removal:
         empty = np.pad(np.zeros_like(array, bool), widths, constant_values=True)
         filled[empty] = atoms.fresh(int(empty.sum()))
     return [filled]
@@ -261,6 +261,9 @@ def _between_depth_and_space(atoms: ChannelAtoms, node: Node) -> Found:
     turned = None if array is None else relayout.transposed(array, order)
     between = [apart[axis] for axis in order]
     made = None if turned is None else relayout.reshaped(turned, tuple(between), after, MOST)
+    if made is not None and atoms.removal and made.shape[1] > 1:
+        rows = np.moveaxis(made, 1, 0).reshape(made.shape[1], -1)
+        atoms.union(rows[:, :1], rows)
     return None if made is None else [made]
 
 
