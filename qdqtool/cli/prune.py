@@ -74,7 +74,16 @@ def _options(args: argparse.Namespace) -> PruneOptions:
     from qdqtool.verbs import PruneOptions
 
     return PruneOptions(
-        args.pth, args.ratio, args.macs, args.n, args.eq, args.pg, args.nf, tuple(args.exclude), data_options_from(args)
+        args.pth,
+        args.ratio,
+        args.macs,
+        args.n,
+        args.eq,
+        args.pg,
+        args.nf,
+        tuple(args.exclude),
+        data_options_from(args),
+        args.provider,
     )
 
 

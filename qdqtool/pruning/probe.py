@@ -27,6 +27,27 @@ _SHORT = 64  # elements of a tensor that may be a shape, sizes or indices
 
 
 @dataclass(frozen=True, eq=False)
+class ProbeRun:
+    """How a model and its copies are run.
+
+    Attributes:
+        folder: where external data lie.
+        feeds: the inputs, one or more.
+        where: what messages call the model.
+        provider: what onnxruntime runs on.
+    """
+
+    folder: Path | None
+    feeds: Sequence[Feed]
+    where: object = "model"
+    provider: str = "cpu"
+
+    def executor(self, proto: onnx.ModelProto, names: Sequence[str]) -> Executor:
+        """A session of a model that gives the named tensors."""
+        return Executor(proto, self.folder, names, self.where, self.provider)
+
+
+@dataclass(frozen=True, eq=False)
 class TensorFacts:
     """What was seen of a graph's tensors.
 
@@ -66,34 +87,30 @@ def _values(one: Input, shape: tuple[int, ...], random: np.random.Generator) -> 
     return np.asarray(drawn).astype(one.dtype)
 
 
-def look(
-    proto: onnx.ModelProto, folder: Path | None, view: GraphView, feeds: Sequence[Feed], where: object
-) -> TensorFacts:
+def look(proto: onnx.ModelProto, view: GraphView, run: ProbeRun) -> TensorFacts:
     """Run a model for the shapes of its tensors.
 
     Args:
         proto: the model; it is not changed.
-        folder: where its external data lie.
         view: of its graph.
-        feeds: one input, or two of different free axes.
-        where: what messages call the model.
+        run: its first input, and one with free axes of another length where there is any.
 
     Raises:
         QdqError: onnxruntime cannot run the model on the first input.
     """
-    lacking = out_of_reach(proto, folder)
+    lacking = out_of_reach(proto, run.folder)
     names = [name for node in view.nodes for name in node.outputs if name and name not in lacking]
     names = list(dict.fromkeys([*view.inputs, *(name for name in names if not view.is_constant(name))]))
-    executor = Executor(proto, folder, names, where)
-    found = executor.run(feeds[0])
+    executor = run.executor(proto, names)
+    found = executor.run(run.feeds[0])
     short = {name: array for name, array in found.items() if array.dtype.kind == "i" and array.size <= _SHORT}
-    for feed in feeds[1:]:
+    for feed in run.feeds[1:]:
         try:
             again = executor.run(feed)
         except QdqError:  # an axis that is declared free may not be free; what the constants say is known anyway
             again = {}
         short = {name: array for name, array in short.items() if name in again and np.array_equal(array, again[name])}
-    if len(feeds) < 2:
+    if len(run.feeds) < 2:
         short = {name: short[name] for name in _apart_from_inputs(view, short)}
     shapes = {name: array.shape for name, array in found.items()}
     return TensorFacts(shapes, {name: array.dtype for name, array in found.items()}, short)

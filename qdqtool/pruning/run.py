@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -18,7 +17,7 @@ from qdqtool.pruning.channel_groups import ChannelGroup, find_groups
 from qdqtool.pruning.check import Differences, masked_original, measure_differences
 from qdqtool.pruning.choice import Criterion, choose
 from qdqtool.pruning.cut import Cut
-from qdqtool.pruning.probe import Feed, TensorFacts, look, seeded_input
+from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts, look, seeded_input
 from qdqtool.pruning.remove import remove_channels
 
 _FREE, _OTHER_FREE = 64, 96
@@ -73,52 +72,42 @@ class Pruned:
 
 
 def prune_model(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    criterion: Criterion,
-    exclude: Sequence[str] = (),
-    feeds: Sequence[Feed] = (),
-    where: object = "model",
-    *,
-    dry: bool = False,
+    proto: onnx.ModelProto, criterion: Criterion, exclude: Sequence[str], run: ProbeRun, *, dry: bool = False
 ) -> Pruned:
     """Remove channels from a model.
 
     Args:
         proto: the model; it is not changed.
-        folder: where its external data lie.
         criterion: which channels go.
         exclude: regular expressions of operators and tensors that keep their channels.
-        feeds: what the check runs on; none for an input that is made by seed.
-        where: what messages call the model.
+        run: what the check runs on; without feeds, an input that is made by seed.
         dry: choose alone; no edit and no check.
 
     Raises:
         QdqError: onnxruntime cannot run the model; see `choose`; the pruned model is not the masked original.
     """
-    view = GraphView(proto.graph, folder)
-    facts = look(proto, folder, view, _probes(proto.graph, feeds), where)
+    view = GraphView(proto.graph, run.folder)
+    facts = look(proto, view, replace(run, feeds=_probes(proto.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
     cut = Cut(channels, choose(channels, criterion).tolist())
-    pruned = proto if dry else remove_channels(proto, folder, cut)
+    pruned = proto if dry else remove_channels(proto, run.folder, cut)
+    seeded = not run.feeds
+    run = replace(run, feeds=list(run.feeds) or [seeded_input(proto.graph, _FREE)])
     difference = None
-    given = list(feeds) or [seeded_input(proto.graph, _FREE)]
-    if not dry and cut.gone.any():
-        difference = _checked(proto, pruned, folder, cut, facts, given, where)
-    elif not dry:
-        difference = Differences(0.0, 0.0, "")
-    numbers = _parameters(view), _parameters_after(view, cut) if dry else _parameters(GraphView(pruned.graph, folder))
+    if not dry:
+        difference = _checked(proto, pruned, cut, facts, run) if cut.gone.any() else Differences(0.0, 0.0, "")
+    after = _parameters_after(view, cut) if dry else _parameters(GraphView(pruned.graph, run.folder))
     return Pruned(
         pruned,
         tuple(_told(group, cut) for group in channels.groups),
         dict(channels.pinned),
         channels.channels,
         channels.prunable,
-        numbers,
+        (_parameters(view), after),
         (Cut(channels, ()).multiply_adds(), cut.multiply_adds()),
         difference,
-        len(given),
-        not feeds,
+        len(run.feeds),
+        seeded,
     )
 
 
@@ -134,43 +123,31 @@ def _probes(graph: onnx.GraphProto, feeds: Sequence[Feed]) -> list[Feed]:
 
 
 def _checked(
-    proto: onnx.ModelProto,
-    pruned: onnx.ModelProto,
-    folder: Path | None,
-    cut: Cut,
-    facts: TensorFacts,
-    feeds: Sequence[Feed],
-    where: object,
+    proto: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun
 ) -> Differences:
     """The difference, where it is small; else the first group that makes one by itself is named.
 
     Raises:
         QdqError: it is not small.
     """
-    found, fault = _differences(proto, pruned, folder, cut, facts, feeds, where)
+    found, fault = _differences(proto, pruned, cut, facts, run)
     if found is not None and found.small:
         return found
     for group in cut.channels.groups:
         own = Cut(cut.channels, [one for one in group.classes.tolist() if cut.gone[one]])
         if own.gone.any():
-            alone, said = _differences(proto, remove_channels(proto, folder, own), folder, own, facts, feeds, where)
+            alone, said = _differences(proto, remove_channels(proto, run.folder, own), own, facts, run)
             if alone is None or not alone.small:
-                raise _refusal(where, f"group {group.name}", alone, said)
-    raise _refusal(where, "the groups together", found, fault)
+                raise _refusal(run.where, f"group {group.name}", alone, said)
+    raise _refusal(run.where, "the groups together", found, fault)
 
 
 def _differences(
-    proto: onnx.ModelProto,
-    pruned: onnx.ModelProto,
-    folder: Path | None,
-    cut: Cut,
-    facts: TensorFacts,
-    feeds: Sequence[Feed],
-    where: object,
+    proto: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, facts: TensorFacts, run: ProbeRun
 ) -> tuple[Differences | None, str]:
-    masked = masked_original(proto, folder, cut, facts)
+    masked = masked_original(proto, run.folder, cut, facts)
     try:
-        return measure_differences(masked, pruned, folder, cut, feeds, where), ""
+        return measure_differences(masked, pruned, cut, run), ""
     except QdqError as error:  # the pruned model does not run: as wrong as one that computes something else
         return None, error.reason
 

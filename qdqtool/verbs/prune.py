@@ -38,6 +38,7 @@ class PruneOptions:
         min_filters: a group keeps at least so many (-nf); None for 16 with a threshold, else 1.
         exclude: regular expressions of operators and tensors that keep their channels.
         data_options: how data is read.
+        provider: what onnxruntime runs on while it checks: cpu, cuda or tensorrt.
     """
 
     threshold: float | None = None
@@ -49,6 +50,7 @@ class PruneOptions:
     min_filters: int | None = None
     exclude: tuple[str, ...] = ()
     data_options: DataOptions | None = None
+    provider: str = "cpu"
 
     def criterion(self) -> Criterion:
         """The same, checked.
@@ -191,10 +193,12 @@ def plan_pruning(
 
 def _run(opened: Opened, data: Data | DataLoader | None, options: PruneOptions, *, dry: bool) -> Pruned:
     from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.pruning.probe import Feed, ProbeRun
     from qdqtool.pruning.run import prune_model
 
-    feeds = []
+    feeds: list[Feed] = []
     if data is not None:
         loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
         feeds = list(itertools.islice(loader, _BATCHES))
-    return prune_model(opened.proto, opened.folder, options.criterion(), options.exclude, feeds, opened.name, dry=dry)
+    run = ProbeRun(opened.folder, feeds, opened.name, options.provider)
+    return prune_model(opened.proto, options.criterion(), options.exclude, run, dry=dry)

@@ -10,7 +10,7 @@ import onnx
 from qdqtool.graph.view import GraphView
 from qdqtool.pruning.channel_groups import ChannelMap, find_groups
 from qdqtool.pruning.choice import parse_criterion
-from qdqtool.pruning.probe import look, seeded_input
+from qdqtool.pruning.probe import ProbeRun, look, seeded_input
 from qdqtool.pruning.run import Pruned, prune_model
 from tests.graphs import model_of
 
@@ -69,12 +69,12 @@ def case(name: str) -> onnx.ModelProto:
 def channels_of(model: onnx.ModelProto, *exclude: str) -> ChannelMap:
     """Its channel map."""
     view = GraphView(model.graph)
-    return find_groups(view, look(model, None, view, [seeded_input(model.graph)], "m"), exclude)
+    return find_groups(view, look(model, view, ProbeRun(None, [seeded_input(model.graph)])), exclude)
 
 
 def halved(model: onnx.ModelProto, *exclude: str) -> Pruned:
     """Pruned at ratio 0.5."""
-    return prune_model(model, None, parse_criterion(ratio=0.5), exclude)
+    return prune_model(model, parse_criterion(ratio=0.5), exclude, ProbeRun(None, []))
 
 
 def shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

@@ -14,7 +14,7 @@ from qdqtool.pruning.channel_groups import find_groups
 from qdqtool.pruning.check import masked_original, measure_differences, relative_difference, without_activation_pairs
 from qdqtool.pruning.choice import choose, parse_criterion
 from qdqtool.pruning.cut import Cut
-from qdqtool.pruning.probe import look, seeded_input
+from qdqtool.pruning.probe import ProbeRun, look, seeded_input
 from qdqtool.pruning.remove import remove_channels
 from tests.pruning.nets import case, halved
 
@@ -51,7 +51,7 @@ def test_values_of_a_bounded_operator_are_measured_by_its_range() -> None:
 
 def parts(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto, Cut]:
     view, feed = GraphView(model.graph), seeded_input(model.graph)
-    facts = look(model, None, view, [feed], "m")
+    facts = look(model, view, ProbeRun(None, [feed]))
     channels = find_groups(view, facts)
     cut = Cut(channels, choose(channels, parse_criterion(ratio=0.5)).tolist())
     return masked_original(model, None, cut, facts), remove_channels(model, None, cut), cut
@@ -65,7 +65,7 @@ def test_a_pruned_model_with_a_wrong_value_is_noticed(initializer: str, caught: 
         if tensor.name == initializer:
             value = onnx.numpy_helper.to_array(tensor)
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value[::-1]), tensor.name))
-    found = measure_differences(masked, pruned, None, cut, [seeded_input(model.graph)], "m")
+    found = measure_differences(masked, pruned, cut, ProbeRun(None, [seeded_input(model.graph)]))
     assert found.small != caught
 
 
