@@ -7,6 +7,7 @@ Where a reader wants another value than the others, it gets a constant of its ow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.channels.arguments import permutation
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.tensors import stored_array
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Use, attribute
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
 from qdqtool.pruning.cut import Kept
 
 Array = npt.NDArray[Any]
@@ -61,14 +62,36 @@ class ConstantEdits:
         elif node.op == "Transpose":
             order = permutation(node, len(self.view.shape(name) or ())) or []
             self.keep(Use(node, 0), {order[axis]: places for axis, places in kept.items()})
-        else:
+        elif node.op != "Reshape" or not self._through_reshape(node, kept):
             own = self._owned.get((id(use.node), use.index))
             value = self.view.array(name) if own is None else own[1]
             if value is None:
                 raise QdqError(name, f"is a constant that {node.op} {node.name} computes", "fold constants first")
             self._own(use, cut(value, kept))
 
-    def keep_scales(self, node: Any, kept: Kept) -> None:
+    def _through_reshape(self, node: Node, kept: Kept) -> bool:
+        """Cut what a Reshape of a constant reads, and its target; False where no rectangle of that stays."""
+        before, after = self.view.shape(node.inputs[0]), self.view.shape(node.outputs[0])
+        if before is None or after is None or len(self.view.consumers(node.outputs[0])) != 1:
+            return False
+        stays = np.ones(after, bool)
+        for axis, places in kept.items():
+            stays &= np.isin(np.arange(after[axis]), places).reshape(
+                [-1 if i == axis else 1 for i in range(len(after))]
+            )
+        folded = stays.reshape(before)
+        sides = {
+            axis: np.flatnonzero(folded.any(axis=tuple(other for other in range(len(before)) if other != axis)))
+            for axis in range(len(before))
+        }
+        if math.prod(len(places) for places in sides.values()) != int(folded.sum()):
+            return False
+        self.keep(Use(node, 0), {axis: places for axis, places in sides.items() if len(places) < before[axis]})
+        left = [len(kept[axis]) if axis in kept else size for axis, size in enumerate(after)]
+        self.set_numbers(Use(node, 1), left)
+        return True
+
+    def keep_scales(self, node: Node, kept: Kept) -> None:
         """Cut the scales and zero points of a Q or DQ that lie along an axis with its channels."""
         rank = len(
             next((self.view.shape(name) for name in (node.inputs[0], node.outputs[0]) if self.view.shape(name)), None)
@@ -82,12 +105,18 @@ class ConstantEdits:
                 if shape and len(shape) == 1 and shape[0] > 1:
                     self.keep(Use(node, index), {0: kept[axis]})
 
-    def set_numbers(self, use: Use, numbers: list[int]) -> None:
-        """Let a node read other integers: a shape, sizes, indices. Where they are the same nothing changes."""
+    def set_numbers(self, use: Use, numbers: list[int], before: list[int] | None = None) -> None:
+        """Let a node read other integers: a shape, sizes, indices. Where they are the same nothing changes.
+
+        Args:
+            use: the node, and which input they are.
+            numbers: the integers.
+            before: what it read so far, where that is computed.
+        """
         name = use.node.inputs[use.index]
         node = self.view.producers.get(name)
         old = self.view.array(name) if self.view.is_constant(name) else None
-        if old is not None and old.reshape(-1).tolist() == numbers:
+        if numbers == (before if old is None else old.reshape(-1).tolist()):
             return
         if name in self.view.initializers or (node is not None and node.op == "Constant"):
             self._wish(name, use, ((None, tuple(numbers)),))

@@ -79,22 +79,17 @@ def _target(index: int) -> Callable[[OperatorEdits, Node], None]:
         if len(node.inputs) <= index or not node.inputs[index]:
             return
         before, after = edits.before(node.outputs[0]), edits.cut.shape(node.outputs[0])
-        whole = edits.cut.channels.atoms.values(node.inputs[index])
-        if whole is not None:
-            numbers = [int(v) for v in whole.reshape(-1)]
-            edits.constants.set_numbers(Use(node, index), _shortened(edits, node, numbers, 0, before, after))
-            return
-        producer = edits.view.producer(node.inputs[index])
-        place = 0
-        for piece, name in enumerate(producer.inputs if producer is not None and producer.op == "Concat" else ()):
+        producer, place = edits.view.producer(node.inputs[index]), 0
+        pieces = [Use(node, index)]
+        if producer is not None and producer.op == "Concat":
+            pieces = [Use(producer, piece) for piece in range(len(producer.inputs))]
+        for piece in pieces:
+            name = piece.node.inputs[piece.index]
             value = edits.cut.channels.atoms.values(name)
-            length = (edits.before(name) or (1,))[0]
-            if value is not None and producer is not None:
+            if value is not None:
                 numbers = [int(v) for v in value.reshape(-1)]
-                edits.constants.set_numbers(
-                    Use(producer, piece), _shortened(edits, node, numbers, place, before, after)
-                )
-            place += length
+                edits.constants.set_numbers(piece, _shortened(edits, node, numbers, place, before, after), numbers)
+            place += (edits.before(name) or (1,))[0]
 
     return edit
 

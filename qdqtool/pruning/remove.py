@@ -9,6 +9,7 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import Editor
+from qdqtool.graph.order import read_names, reads_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.pruning.constant_edits import ConstantEdits
@@ -48,9 +49,11 @@ def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> on
                 constants.keep_scales(pair.quantize, cut.kept(tensor))
                 constants.keep_scales(pair.dequantize, cut.kept(tensor))
     _declare(copy.graph, view, cut)
+    read = {name for node in view.every for name in read_names(node)}
     constants.apply(editor)
     editor.drop_value_info([name for name in _made_of(view, constants.edited) if name not in view.outputs])
     editor.commit()
+    _drop_replaced(copy.graph, read)
     _list_inputs(copy, set(view.initializers))
     return copy
 
@@ -79,6 +82,24 @@ def _made_of(view: GraphView, names: set[str]) -> list[str]:
         if node.outputs and view.is_constant(node.outputs[0]) and any(name in made for name in node.inputs):
             made.update(node.outputs)
     return sorted(made)
+
+
+def _drop_replaced(graph: onnx.GraphProto, before: set[str]) -> None:
+    """Take away constants, and nodes that make them, that were read before the edit and are no longer."""
+    given = {value.name for value in graph.output}
+    while True:
+        read = {name for node in graph.node for name in reads_of(node)} | given
+        unread = [place for place, node in enumerate(graph.node) if not read & set(node.output)]
+        gone = [place for place in unread if before & set(graph.node[place].output)]
+        for place in reversed(gone):
+            del graph.node[place]
+        if not gone:
+            break
+    stored = {tensor.name for tensor in graph.initializer if tensor.name in before - read}
+    for table in (graph.initializer, graph.input):
+        for place in range(len(table) - 1, -1, -1):
+            if table[place].name in stored:
+                del table[place]
 
 
 def _list_inputs(model: onnx.ModelProto, before: set[str]) -> None:

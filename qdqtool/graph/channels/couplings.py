@@ -125,7 +125,8 @@ def _axes_of(atoms: ChannelAtoms, node: Node) -> list[int] | None:
     if node.op in ("Resize", "Upsample"):
         return None if after is None else [axis for axis in range(rank) if before[axis] != after[axis]]
     if node.op in ("Softmax", "LogSoftmax"):
-        return [int(str(attribute(node, "axis", -1))) % rank]
+        first = int(str(attribute(node, "axis", 1))) % rank if rank else 0
+        return list(range(first, rank))  # before opset 13 all axes from that one on, the second by default
     axes = integers(node, 1, "axes", atoms.values)
     return None if axes is None else [axis % rank for axis in axes or range(rank)]
 
@@ -300,9 +301,8 @@ def _product(atoms: ChannelAtoms, node: Node) -> Found:
     row = None if shape is None else atoms.row(node.inputs[0], len(shape) - 1)
     if shape is None or row is None or not plain or not constant:
         return None
-    array = atoms.of(node.inputs[0])
-    if row.mixed.size or array.size > array.shape[-1]:
-        atoms.pin(array)
+    if row.mixed.size:
+        atoms.pin(row.mixed)
     made = atoms.mark(node.outputs[0], len(shape) - 1)
     if made is None:
         return None
