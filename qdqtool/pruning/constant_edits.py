@@ -34,16 +34,21 @@ class _Reader:
 
 
 class ConstantEdits:
-    """What becomes of the constants of one graph."""
+    """What becomes of the constants of one graph.
+
+    Attributes:
+        view: of the graph that is edited.
+        passed: the constants that are cut, and what is made of them on their way to who reads them.
+    """
 
     def __init__(self, view: GraphView) -> None:
         self.view = view
         self._wishes: dict[str, dict[tuple[int, int], _Reader]] = {}
         self._owned: dict[tuple[int, int], tuple[Use, Array]] = {}
-        self.edited: set[str] = set()
+        self.passed: set[str] = set()
 
     def keep(self, use: Use, kept: Kept) -> None:
-        """Let a node read these places of a constant alone.
+        """Let a node read these places of a constant alone: of all axes at once.
 
         Raises:
             QdqError: the constant is computed in a way that cannot be cut, or a step on its way is read differently.
@@ -52,6 +57,7 @@ class ConstantEdits:
             return
         name = use.node.inputs[use.index]
         node = self.view.producers.get(name)
+        self.passed.add(name)
         if name in self.view.initializers or node is None or node.op == "Constant":
             self._wish(name, use, tuple((axis, tuple(places.tolist())) for axis, places in sorted(kept.items())))
         elif node.op in (DEQUANTIZE, QUANTIZE):
@@ -62,9 +68,11 @@ class ConstantEdits:
         elif node.op == "Transpose":
             order = permutation(node, len(self.view.shape(name) or ())) or []
             self.keep(Use(node, 0), {order[axis]: places for axis, places in kept.items()})
+        elif node.op == "ConstantOfShape" and len(self.view.consumers(name)) == 1:
+            left = [len(kept[axis]) if axis in kept else size for axis, size in enumerate(self.view.shape(name) or ())]
+            self.set_numbers(Use(node, 0), left)
         elif node.op != "Reshape" or not self._through_reshape(node, kept):
-            own = self._owned.get((id(use.node), use.index))
-            value = self.view.array(name) if own is None else own[1]
+            value = self.view.array(name)
             if value is None:
                 raise QdqError(name, f"is a constant that {node.op} {node.name} computes", "fold constants first")
             self._own(use, cut(value, kept))
@@ -148,7 +156,6 @@ class ConstantEdits:
             value = self._stored(name)
             if len(different) == 1 and len(wishes) == readers[name]:
                 editor.set_constant(name, _wished(value, different.pop()))
-                self.edited.add(name)
                 continue
             made: dict[_Wish, str] = {}
             for reader in wishes.values():

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.channels.atoms import Int64
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.order import read_names, reads_of
 from qdqtool.graph.types import opset_of
@@ -34,12 +35,8 @@ def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> on
         return copy
     view = GraphView(copy.graph, folder)
     constants, editor = ConstantEdits(view), Editor(view)
-    for axis in cut.channels.axes:
-        kept = cut.along(axis)
-        if kept is not None:
-            if not kept.size:
-                raise QdqError(axis.use.node.name, "would lose all of its channels", "--exclude it, or give --ratio")
-            constants.keep(Use(view.every[axis.use.node.index], axis.use.index), {axis.axis: kept})
+    for use, kept in _weights(cut):
+        constants.keep(Use(view.every[use.node.index], use.index), kept)
     edits = OperatorEdits(cut, view, constants, editor, opset_of(copy) or 1)
     for node in view.nodes:
         edit_operator(edits, node)
@@ -51,11 +48,24 @@ def remove_channels(proto: onnx.ModelProto, folder: Path | None, cut: Cut) -> on
     _declare(copy.graph, view, cut)
     read = {name for node in view.every for name in read_names(node)}
     constants.apply(editor)
-    editor.drop_value_info([name for name in _made_of(view, constants.edited) if name not in view.outputs])
+    editor.drop_value_info(constants.passed)
     editor.commit()
     _drop_replaced(copy.graph, read)
     _list_inputs(copy, set(view.initializers))
     return copy
+
+
+def _weights(cut: Cut) -> list[tuple[Use, dict[int, Int64]]]:
+    """Each constant that loses places, and which stay of each of its axes."""
+    found: dict[tuple[int, int], tuple[Use, dict[int, Int64]]] = {}
+    for axis in cut.channels.axes:
+        kept = cut.along(axis)
+        if kept is None:
+            continue
+        if not kept.size:
+            raise QdqError(axis.use.node.name, "would lose all of its channels", "--exclude it, or give --ratio")
+        found.setdefault((axis.use.node.index, axis.use.index), (axis.use, {}))[1][axis.axis] = kept
+    return list(found.values())
 
 
 def _declare(graph: onnx.GraphProto, view: GraphView, cut: Cut) -> None:
@@ -73,15 +83,6 @@ def _declare(graph: onnx.GraphProto, view: GraphView, cut: Cut) -> None:
         for axis, kept in cut.kept(between.get(value.name, value.name)).items():
             if axis < len(shape.dim) and shape.dim[axis].HasField("dim_value"):
                 shape.dim[axis].dim_value = len(kept)
-
-
-def _made_of(view: GraphView, names: set[str]) -> list[str]:
-    """What nodes make of constants that were cut: its declared shape is no longer true."""
-    made = set(names)
-    for node in sorted(view.every, key=lambda node: (node.level, node.index)):
-        if node.outputs and view.is_constant(node.outputs[0]) and any(name in made for name in node.inputs):
-            made.update(node.outputs)
-    return sorted(made)
 
 
 def _drop_replaced(graph: onnx.GraphProto, before: set[str]) -> None:

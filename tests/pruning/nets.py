@@ -45,6 +45,9 @@ CASES: dict[str, tuple[str, str, str, int, dict[str, tuple[int, ...]]]] = {
     "one weight of two convolutions": ("float[1,6,8,8] y", _W, "a = Conv(x, w)  b = Conv(x, w)  c = Conv(a, u)  d = Conv(b, u)  y = Add(c, d)", 17, {"w": (4, 4, 1, 1), "u": (6, 4, 1, 1)}),
     "one constant of two groups": ("float[1,6,8,8] y", f"{_W}, float[8,1,1] m", "a = Conv(x, w)  b = Mul(a, m)  c = Conv(b, s)  d = Mul(c, m)  y = Conv(d, u)", 17, {"w": (4, 4, 1, 1), "u": (6, 4, 1, 1)}),
     "transposed weight": ("float[1,3] y", "float[8,4,1,1] w, float[3,512] k", "a = Conv(x, w)  f = Flatten(a)  t = Transpose(k)  y = MatMul(f, t)", 17, {"k": (3, 256)}),
+    "weight behind a reshape": ("float[1,3] y", "float[8,4,1,1] w, float[8,8,8,3] k, int64[2] to = {512,3}", "a = Conv(x, w)  f = Flatten(a)  t = Reshape(k, to)  y = MatMul(f, t)", 17, {"k": (4, 8, 8, 3), "to": (2,)}),
+    "weight that is no rectangle behind its reshape": ("float[1,3] y", "float[8,4,1,1] w, float[3,8] k, int64[2] to = {8,3}, int64[2] flat = {1,8}", "a = Conv(x, w)  p = GlobalAveragePool(a)  f = Reshape(p, flat)  t = Reshape(k, to)  y = MatMul(f, t)", 17, {"w": (4, 4, 1, 1)}),
+    "weight of one value": ("float[1,6,8,8] y", f"{_W}, int64[4] ws = {{8,8,1,1}}", "a0 = Conv(x, w)  c = ConstantOfShape(ws)  a = Conv(a0, c)  b = Conv(x, v)  d = Add(a, b)  y = Conv(d, u)", 17, {"w": (4, 4, 1, 1), "ws": (4,), "u": (6, 4, 1, 1)}),
     "quantized": ("float[1,6,8,8] y", f"{_W}, float e = {{0.1}}, int8 z = {{0}}, float[8] ws = {{0.01,0.02,0.01,0.02,0.01,0.02,0.01,0.02}}, int8[8] wz = {{0,0,0,0,0,0,0,0}}", "wq = QuantizeLinear<axis=0>(w, ws, wz)  wd = DequantizeLinear<axis=0>(wq, ws, wz)  a = Conv(x, wd)  q = QuantizeLinear(a, e, z)  d = DequantizeLinear(q, e, z)  y = Conv(d, u)", 17, {"w": (4, 4, 1, 1), "ws": (4,), "wz": (4,), "u": (6, 4, 1, 1)}),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ def test_half_of_each_group_goes_and_the_rest_computes_the_same(name: str) -> No
     onnx.checker.check_model(done.model, full_check=True)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if "no rectangle" not in name])
 def test_names_and_order_of_operators_stay(name: str) -> None:
     model = case(name)
     pruned = halved(model).model
@@ -73,13 +73,14 @@ def test_a_constant_that_two_groups_read_is_given_to_each() -> None:
     assert len(set(read)) == 2 and all(shapes(pruned)[name] == (4, 1, 1) for name in read)
 
 
-def test_declared_shapes_follow() -> None:
-    model = onnx.shape_inference.infer_shapes(case("quantized"))
-    pruned = halved(model).model
-    declared = {
-        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in pruned.graph.value_info
-    }
-    assert [declared[name] for name in ("a", "q", "d")] == [[1, 4, 8, 8]] * 3
+@pytest.mark.parametrize("name", CASES)
+def test_declared_shapes_follow_or_go(name: str) -> None:
+    declared = halved(onnx.shape_inference.infer_shapes(case(name))).model
+    bare = onnx.ModelProto.FromString(declared.SerializeToString())
+    del bare.graph.value_info[:]
+    inferred = {one.name: one for one in onnx.shape_inference.infer_shapes(bare, strict_mode=True).graph.value_info}
+    assert declared.graph.value_info
+    assert [one for one in declared.graph.value_info if one.name in inferred and one != inferred[one.name]] == []
 
 
 def test_old_files_list_new_initializers_as_inputs() -> None:
