@@ -317,6 +317,29 @@ def test_a_product_of_two_activations_keeps_heads_apart_and_joins_what_is_summed
     assert PINNED not in found[0]
 
 
+@pytest.mark.parametrize(
+    ("softmax", "held"),
+    [("Softmax<axis=-1>", False), ("Softmax<axis=3>", False), ("Softmax<axis=1>", True), ("Softmax", True)],
+)
+def test_a_softmax_computes_over_all_axes_from_its_own_on_as_before_opset_13(softmax: str, held: bool) -> None:
+    text = f"{REMOVED} {{ a = Conv(x, w)  s = {softmax}(a)  out = Conv(s, u) }}".replace("[6,4,1,1] u", "[6,8,1,1] u")
+    view = view_of(text, 12)
+    atoms = ChannelAtoms(view, shapes_of(view))
+    couple_graph(atoms)
+    assert atoms.pinned(atoms.of("a")).all() == held
+
+
+def test_a_matrix_reads_channels_that_lie_alike_at_every_position() -> None:
+    """Behind a Reshape an array may be as wide as its tensor, with one channel at each place of the last axis."""
+    view = view_of("""g (float[1,5,8] x) => (float[1,5,3] out) <float[8,8] w, float[8,3] u, int64[2] rows = {5,8}>
+{ a = MatMul(x, w)  b = Reshape(a, rows)  out = MatMul(b, u) }""")
+    atoms = ChannelAtoms(view, {"x": (1, 5, 8), "a": (1, 5, 8), "b": (5, 8), "out": (5, 3)})
+    atoms.set("b", np.tile(np.arange(2, 10), (5, 1)))
+    atoms.fresh(8)
+    couple(atoms, view.nodes[2:])
+    assert not atoms.pinned(np.arange(2, 10)).any()
+
+
 def test_without_heads_all_that_a_product_sums_over_stays() -> None:
     view = view_of("""g (float[1,5,8] x) => (float[A,B,C] out) <float[8,8] wq, float[8,8] wk>
 { q = MatMul(x, wq)  k = MatMul(x, wk)  t = Transpose<perm=[0,2,1]>(k)  out = MatMul(q, t) }""")
