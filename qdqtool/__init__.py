@@ -55,6 +55,12 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.verbs.lint import LintOptions as LintOptions, LintResult as LintResult, lint as lint
     from qdqtool.verbs.peel import peel as peel
     from qdqtool.verbs.peel_options import PeelOptions as PeelOptions, PeelResult as PeelResult
+    from qdqtool.verbs.prune import (
+        PruneOptions as PruneOptions,
+        PruneResult as PruneResult,
+        plan_pruning as plan_pruning,
+        prune as prune,
+    )
     from qdqtool.verbs.ptq import PtqOptions as PtqOptions, PtqResult as PtqResult, ptq as ptq
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
     from qdqtool.verbs.sensitivity import (
@@ -118,6 +124,8 @@ _HOMES = {
     "Plan": "match.plan",
     "PlanOptions": "match.plan",
     "PredictedLayers": "verbs.show_engine",
+    "PruneOptions": "verbs.prune",
+    "PruneResult": "verbs.prune",
     "PtqOptions": "verbs.ptq",
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
@@ -153,7 +161,9 @@ _HOMES = {
     "peel": "verbs.peel",
     "plan": "verbs.insert",
     "plan_types": "verbs.amp",
+    "plan_pruning": "verbs.prune",
     "predicted_layers": "verbs.show_engine",
+    "prune": "verbs.prune",
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",
     "retarget": "cache.retarget",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.graft import GraftOptions
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.peel_options import PeelOptions
+    from qdqtool.verbs.prune import PruneOptions
     from qdqtool.verbs.ptq import PtqOptions
 
     Model: TypeAlias = "onnx.ModelProto | gs.Graph | Callable[[], onnx.ModelProto | gs.Graph]"
@@ -265,6 +266,33 @@ class GraftCache(BaseLoader):
             G_LOGGER.info(note)
         if result.unknown:
             G_LOGGER.warning(f"{len(result.unknown)} entries of the cache are for tensors that the model lacks")
+        return result.model
+
+
+@mod.export(funcify=True)
+class PruneChannels(BaseLoader):
+    """Functor that removes whole channels from a model: the verb `prune`."""
+
+    def __init__(self, model: Model, data: AnyData | None = None, options: PruneOptions | None = None) -> None:
+        """Remove channels.
+
+        Args:
+            model: a plain or Q/DQ model, or a callable that returns one.
+            data: what the check runs on: a path, feed_dicts, or a callable that returns either; None for seeded input.
+            options: see `PruneOptions`.
+        """
+        self._model = model
+        self._data = data
+        self._options = options
+
+    @util.check_called_by("__call__")
+    @_report_errors
+    def call_impl(self) -> onnx.ModelProto | gs.Graph:
+        """The smaller model."""
+        from qdqtool.verbs.prune import prune
+
+        result = prune(_model(self._model), _data(self._data), self._options)
+        G_LOGGER.info(result.headline())
         return result.model
 
 

@@ -127,7 +127,7 @@ loaders = [
     insert, scales, cache,
     PeelQdq(insert, qdqtool.PeelOptions(version), cache_path="p.cache"),
     CacheFromData(model, data, qdqtool.PtqOptions(version)),
-    GraftCache(model, cache), SaveCache(cache, "c.cache"), CacheFromPath("c.cache"),
+    PruneChannels(model), GraftCache(model, cache), SaveCache(cache, "c.cache"), CacheFromPath("c.cache"),
     SaveScales(scales, "s.json"), ScalesFromPath("s.json"), InsertQdq(model, scales="s.json"), AmpTypes(model, data),
 ]
 for loader in loaders:

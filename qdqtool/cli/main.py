@@ -26,6 +26,7 @@ VERBS = {
     "calibrate": "run data through a model and write the scale of every tensor",
     "amp": "give a model FP16 or BF16 where its values allow that, for strongly typed TensorRT",
     "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
+    "prune": "remove whole channels from a plain or Q/DQ model, checked against the masked original",
     "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
     "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
     "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",

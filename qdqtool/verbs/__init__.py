@@ -17,6 +17,7 @@ from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.lint import LintOptions, LintResult, lint
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
+from qdqtool.verbs.prune import PruneOptions, PruneResult, plan_pruning, prune
 from qdqtool.verbs.ptq import PtqOptions, PtqResult, ptq
 from qdqtool.verbs.ptq_compare import BackendComparison, compare_backends
 from qdqtool.verbs.sensitivity import SensitivityOptions, SensitivityResult, sensitivity
@@ -44,6 +45,8 @@ __all__ = [
     "LintResult",
     "PeelOptions",
     "PeelResult",
+    "PruneOptions",
+    "PruneResult",
     "PtqOptions",
     "PtqResult",
     "SensitivityOptions",
@@ -64,7 +67,9 @@ __all__ = [
     "load_table",
     "peel",
     "plan",
+    "plan_pruning",
     "plan_types",
+    "prune",
     "ptq",
     "sensitivity",
     "simulate",

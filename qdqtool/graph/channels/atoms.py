@@ -46,12 +46,18 @@ class ChannelAtoms:
         view: the graph.
         shapes: tensor -> shape; None for a free axis.
         values: the value of a tensor by its name, where it is known: constants, or more after a run.
+        removal: whether channels are to be removed: a place that Pad fills in is a channel of its own then, not NONE,
+            and the channels that DepthToSpace lays side by side go together.
     """
 
-    def __init__(self, view: GraphView, shapes: Mapping[str, Shape], values: Values | None = None) -> None:
+    def __init__(
+        self, view: GraphView, shapes: Mapping[str, Shape], values: Values | None = None, *, removal: bool = False
+    ) -> None:
         self.view = view
         self.shapes = shapes
+        self.removal = removal
         self.values: Values = view.array if values is None else values
+        self._reasons: dict[int, str] = {}
         self._arrays: dict[str, Int64] = {}
         self._parents = np.arange(2)
         self._readers: dict[str, tuple[Int64, Int64]] = {}
@@ -74,10 +80,19 @@ class ChannelAtoms:
         size = None if shape is None or axis >= len(shape) else shape[axis]
         if shape is None or size is None:
             return None
-        fresh = np.arange(self.size, self.size + size)
-        self._parents = np.concatenate([self._parents, fresh])
+        fresh = self.fresh(size)
         self.set(name, fresh.reshape([size if place == axis else 1 for place in range(len(shape))]))
         return fresh
+
+    def fresh(self, count: int) -> Int64:
+        """So many new atoms, which no tensor holds yet."""
+        made = np.arange(self.size, self.size + count)
+        self._parents = np.concatenate([self._parents, made])
+        return made
+
+    def named(self) -> list[str]:
+        """The tensors of which something was said, in the order in which it was."""
+        return list(self._arrays)
 
     def set(self, name: str, atoms: Int64) -> None:
         """Say which atoms a tensor holds: an array that is broadcastable to it."""
@@ -147,9 +162,19 @@ class ChannelAtoms:
                 self.pin(own)
                 self.pin(other)
 
-    def pin(self, atoms: Int64) -> None:
-        """Say that channels must stay as they are."""
+    def pin(self, atoms: Int64, reason: str = "") -> None:
+        """Say that channels must stay as they are, and why; the first reason of a channel counts."""
+        if reason:
+            roots = np.unique(self.find(atoms))
+            roots = roots[roots > PINNED]
+            if roots.size:
+                members = np.flatnonzero(np.isin(self.find(np.arange(self.size)), roots))
+                self._reasons.update(dict.fromkeys(members.tolist(), reason))
         self.union(atoms, np.full((), PINNED))
+
+    def reason(self, atom: int) -> str:
+        """Why a pinned channel must stay; "" where it was made one with a channel that must."""
+        return self._reasons.get(atom, "")
 
     def pinned(self, atoms: Int64) -> npt.NDArray[np.bool_]:
         """Which of some atoms must stay as they are."""

@@ -40,7 +40,7 @@ def couple(atoms: ChannelAtoms, nodes: Iterable[Node], rules: Mapping[str, Coupl
         found = None if rule is None else rule(atoms, node)
         if found is None:
             for name in filter(None, node.inputs):
-                atoms.pin(atoms.of(name))
+                atoms.pin(atoms.of(name), f"{node.op} {node.name} needs all of them")
             found = []
         for name, array in zip(node.outputs, found, strict=False):
             if name and not atoms.has(name):
@@ -52,7 +52,7 @@ def couple_graph(atoms: ChannelAtoms, rules: Mapping[str, Coupling] | None = Non
     view = atoms.view
     couple(atoms, sorted(view.nodes, key=lambda node: (node.level, node.index)), rules)
     for name in (*view.outputs, *sorted(view.captured)):
-        atoms.pin(atoms.of(name))
+        atoms.pin(atoms.of(name), f"the graph gives {name} out" if name in view.outputs else f"a body reads {name}")
 
 
 # ---------------------------------------------------------------------- in place
@@ -127,7 +127,8 @@ def _axes_of(atoms: ChannelAtoms, node: Node) -> list[int] | None:
     if node.op in ("Resize", "Upsample"):
         return None if after is None else [axis for axis in range(rank) if before[axis] != after[axis]]
     if node.op in ("Softmax", "LogSoftmax"):
-        return [int(str(attribute(node, "axis", -1))) % rank]
+        first = int(str(attribute(node, "axis", 1))) % rank if rank else 0
+        return list(range(first, rank))  # before opset 13 all axes from that one on, the second by default
     axes = integers(node, 1, "axes", atoms.values)
     return None if axes is None else [axis % rank for axis in axes or range(rank)]
 
@@ -219,7 +220,13 @@ def _pad(atoms: ChannelAtoms, node: Node) -> Found:
     for place, axis in enumerate(axes or range(array.ndim)):
         if array.shape[axis] > 1:
             widths[axis] = pads[place], pads[place + len(pads) // 2]
-    return None if (widths < 0).any() else [np.pad(array, widths, constant_values=NONE)]
+    if (widths < 0).any():
+        return None
+    filled = np.pad(array, widths, constant_values=NONE)
+    if atoms.removal:
+        empty = np.pad(np.zeros_like(array, bool), widths, constant_values=True)
+        filled[empty] = atoms.fresh(int(empty.sum()))
+    return [filled]
 
 
 def _repeated(atoms: ChannelAtoms, node: Node) -> Found:
@@ -257,6 +264,9 @@ def _between_depth_and_space(atoms: ChannelAtoms, node: Node) -> Found:
     turned = None if array is None else relayout.transposed(array, order)
     between = [apart[axis] for axis in order]
     made = None if turned is None else relayout.reshaped(turned, tuple(between), after, MOST)
+    if made is not None and atoms.removal and made.shape[1] > 1:
+        rows = np.moveaxis(made, 1, 0).reshape(made.shape[1], -1)
+        atoms.union(rows[:, :1], rows)
     return None if made is None else [made]
 
 
@@ -285,20 +295,38 @@ def _conv(atoms: ChannelAtoms, node: Node) -> Found:
 
 def _product(atoms: ChannelAtoms, node: Node) -> Found:
     """Gemm and MatMul with a constant matrix on the right: new channels on the last axis."""
+    if node.op == "MatMul" and not any(map(atoms.view.is_constant, node.inputs)):
+        return _product_of_two(atoms, node)
     shape, matrix = atoms.shape(node.inputs[0]), atoms.view.shape(node.inputs[1])
     plain = matrix is not None and len(matrix) == 2 and not attribute(node, "transA", 0)
     constant = all(atoms.view.is_constant(name) for name in node.inputs[1:] if name)
     row = None if shape is None else atoms.row(node.inputs[0], len(shape) - 1)
     if shape is None or row is None or not plain or not constant:
         return None
-    array = atoms.of(node.inputs[0])
-    if row.mixed.size or array.size > array.shape[-1]:
-        atoms.pin(array)
+    if row.mixed.size:
+        atoms.pin(row.mixed)
     made = atoms.mark(node.outputs[0], len(shape) - 1)
     if made is None:
         return None
     atoms.share(node.inputs[1], row.atoms, made)
     return [atoms.of(node.outputs[0])]
+
+
+def _product_of_two(atoms: ChannelAtoms, node: Node) -> Found:
+    """MatMul of two activations, as in attention: what is summed over goes together, so that whole heads can go."""
+    shapes = [atoms.shape(name) for name in node.inputs]
+    rank = max((len(shape) for shape in shapes if shape is not None), default=0)
+    if None in shapes or any(len(shape or ()) < 2 for shape in shapes):
+        return None
+    left, right = (relayout.padded(atoms.of(name), rank) for name in node.inputs)
+    first, second = left[..., :1], right[..., :1, :]
+    atoms.union(first, left)
+    atoms.union(second, right)
+    kept = [array for array in (first, second) if array.size > 1]
+    for array in (first, second):
+        if array.size == 1:
+            atoms.pin(array, f"{node.op} {node.name} sums over all of them")
+    return _united(atoms, kept, 1) if kept else [np.full((1,) * rank, PINNED)]
 
 
 def _rules(rule: Coupling, *ops: str) -> dict[str, Coupling]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from qdqtool.graph.channels.atoms import PINNED, ChannelAtoms
+from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms
 from qdqtool.graph.channels.couplings import couple, couple_graph
 from qdqtool.graph.shapes import shapes_of
 from qdqtool.graph.view import GraphView
@@ -275,3 +275,91 @@ def test_a_tensor_of_unknown_rank_is_pinned_and_goes_on(move: str) -> None:
     atoms = ChannelAtoms(view, {"x": (1, 4, 6, 6)})
     couple_graph(atoms)
     assert (atoms.find(atoms.of("out")) == PINNED).all()
+
+
+# ---------------------------------------------------------------------- for who removes channels
+
+REMOVED = "g (float[1,4,8,8] x) => (float[A,B,C,D] out) <float[8,4,1,1] w, float[2,2,1,1] k, float[6,4,1,1] u, int64[8] p = {0,1,0,0,0,1,0,0}>"
+
+
+@pytest.mark.parametrize(("removal", "own"), [(True, 4), (False, 2)])
+def test_places_that_pad_fills_in_are_channels_where_channels_are_removed(removal: bool, own: int) -> None:
+    view = view_of(f"{REMOVED} {{ a = Conv(x, k)  out = Pad(a, p) }}".replace("float[1,4,8,8] x", "float[1,2,8,8] x"))
+    atoms = ChannelAtoms(view, {"x": (1, 2, 8, 8), "a": (1, 2, 8, 8), "out": (1, 4, 8, 8)}, removal=removal)
+    couple(atoms, view.nodes)
+    assert len(set(atoms.of("out").reshape(-1).tolist()) - {NONE}) == own
+
+
+@pytest.mark.parametrize(("removal", "classes_left"), [(True, 2), (False, 8)])
+def test_depth_to_space_joins_what_lies_side_by_side_where_channels_are_removed(
+    removal: bool, classes_left: int
+) -> None:
+    view = view_of(f"{REMOVED} {{ a = Conv(x, w)  out = DepthToSpace<blocksize=2>(a) }}")
+    shapes = {"x": (1, 4, 8, 8), "a": (1, 8, 8, 8), "out": (1, 2, 16, 16)}
+    atoms = ChannelAtoms(view, shapes, removal=removal)
+    couple(atoms, view.nodes)
+    assert len(set(atoms.find(atoms.of("a")).reshape(-1).tolist())) == classes_left
+
+
+def test_a_product_of_two_activations_keeps_heads_apart_and_joins_what_is_summed() -> None:
+    text = """g (float[1,5,8] x) => (float[A,B,C] out) <float[8,8] wq, float[8,8] wk, float[8,8] wv, float[8,3] wo, int64[4] heads = {1,5,2,4}, int64[3] back = {1,5,8}>
+{ q0 = MatMul(x, wq)  q1 = Reshape(q0, heads)  q = Transpose<perm=[0,2,1,3]>(q1)
+  k0 = MatMul(x, wk)  k1 = Reshape(k0, heads)  k = Transpose<perm=[0,2,3,1]>(k1)
+  v0 = MatMul(x, wv)  v1 = Reshape(v0, heads)  v = Transpose<perm=[0,2,1,3]>(v1)
+  s = MatMul(q, k)  p = Softmax<axis=-1>(s)  c = MatMul(p, v)  t = Transpose<perm=[0,2,1,3]>(c)  b = Reshape(t, back)  out = MatMul(b, wo) }"""
+    view = view_of(text)
+    atoms = ChannelAtoms(view, shapes_of(view))
+    couple_graph(atoms)
+    rows = [atoms.row(name, 2) for name in ("q0", "k0", "v0", "b")]
+    found = [row.atoms.tolist() for row in rows if row is not None]
+    assert len(found) == 4 and all(one == found[0] for one in found)
+    assert found[0][:4] == [found[0][0]] * 4 and found[0][4:] == [found[0][4]] * 4 and found[0][0] != found[0][4]
+    assert PINNED not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("softmax", "held"),
+    [("Softmax<axis=-1>", False), ("Softmax<axis=3>", False), ("Softmax<axis=1>", True), ("Softmax", True)],
+)
+def test_a_softmax_computes_over_all_axes_from_its_own_on_as_before_opset_13(softmax: str, held: bool) -> None:
+    text = f"{REMOVED} {{ a = Conv(x, w)  s = {softmax}(a)  out = Conv(s, u) }}".replace("[6,4,1,1] u", "[6,8,1,1] u")
+    view = view_of(text, 12)
+    atoms = ChannelAtoms(view, shapes_of(view))
+    couple_graph(atoms)
+    assert atoms.pinned(atoms.of("a")).all() == held
+
+
+def test_a_matrix_reads_channels_that_lie_alike_at_every_position() -> None:
+    """Behind a Reshape an array may be as wide as its tensor, with one channel at each place of the last axis."""
+    view = view_of("""g (float[1,5,8] x) => (float[1,5,3] out) <float[8,8] w, float[8,3] u, int64[2] rows = {5,8}>
+{ a = MatMul(x, w)  b = Reshape(a, rows)  out = MatMul(b, u) }""")
+    atoms = ChannelAtoms(view, {"x": (1, 5, 8), "a": (1, 5, 8), "b": (5, 8), "out": (5, 3)})
+    atoms.set("b", np.tile(np.arange(2, 10), (5, 1)))
+    atoms.fresh(8)
+    couple(atoms, view.nodes[2:])
+    assert not atoms.pinned(np.arange(2, 10)).any()
+
+
+def test_without_heads_all_that_a_product_sums_over_stays() -> None:
+    view = view_of("""g (float[1,5,8] x) => (float[A,B,C] out) <float[8,8] wq, float[8,8] wk>
+{ q = MatMul(x, wq)  k = MatMul(x, wk)  t = Transpose<perm=[0,2,1]>(k)  out = MatMul(q, t) }""")
+    atoms = ChannelAtoms(view, shapes_of(view))
+    couple_graph(atoms)
+    row = atoms.row("q", 2)
+    assert row is not None and atoms.pinned(row.atoms).all()
+    assert "sums over all of them" in atoms.reason(int(atoms.of("q").reshape(-1)[0]))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ("out = Conv(x, w)", "the graph gives out out"),
+        ("a = Conv(x, w)  out = trt.Strange(a)", "trt::Strange out needs all of them"),
+    ],
+)
+def test_a_pinned_channel_says_why(nodes: str, reason: str) -> None:
+    view = view_of(f"{REMOVED} {{ {nodes} }}")
+    atoms = ChannelAtoms(view, shapes_of(view))
+    couple_graph(atoms)
+    made = view.nodes[0].outputs[0]
+    assert {atoms.reason(atom) for atom in atoms.of(made).reshape(-1).tolist()} == {reason}

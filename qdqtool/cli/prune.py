@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool prune`: a model to a smaller model. Words to calls and back, no more."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.cli.data import add_data_arguments, data_options_from
+from qdqtool.cli.output import print_json, print_lines
+from qdqtool.errors import QdqError
+
+if TYPE_CHECKING:
+    from qdqtool.verbs import PruneOptions, PruneResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model, plain or Q/DQ, which stays as it is")
+    how_much = parser.add_argument_group("how much goes, one of")
+    how_much.add_argument("-pth", type=float, metavar="T", help="keep channels worth more than T (default 0.1)")
+    how_much.add_argument("--ratio", type=float, metavar="R", help="remove this share of each group's channels")
+    how_much.add_argument("--macs", type=float, metavar="M", help="keep at most this share of the multiply-adds")
+    parser.add_argument(
+        "-n", choices=("max", "L2"), default="max", help="what the norms of a layer are divided by (default max)"
+    )
+    parser.add_argument(
+        "-eq",
+        choices=("union", "intersection", "arithmetic_mean", "geometric_mean"),
+        default="union",
+        help="how filters that are one channel are put together (default union)",
+    )
+    parser.add_argument(
+        "-pg", type=int, metavar="N", help="a group keeps a multiple of N (default 8 with -pth, else 1)"
+    )
+    parser.add_argument("-nf", type=int, metavar="N", help="a group keeps at least N (default 16 with -pth, else 1)")
+    parser.add_argument(
+        "-el",
+        "--exclude",
+        metavar="RE",
+        action="append",
+        default=[],
+        help="operators and tensors of such a name keep their channels",
+    )
+    add_data_arguments(parser, required=False, calibrates=False)
+    parser.add_argument("--explain", metavar="GROUP", help="print what is in a group, or why an operator is in none")
+    parser.add_argument("--dry-run", action="store_true", help="print what would go, and write nothing")
+    parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .pruned.onnx for its ending")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prune, write the model, say what went.
+
+    Returns:
+        0; faults are raised as QdqError.
+    """
+    from qdqtool.verbs import plan_pruning, prune
+
+    if args.dry_run or args.explain:
+        result = plan_pruning(args.model, args.data, _options(args))
+    else:
+        result = prune(args.model, args.data, _options(args), args.output)
+    if args.json:
+        print_json(_document(args, result))
+    elif args.explain:
+        print_lines(_explained(result, args.explain), args)
+    else:
+        print_lines(_lines(args, result), args)
+    return 0
+
+
+def _options(args: argparse.Namespace) -> PruneOptions:
+    from qdqtool.verbs import PruneOptions
+
+    return PruneOptions(
+        args.pth,
+        args.ratio,
+        args.macs,
+        args.n,
+        args.eq,
+        args.pg,
+        args.nf,
+        tuple(args.exclude),
+        data_options_from(args),
+        args.provider,
+    )
+
+
+def _lines(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
+    from qdqtool.display import written
+
+    lines = [*result.summary(), *result.group_lines()]
+    pinned = result.done.pinned
+    lines += [f"kept whole or in part: {name}: {reason}" for name, reason in list(pinned.items())[:8]]
+    if len(pinned) > 8:
+        lines.append(f"and {len(pinned) - 8} more (--json)")
+    return lines if args.dry_run else [*lines, *written(result.model)]
+
+
+def _explained(result: PruneResult[Any], name: str) -> list[str]:
+    for group in result.done.groups:
+        if group.name == name:
+            return [f"{group.name}: keeps {group.kept} of {group.total}", *(f"  {one}" for one in group.operators)]
+    if name in result.done.pinned:
+        return [f"{name}: {result.done.pinned[name]}"]
+    raise QdqError("--explain", f"{name} is no group and no operator with pinned channels", "see --dry-run --json")
+
+
+def _document(args: argparse.Namespace, result: PruneResult[Any]) -> dict[str, Any]:
+    done = result.done
+    return {
+        "file": None if args.dry_run or args.explain else str(result.model),
+        "channels": done.channels,
+        "prunable": done.prunable,
+        "parameters": {"before": done.parameters[0], "after": done.parameters[1]},
+        "macs": {"before": done.multiply_adds[0], "after": done.multiply_adds[1]},
+        "difference": None if done.difference is None else done.difference.outputs,
+        "groups": [group.to_json() for group in done.groups],
+        "pinned": done.pinned,
+    }

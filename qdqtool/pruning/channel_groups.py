@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups: channels that lie on the same axes of the same weights. What goes together of them is one channel class.
+
+A class is what `graph/channels` finds to be one channel, made wider here: what goes must leave every tensor a
+rectangle. Which classes go is not decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.channels.atoms import NONE, PINNED, ChannelAtoms, Int64
+from qdqtool.graph.channels.couplings import couple_graph
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.pruning.probe import TensorFacts
+from qdqtool.pruning.weight_axes import WeightAxis, weight_axes
+
+_COUPLED = "it goes with channels that must stay"
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelGroup:
+    """Channels that lie on the same axes of the same weights.
+
+    Attributes:
+        name: of the first operator that makes them, with a number behind it where it makes several groups.
+        classes: int64, each one a channel of the group as `ChannelMap.atoms` numbers it.
+        axes: every weight axis on which they lie.
+    """
+
+    name: str
+    classes: Int64
+    axes: tuple[WeightAxis, ...]
+
+    @property
+    def made(self) -> tuple[WeightAxis, ...]:
+        """The axes along which the weights make them."""
+        return tuple(axis for axis in self.axes if axis.role == "made")
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelMap:
+    """Which channels of a graph are which, and which of them can go.
+
+    Attributes:
+        view: of the graph.
+        atoms: the atoms of its tensors, as `graph/channels` has them.
+        axes: every weight axis of the graph.
+        groups: in the order of the graph.
+        pinned: name of an operator -> why (some of) the channels that it makes must stay.
+        channels: how many channels weighted operators make.
+        prunable: how many of them are in a group.
+    """
+
+    view: GraphView
+    atoms: ChannelAtoms
+    axes: tuple[WeightAxis, ...]
+    groups: tuple[ChannelGroup, ...]
+    pinned: Mapping[str, str]
+    channels: int
+    prunable: int
+
+
+def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()) -> ChannelMap:
+    """Find which channels go together.
+
+    Args:
+        view: of the graph; bodies of control flow are not entered, and what they read stays.
+        facts: shapes of its tensors.
+        exclude: regular expressions; operators and tensors with such a name keep their channels.
+
+    Raises:
+        QdqError: an expression of `exclude` fits nothing, or is none.
+    """
+
+    def value(name: str) -> npt.NDArray[np.generic] | None:
+        return view.array(name) if view.is_constant(name) else facts.fixed.get(view.root(name))
+
+    atoms = ChannelAtoms(view, facts.shapes, value, removal=True)
+    couple_graph(atoms)
+    nodes = sorted(view.nodes, key=lambda node: (node.level, node.index))
+    axes = tuple(axis for node in nodes for axis in weight_axes(atoms, node))
+    _exclude(atoms, nodes, exclude)
+    _pin_what_cannot_change(atoms, nodes)
+    _close(atoms)
+    groups = _grouped(atoms, axes)
+    return _map(view, atoms, axes, groups)
+
+
+def axis_atoms(atoms: ChannelAtoms, axis: WeightAxis) -> Int64:
+    """The class of each index of a weight's axis."""
+    row = atoms.row(axis.tensor, axis.tensor_axis)
+    if row is None:
+        return np.empty(0, np.int64)
+    classes: Int64 = row.atoms
+    if axis.groups > 1 and len(classes) % axis.groups == 0:
+        first: Int64 = classes.reshape(axis.groups, -1)[0]
+        return first
+    return classes
+
+
+# ---------------------------------------------------------------------- what must stay
+
+
+def _exclude(atoms: ChannelAtoms, nodes: Iterable[Node], patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        try:
+            found = re.compile(pattern)
+        except re.error as error:
+            raise QdqError("--exclude", f"{pattern} is no regular expression ({error})", "correct it") from error
+        names = [
+            name
+            for node in nodes
+            for name in node.outputs
+            if name and (found.search(node.proto.name) or found.search(name))
+        ]
+        if not names:
+            raise QdqError("--exclude", f"{pattern} fits no operator or tensor", "see the names in --dry-run --json")
+        for name in names:
+            atoms.pin(atoms.of(name), f"--exclude {pattern}")
+
+
+def _pin_what_cannot_change(atoms: ChannelAtoms, nodes: Iterable[Node]) -> None:
+    """Operators whose sizes or indices are computed, or step over channels: no constant says what goes."""
+    for node in nodes:
+        names = {"Slice": (1, 2, 3, 4), "Split": (1,), "Gather": (1,), "Pad": (1, 3)}.get(node.op)
+        if names is None or not node.inputs[0]:
+            continue
+        array = atoms.of(node.inputs[0])
+        unknown = any(index < len(node.inputs) and node.inputs[index] and atoms.values(node.inputs[index]) is None
+                      for index in names)  # fmt: skip
+        stepped = node.op == "Slice" and _steps_over(atoms, node, array)
+        if array.size > 1 and stepped:
+            atoms.pin(array, f"Slice {node.name} takes every so many of them")
+        if unknown and _is_cut_along_channels(atoms, node, array):
+            atoms.pin(array, f"{node.op} {node.name} computes which it takes")
+
+
+def _steps_over(atoms: ChannelAtoms, node: Node, array: Int64) -> bool:
+    from qdqtool.graph.channels.arguments import slices_of
+
+    rows = slices_of(node, atoms.values) or []
+    return any(step != 1 and -array.ndim <= axis < array.ndim and array.shape[axis] > 1 for axis, _, _, step in rows)
+
+
+def _is_cut_along_channels(atoms: ChannelAtoms, node: Node, array: Int64) -> bool:
+    before, after = atoms.shape(node.inputs[0]), atoms.shape(node.outputs[0])
+    if before is None or after is None or len(before) != len(after) or array.ndim != len(before):
+        return array.size > 1
+    return any(size > 1 and one != other for size, one, other in zip(array.shape, before, after, strict=True))
+
+
+# ---------------------------------------------------------------------- rectangles
+
+
+def _close(atoms: ChannelAtoms) -> None:
+    """Join classes until each tensor's lie along one axis, and pin those that are a whole tensor."""
+    names = [name for name in atoms.named() if atoms.of(name).size > 1]
+    while True:
+        before = atoms.find(np.arange(atoms.size))
+        for name in names:
+            _join_across(atoms, atoms.of(name))
+        for name in atoms.named():
+            found = np.unique(atoms.find(atoms.of(name)))
+            found = found[found != NONE]
+            if len(found) == 1 and found[0] != PINNED:
+                atoms.pin(found, f"nothing of {name} would be left")
+        if np.array_equal(before, atoms.find(np.arange(atoms.size))):
+            return
+
+
+def _join_across(atoms: ChannelAtoms, array: Int64) -> None:
+    """Along the axis on which most places differ, all that lies at one place goes together."""
+    found = atoms.find(array)
+    wide = [axis for axis in range(found.ndim) if _varies(found, axis)]
+    if len(wide) < 2:
+        return
+    places = {axis: len(np.unique(np.moveaxis(found, axis, 0).reshape(found.shape[axis], -1), axis=0)) for axis in wide}
+    carrier = max(wide, key=lambda axis: (places[axis], -axis))
+    rows = np.moveaxis(found, carrier, 0).reshape(found.shape[carrier], -1)
+    atoms.union(rows.max(axis=1)[:, None], rows)
+
+
+def _varies(found: Int64, axis: int) -> bool:
+    first = np.take(found, [0], axis)
+    return bool(((found != first) & (found != NONE) & (first != NONE)).any())
+
+
+# ---------------------------------------------------------------------- groups
+
+
+def _grouped(atoms: ChannelAtoms, axes: Sequence[WeightAxis]) -> tuple[ChannelGroup, ...]:
+    """Classes with the same weight axes; those on axes that nothing makes are left out."""
+    where: dict[int, list[int]] = {}
+    for number, axis in enumerate(axes):
+        for found in np.unique(axis_atoms(atoms, axis)).tolist():
+            if found > PINNED:
+                where.setdefault(found, []).append(number)
+    members: dict[tuple[int, ...], list[int]] = {}
+    for found, numbers in where.items():
+        if any(axes[number].role == "made" for number in numbers):
+            members.setdefault(tuple(numbers), []).append(found)
+    groups: list[ChannelGroup] = []
+    names: dict[str, int] = {}
+    for places, classes in sorted(members.items()):
+        own = tuple(axes[number] for number in places)
+        name = next(axis.use.node.name for axis in own if axis.role == "made")
+        names[name] = names.get(name, 0) + 1
+        full = name if names[name] == 1 else f"{name}#{names[name]}"
+        groups.append(ChannelGroup(full, np.array(sorted(classes), np.int64), own))
+    return tuple(groups)
+
+
+def _map(
+    view: GraphView, atoms: ChannelAtoms, axes: tuple[WeightAxis, ...], groups: tuple[ChannelGroup, ...]
+) -> ChannelMap:
+    free = np.concatenate([np.empty(0, np.int64), *(group.classes for group in groups if len(group.classes) > 1)])
+    pinned: dict[str, str] = {}
+    channels = prunable = 0
+    for axis in axes:
+        node = axis.use.node
+        if axis.role != "made":
+            continue
+        row = axis_atoms(atoms, axis)
+        kept = np.isin(row, free)
+        channels += len(row) * axis.groups
+        prunable += int(kept.sum()) * axis.groups
+        if not kept.all():
+            marked = atoms.of(axis.tensor).reshape(-1)
+            reasons = [atoms.reason(atom) for atom in marked.tolist()]
+            pinned[node.name] = next((reason for reason in reasons if reason), _COUPLED)
+    return ChannelMap(view, atoms, axes, groups, pinned, channels, prunable)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a pruned model is its masked original: where operators sum over channels, those that went count as 0.
+
+Both run with their activations' Q/DQ seen through: a sum in another order may tip a rounding, which says nothing of
+the edit. Weights keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.graph.edit import Editor
+from qdqtool.graph.order import remove_dead
+from qdqtool.graph.view import GraphView, Use
+from qdqtool.pruning.cut import Cut
+from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts
+from qdqtool.pruning.weight_axes import is_contraction
+from qdqtool.runtime.executor import Executor, out_of_reach
+
+Array = npt.NDArray[Any]
+TOLERANCE = 1e-5  # of the largest magnitude of an output
+INSIDE = 1e-4  # of a tensor's inside the model: sums in another order; a wrong channel makes a difference like 1
+_LAYERS = 4  # times what the last bit of the input does: every layer rounds anew
+_BOUNDED = frozenset({"Sigmoid", "Softmax", "HardSigmoid", "Tanh"})
+_MOVING = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Identity", "Cast"})
+
+
+def masked_original(proto: onnx.ModelProto, folder: Path | None, cut: Cut, facts: TensorFacts) -> onnx.ModelProto:
+    """A copy in which what operators read of channels that go is multiplied by 0 before they sum over it.
+
+    Args:
+        proto: the model; it is not changed.
+        folder: where its external data lie.
+        cut: what goes.
+        facts: types of its tensors.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    view = GraphView(copy.graph, folder)
+    editor = Editor(view)
+    original = cut.channels.view
+    for node in original.nodes:
+        if node.op not in ("Conv", "ConvTranspose", "Gemm", "MatMul") or not is_contraction(original, node):
+            continue
+        name, twin = node.inputs[0], view.every[node.index]
+        axis = 1 if node.op in ("Conv", "ConvTranspose", "Gemm") else len(cut.shape(name)) - 1
+        kept = cut.kept(name).get(axis)
+        if kept is None:
+            continue
+        shape = cut.channels.atoms.shape(name) or ()
+        mask = np.zeros([size or 1 if place == axis else 1 for place, size in enumerate(shape)], np.float32)
+        mask[(slice(None),) * axis + (kept,)] = 1
+        kind = facts.types.get(original.root(name), np.dtype(np.float32))
+        stored = editor.add_initializer(editor.unique_name(f"{name}_mask"), mask.astype(kind))
+        masked = editor.unique_name(f"{name}_masked")
+        editor.add_node("Mul", [twin.inputs[0], stored], masked, beside=twin, after=False)
+        editor.reroute(Use(twin, 0), masked)
+    editor.commit()
+    return copy
+
+
+def without_activation_pairs(proto: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+    """A copy whose operators read what a pair on an activation reads; pairs on constants stay."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    view = GraphView(copy.graph, folder)
+    editor = Editor(view)
+    for node in view.nodes:
+        for index, name in enumerate(node.inputs):
+            if name and not view.is_constant(name) and view.root(name) != name:
+                editor.reroute(Use(node, index), view.root(name))
+    editor.commit()
+    remove_dead(copy.graph)
+    return copy
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How far a pruned model lies from its masked original.
+
+    Attributes:
+        outputs: the largest at an output of the model, relative to that output's largest magnitude.
+        inside: the same of what weighted operators make, by the channels that stay: outputs may be saturated.
+        tensor: where the larger one in units of its tolerance is.
+        noise: how far the outputs of the original move when its input moves by the last bit; 0 where it was not asked.
+    """
+
+    outputs: float
+    inside: float
+    tensor: str
+    noise: float = 0.0
+
+    @property
+    def small(self) -> bool:
+        """Whether both are within their tolerances; that of the outputs is not below what rounding alone does."""
+        return self.outputs <= max(TOLERANCE, _LAYERS * self.noise) and self.inside <= INSIDE
+
+
+def measure_differences(masked: onnx.ModelProto, pruned: onnx.ModelProto, cut: Cut, run: ProbeRun) -> Differences:
+    """Run a masked original and a pruned model, and compare outputs and what weighted operators make.
+
+    Args:
+        masked: the reference.
+        pruned: the other, with the same names.
+        cut: which channels went.
+        run: what both are run on.
+
+    Raises:
+        QdqError: onnxruntime refuses one of them.
+    """
+    channels = cut.channels
+    lacking = out_of_reach(masked, run.folder)
+    outputs = [name for name in channels.view.outputs if name not in lacking]
+    floors = {name: 1.0 if _is_bounded(channels.view, name) else 0.0 for name in outputs}
+    made = [axis.tensor for axis in channels.axes if axis.role == "made" and axis.tensor not in {*floors, *lacking}]
+    names = [*floors, *dict.fromkeys(made)]
+    one, other = (run.executor(without_activation_pairs(proto, run.folder), names) for proto in (masked, pruned))
+    worst = {True: (0.0, ""), False: (0.0, "")}
+    for feed in run.feeds:
+        expected, got = one.run(feed), other.run(feed)
+        for name, array in expected.items():
+            for axis, kept in cut.kept(name).items():
+                array = np.take(array, kept, axis)
+            difference = relative_difference(array, got[name], floors.get(name, 0.0))
+            if not difference <= worst[name in floors][0]:
+                worst[name in floors] = difference, name
+    (at_outputs, output), (inside, within) = worst[True], worst[False]
+    noise = 0.0
+    if not at_outputs <= TOLERANCE and inside <= INSIDE:
+        noise = max(_noise(one, feed, floors) for feed in run.feeds)
+    return Differences(at_outputs, inside, output if not at_outputs <= TOLERANCE or not within else within, noise)
+
+
+def _noise(executor: Executor, feed: Feed, floors: Mapping[str, float]) -> float:
+    """How far outputs move when every float of the input moves by its last bit, upward or downward."""
+    exact, largest = executor.run(feed), 0.0
+    for towards in (np.inf, -np.inf):
+        moved = {
+            name: np.nextafter(array, np.asarray(towards, array.dtype)) if array.dtype.kind == "f" else array
+            for name, array in feed.items()
+        }
+        found = executor.run(moved)
+        differences = [relative_difference(exact[name], found[name], floor) for name, floor in floors.items()]
+        largest = max(largest, *(one for one in differences if np.isfinite(one)), 0.0)
+    return largest
+
+
+def _is_bounded(view: GraphView, name: str) -> bool:
+    """Whether an output comes from an operator whose values lie within 1, through operators that move them."""
+    seen, stack = set[str](), [name]
+    while stack:
+        node = view.producer(stack.pop())
+        if node is None or node.key in seen:
+            continue
+        seen.add(node.key)
+        if node.op in _BOUNDED:
+            return True
+        stack += node.inputs if node.op == "Concat" else node.inputs[:1] if node.op in _MOVING else []
+    return False
+
+
+def relative_difference(expected: Array, got: Array, floor: float = 0.0) -> float:
+    """The largest difference, in units of the largest finite magnitude of `expected`; inf for other shapes or NaN.
+
+    Args:
+        expected: the reference.
+        got: the other.
+        floor: the least unit: where values lie within 1, tiny ones are 1 - 1 to the operator that makes them.
+    """
+    if expected.shape != got.shape:
+        return float("inf")
+    if expected.dtype.kind != "f" and expected.dtype.name != "bfloat16":
+        return 0.0 if np.array_equal(expected, got) else float("inf")
+    x, y = expected.astype(np.float64), got.astype(np.float64)
+    finite = np.isfinite(x)
+    if not np.array_equal(x[~finite], y[~finite], equal_nan=True) or not np.isfinite(y[finite]).all():
+        return float("inf")
+    whole = max(float(np.abs(x[finite]).max(initial=0.0)), floor)
+    apart = float(np.abs(x[finite] - y[finite]).max(initial=0.0))
+    return apart / whole if whole > 0 else apart

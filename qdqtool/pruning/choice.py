@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which channels go: by TAO's threshold, a share of each group, or a share of the multiply-adds. Nothing is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.channels.atoms import Int64
+from qdqtool.pruning.channel_groups import ChannelGroup, ChannelMap
+from qdqtool.pruning.cut import Cut
+from qdqtool.pruning.scores import EQUALIZATIONS, NORMALIZERS, Equalization, Float64, Normalizer, class_scores
+
+_THRESHOLD, _GRANULARITY, _MIN_FILTERS = 0.1, 8, 16
+_STEPS = 24  # halvings of the threshold that `macs` looks for
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """How channels are chosen; one of threshold, ratio and macs is set.
+
+    Attributes:
+        threshold: keep what is worth more (TAO's -pth).
+        ratio: of each group's channels that go.
+        macs: of the multiply-adds that stay.
+        normalizer: TAO's -n.
+        equalization: TAO's -eq.
+        granularity: of the channels that a group keeps (TAO's -pg).
+        min_filters: that a group keeps at least (TAO's -nf).
+    """
+
+    threshold: float | None = None
+    ratio: float | None = None
+    macs: float | None = None
+    normalizer: Normalizer = "max"
+    equalization: Equalization = "union"
+    granularity: int = 1
+    min_filters: int = 1
+
+
+def parse_criterion(
+    threshold: float | None = None,
+    ratio: float | None = None,
+    macs: float | None = None,
+    normalizer: str = "max",
+    equalization: str = "union",
+    granularity: int | None = None,
+    min_filters: int | None = None,
+) -> Criterion:
+    """A criterion as options have it: with none of the three, TAO's threshold 0.1; its -pg 8 and -nf 16 go with it.
+
+    Raises:
+        QdqError: several of the three, or a value that is out of range.
+    """
+    given = {"-pth": threshold, "--ratio": ratio, "--macs": macs}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise QdqError(" and ".join(named), "exclude each other", "give one of them")
+    if not named:
+        threshold = _THRESHOLD
+    for name, value, low in (("-pth", threshold, 0.0), ("--ratio", ratio, 0.0), ("--macs", macs, 1e-9)):
+        if value is not None and not low <= value <= 1:
+            raise QdqError(name, f"{value:g} is not a share", "give a number from 0 to 1")
+    for name, count in (("-pg", granularity), ("-nf", min_filters)):
+        if count is not None and count < 1:
+            raise QdqError(name, f"{count} is not a number of channels", "give 1 or more")
+    for name, word, known in (("-n", normalizer, NORMALIZERS), ("-eq", equalization, EQUALIZATIONS)):
+        if word not in known:
+            raise QdqError(name, f"{word} is unknown", f"give one of {', '.join(known)}")
+    default = (_GRANULARITY, _MIN_FILTERS) if threshold is not None else (1, 1)
+    return Criterion(
+        threshold,
+        ratio,
+        macs,
+        normalizer,  # type: ignore[arg-type]
+        equalization,  # type: ignore[arg-type]
+        granularity or default[0],
+        min_filters or default[1],
+    )
+
+
+def kept_count(total: int, wanted: int, granularity: int, min_filters: int) -> int:
+    """TAO's count: at least `min_filters`, rounded up to a multiple of `granularity`, at most all; never none."""
+    count = max(wanted, min_filters, 1)
+    return min(total, -(-count // granularity) * granularity)
+
+
+def choose(channels: ChannelMap, criterion: Criterion) -> Int64:
+    """The classes that go, sorted.
+
+    Raises:
+        QdqError: nothing can be pruned; --macs asks for less than can go; a weight cannot be read.
+    """
+    groups = [group for group in channels.groups if len(group.classes) > 1]
+    if not groups:
+        why = "; ".join(f"{name}: {reason}" for name, reason in list(channels.pinned.items())[:4])
+        raise QdqError(
+            "prune", f"no channel of the model can go ({why or 'no weights make channels'})", "see --dry-run"
+        )
+    scores = {
+        group.name: class_scores(channels, group, criterion.normalizer, criterion.equalization) for group in groups
+    }
+    if criterion.macs is not None:
+        return _by_macs(channels, groups, scores, criterion)
+    return _chosen(groups, scores, criterion, criterion.threshold, criterion.ratio)
+
+
+def _chosen(
+    groups: list[ChannelGroup],
+    scores: Mapping[str, Float64],
+    criterion: Criterion,
+    threshold: float | None,
+    ratio: float | None = None,
+) -> Int64:
+    gone: list[int] = []
+    for group in groups:
+        own, total = scores[group.name], len(group.classes)
+        better = int((own > (threshold or 0.0)).sum())
+        wanted = better if ratio is None else total - int(np.floor(total * ratio))
+        count = kept_count(total, wanted, criterion.granularity, criterion.min_filters)
+        order = np.argsort(-own, kind="stable")
+        gone.extend(group.classes[order[count:]].tolist())
+    return np.array(sorted(gone), np.int64)
+
+
+def _by_macs(
+    channels: ChannelMap, groups: list[ChannelGroup], scores: Mapping[str, Float64], criterion: Criterion
+) -> Int64:
+    """The least threshold that leaves at most so many multiply-adds, found by halving."""
+    share = criterion.macs or 0.0
+    whole = Cut(channels, ()).multiply_adds()
+    low, high = -1e-9, 1.0
+    best = _chosen(groups, scores, criterion, high)
+    least = Cut(channels, best.tolist()).multiply_adds()
+    if share >= 1:
+        return np.empty(0, np.int64)
+    if least > share * whole:
+        reason = f"{share:g} of the multiply-adds is less than can stay; at least {least / whole:.2f} do"
+        raise QdqError("--macs", reason, "give a larger share, or --ratio")
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        found = _chosen(groups, scores, criterion, middle)
+        if Cut(channels, found.tolist()).multiply_adds() <= share * whole:
+            best, high = found, middle
+        else:
+            low = middle
+    return best

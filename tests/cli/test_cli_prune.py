@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qdqtool prune` as it is typed: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.cli.command import contents, refused, run, write_net
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+Capsys = pytest.CaptureFixture[str]
+
+
+def test_prune_writes_the_model_and_says_what_went(tmp_path: Path, capsys: Capsys) -> None:
+    said = run(capsys, "prune", write_net(tmp_path), "--ratio", "0.5", "-o", tmp_path / "p.onnx")
+    assert said.code == 0 and said.err == ""
+    assert "pruning ratio" in said.out and "8 of 11 channels can go; 2 of 2 groups lose some" in said.out
+    assert "kept whole or in part: y: the graph gives y out" in said.out
+    assert said.out.endswith(f"wrote {tmp_path / 'p.onnx'}\n")
+    onnx.checker.check_model(tmp_path / "p.onnx")
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--explain", "c1"], ["--dry-run", "--json"]])
+def test_looking_writes_nothing(words: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    path = write_net(tmp_path)
+    before = contents(tmp_path)
+    assert run(capsys, "prune", path, "--ratio", "0.5", *words).code == 0
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("c1", ["c1: keeps 2 of 4", "  c1: made", "  c1: along", "  c2: read"]),
+        ("c2", ["c2: keeps 2 of 4", "  c2: made", "  y: read"]),
+        ("y", ["y: the graph gives y out"]),
+    ],
+)
+def test_explain(name: str, lines: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    said = run(capsys, "prune", write_net(tmp_path), "--ratio", "0.5", "--explain", name)
+    assert said.out.splitlines() == lines
+
+
+def test_json(tmp_path: Path, capsys: Capsys) -> None:
+    words = ("prune", write_net(tmp_path), "--ratio", "0.5", "--data", tmp_path / "d.npz", "-o", tmp_path / "p.onnx")
+    found = json.loads(run(capsys, *words, "--json").out)
+    assert list(found) == ["file", "channels", "prunable", "parameters", "macs", "difference", "groups", "pinned"]
+    assert found["difference"] <= 1e-5 and found["file"] == str(tmp_path / "p.onnx")
+    assert found["groups"][0] == {
+        "name": "c1",
+        "kept": 2,
+        "total": 4,
+        "operators": ["c1: made", "c1: along", "c2: read"],
+    }
+    assert found["macs"]["after"] < found["macs"]["before"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["-pth", "0.99"], [4, 4]),  # TAO's -nf 16 keeps all
+        (["-pth", "1", "-pg", "1", "-nf", "1"], [1, 1]),
+        (["-pth", "1", "-pg", "2", "-nf", "1"], [2, 2]),
+        (["--ratio", "0.3"], [3, 3]),
+        (["--ratio", "0.5", "-el", "^c1$"], [2]),
+        (["--ratio", "0.5", "--exclude", "c2"], [2]),
+        (["--ratio", "0.5", "-n", "L2", "-eq", "intersection"], [2, 2]),
+    ],
+)
+def test_options_say_how_much_goes(words: list[str], kept: list[int], tmp_path: Path, capsys: Capsys) -> None:
+    found = json.loads(run(capsys, "prune", write_net(tmp_path), *words, "--dry-run", "--json").out)
+    assert [group["kept"] for group in found["groups"]] == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--ratio", "0.5", "--macs", "0.5"], ["--ratio and --macs", "exclude each other"]),
+        (["--ratio", "-1"], ["--ratio", "-1 is not a share"]),
+        (["--macs", "0.001"], ["--macs", "less than can stay"]),
+        (["--exclude", "nowhere"], ["nowhere fits no operator"]),
+        (["--explain", "nowhere"], ["nowhere is no group"]),
+    ],
+)
+def test_refusals(words: list[str], parts: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    path = write_net(tmp_path)
+    before = contents(tmp_path)
+    refused(run(capsys, "prune", path, *words, "-o", tmp_path / "p.onnx"), *parts)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("words", [["-n", "L1"], ["-eq", "sum"], ["--ratio", "half"]])
+def test_words_that_no_option_takes(words: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    refused(run(capsys, "prune", write_net(tmp_path), *words), f"prune: argument {words[0]}")
+
+
+def test_the_model_is_never_written_over(tmp_path: Path, capsys: Capsys) -> None:
+    path = write_net(tmp_path)
+    refused(run(capsys, "prune", path, "--ratio", "0.5", "-o", path), "m.onnx")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `prune` promises of any network: nothing is the same file, insert before or after, peel without a gap."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from qdqtool import CalibrationOptions
+from qdqtool.errors import QdqError
+from qdqtool.graph.io import serialize
+from qdqtool.pruning.check import INSIDE
+from qdqtool.trtversion import TrtVersion
+from qdqtool.verbs import InsertOptions, PeelOptions, PruneOptions, insert, peel, prune
+from tests.conftest import shared_folder
+from tests.laws.random_graphs import networks
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onnx"))
+HALF, NOTHING = PruneOptions(ratio=0.5), PruneOptions(ratio=0.0)
+PAIRS = InsertOptions(calibration=CalibrationOptions("max", progress=False), keep_float=0, allow_empty=True)
+CACHE = PeelOptions(TrtVersion(8, 6, 1), allow_estimated=True)
+NOT_PRUNED = "no channel of the model can go"
+many = settings(
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "12")),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def structure(model: onnx.ModelProto) -> list[tuple[object, ...]]:
+    """Operators with what they read and make; a zero point goes by its shape, as several pairs share one by name."""
+    shapes = {one.name: tuple(one.dims) for one in model.graph.initializer}
+    return [
+        (node.op_type, tuple(shapes.get(n, n) for n in node.input), tuple(node.output), len(node.attribute))
+        for node in model.graph.node
+    ]
+
+
+@many
+@given(model=networks(tidy=True))
+def test_random_networks_keep_the_laws(model: onnx.ModelProto) -> None:
+    try:
+        done = prune(model, options=HALF).done
+    except QdqError as error:
+        assert NOT_PRUNED in error.reason or "onnxruntime" in error.reason, error
+        return
+    assert done.difference is not None and done.difference.small
+    assert serialize(prune(model, options=NOTHING).model) == serialize(model)
+
+
+@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
+def test_nothing_is_the_same_file_and_half_is_the_masked_original(path: Path, tmp_path: Path) -> None:
+    prune(path, options=NOTHING, output=tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
+    done = prune(path, options=HALF, output=tmp_path / "half.onnx").done
+    assert done.difference is not None and done.difference.small and done.difference.inside <= INSIDE
+    assert done.parameters[1] < done.parameters[0]
+
+
+@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
+def test_insert_goes_before_or_after_and_no_cache_entry_is_lost(path: Path) -> None:
+    model = onnx.load(path)
+    placed = insert(model, options=PAIRS).model
+    first = insert(prune(model, options=HALF).model, options=PAIRS).model
+    last = prune(placed, options=HALF).model
+    assert structure(first) == structure(last)
+    whole, cut = peel(placed, CACHE), peel(last, CACHE)
+    assert dict(cut.cache.entries) == dict(whole.cache.entries) and cut.float_outputs == whole.float_outputs
+
+
+LEAST = {  # prunable share of the channels, most that is kept of the parameters at --ratio 0.5
+    "yolox_nano_coco": (0.96, 0.265),
+    "fastestdet_coco": (0.76, 0.44),
+    "yunet_s_320": (0.93, 0.35),
+    "ultraface_rfb320_simplified": (0.97, 0.37),
+    "bert_toy": (0.6, 0.71),
+}
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_how_much_can_go_of_networks(name: str, shared: Path) -> None:
+    done = prune(onnx.load(shared / "corpus" / "models" / f"{name}.onnx"), options=HALF).done
+    assert done.prunable / done.channels >= LEAST[name][0]
+    assert done.parameters[1] / done.parameters[0] <= LEAST[name][1]
