@@ -55,6 +55,7 @@ def results() -> dict[str, Any]:
         qdqtool.ptq(model, data, qdqtool.PtqOptions("jp5.1", calibration="max")),
         qdqtool.graft(model, peeled.cache),
         qdqtool.amp(model, data),
+        qdqtool.prune(model, None, qdqtool.PruneOptions(ratio=0.5)),
         qdqtool.condition(model, data, qdqtool.ConditionOptions("equalize")),
         qdqtool.compare(model, placed.model, data),
         simulated,
