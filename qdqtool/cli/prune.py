@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="operators and tensors of such a name keep their channels",
     )
     add_data_arguments(parser, required=False, calibrates=False)
+    parser.add_argument(
+        "--no-correct", action="store_true", help="with data, leave biases as they are; else they make up for the mean"
+    )
     parser.add_argument("--explain", metavar="GROUP", help="print what is in a group, or why an operator is in none")
     parser.add_argument("--dry-run", action="store_true", help="print what would go, and write nothing")
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .pruned.onnx for its ending")
@@ -84,6 +87,7 @@ def _options(args: argparse.Namespace) -> PruneOptions:
         tuple(args.exclude),
         data_options_from(args),
         args.provider,
+        correct=not args.no_correct,
     )
 
 
@@ -116,6 +120,7 @@ def _document(args: argparse.Namespace, result: PruneResult[Any]) -> dict[str, A
         "parameters": {"before": done.parameters[0], "after": done.parameters[1]},
         "macs": {"before": done.multiply_adds[0], "after": done.multiply_adds[1]},
         "difference": None if done.difference is None else done.difference.outputs,
+        "corrected": list(done.corrected),
         "groups": [group.to_json() for group in done.groups],
         "pinned": done.pinned,
     }

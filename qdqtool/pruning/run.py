@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx
 
 from qdqtool.errors import QdqError
@@ -17,6 +18,7 @@ from qdqtool.pruning.channel_groups import ChannelGroup, find_groups
 from qdqtool.pruning.check import Differences, masked_original, measure_differences
 from qdqtool.pruning.choice import Criterion, choose
 from qdqtool.pruning.cut import Cut
+from qdqtool.pruning.mean_correction import correct_means
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts, look, seeded_input
 from qdqtool.pruning.remove import remove_channels
 
@@ -57,6 +59,7 @@ class Pruned:
         difference: from the masked original; None in a dry run.
         samples: how many inputs that was measured on.
         seeded: whether they were made, not given.
+        corrected: operators whose bias makes up for the mean of what they read no longer.
     """
 
     model: onnx.ModelProto
@@ -69,10 +72,17 @@ class Pruned:
     difference: Differences | None
     samples: int
     seeded: bool
+    corrected: tuple[str, ...] = ()
 
 
 def prune_model(
-    proto: onnx.ModelProto, criterion: Criterion, exclude: Sequence[str], run: ProbeRun, *, dry: bool = False
+    proto: onnx.ModelProto,
+    criterion: Criterion,
+    exclude: Sequence[str],
+    run: ProbeRun,
+    batches: Iterable[Feed] | None = None,
+    *,
+    dry: bool = False,
 ) -> Pruned:
     """Remove channels from a model.
 
@@ -81,6 +91,7 @@ def prune_model(
         criterion: which channels go.
         exclude: regular expressions of operators and tensors that keep their channels.
         run: what the check runs on; without feeds, an input that is made by seed.
+        batches: data for the biases that make up for the mean of what goes; None for none, see `correct_means`.
         dry: choose alone; no edit and no check.
 
     Raises:
@@ -90,6 +101,12 @@ def prune_model(
     facts = look(proto, view, replace(run, feeds=_probes(proto.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
     cut = Cut(channels, choose(channels, criterion).tolist())
+    corrected: tuple[str, ...] = ()
+    if batches is not None and not dry and cut.gone.any():
+        made = correct_means(proto, cut, run, batches)
+        proto, corrected = made.model, made.operators
+        channels = find_groups(GraphView(proto.graph, run.folder), facts, exclude)  # numbers classes as before
+        cut = Cut(channels, np.flatnonzero(cut.gone).tolist())
     pruned = proto if dry else remove_channels(proto, run.folder, cut)
     seeded = not run.feeds
     run = replace(run, feeds=list(run.feeds) or [seeded_input(proto.graph, _FREE)])
@@ -108,6 +125,7 @@ def prune_model(
         difference,
         len(run.feeds),
         seeded,
+        corrected,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -39,6 +40,7 @@ class PruneOptions:
         exclude: regular expressions of operators and tensors that keep their channels.
         data_options: how data is read.
         provider: what onnxruntime runs on while it checks: cpu, cuda or tensorrt.
+        correct: with data, biases make up for the mean of the channels that go.
     """
 
     threshold: float | None = None
@@ -51,6 +53,7 @@ class PruneOptions:
     exclude: tuple[str, ...] = ()
     data_options: DataOptions | None = None
     provider: str = "cpu"
+    correct: bool = True
 
     def criterion(self) -> Criterion:
         """The same, checked.
@@ -104,6 +107,8 @@ class PruneResult(Displayed, Generic[ModelT]):
                 "an input made by seed" if done.seeded else counted(done.samples, "batch").replace("batchs", "batches")
             )
             lines.append(f"  equals the masked original within {done.difference.outputs:.0e} on {data}")
+        if done.corrected:
+            lines.append(f"  biases of {counted(len(done.corrected), 'operator')} make up for the mean of what went")
         return lines
 
     def rows(self) -> list[list[str]]:
@@ -163,7 +168,8 @@ def prune(
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
-        data: what the check runs on, see `open_loader`; None for an input that is made by seed.
+        data: what the check runs on, and what means are taken over; see `open_loader`. None for an input that is made
+            by seed, and no correction.
         options: which channels go.
         output: file to write; for a path the default is `<name>.pruned.onnx` beside it.
 
@@ -197,8 +203,11 @@ def _run(opened: Opened, data: Data | DataLoader | None, options: PruneOptions, 
     from qdqtool.pruning.run import prune_model
 
     feeds: list[Feed] = []
+    batches: Iterable[Feed] | None = None
     if data is not None:
         loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
         feeds = list(itertools.islice(loader, _BATCHES))
+        if options.correct:
+            batches = feeds if loader.once else loader
     run = ProbeRun(opened.folder, feeds, opened.name, options.provider)
-    return prune_model(opened.proto, options.criterion(), options.exclude, run, dry=dry)
+    return prune_model(opened.proto, options.criterion(), options.exclude, run, batches, dry=dry)

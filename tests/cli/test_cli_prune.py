@@ -49,7 +49,17 @@ def test_explain(name: str, lines: list[str], tmp_path: Path, capsys: Capsys) ->
 def test_json(tmp_path: Path, capsys: Capsys) -> None:
     words = ("prune", write_net(tmp_path), "--ratio", "0.5", "--data", tmp_path / "d.npz", "-o", tmp_path / "p.onnx")
     found = json.loads(run(capsys, *words, "--json").out)
-    assert list(found) == ["file", "channels", "prunable", "parameters", "macs", "difference", "groups", "pinned"]
+    assert list(found) == [
+        "file",
+        "channels",
+        "prunable",
+        "parameters",
+        "macs",
+        "difference",
+        "corrected",
+        "groups",
+        "pinned",
+    ]
     assert found["difference"] <= 1e-5 and found["file"] == str(tmp_path / "p.onnx")
     assert found["groups"][0] == {
         "name": "c1",

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Biases that make up for the mean of the channels that go: what an operator summed up of them, put into its bias.
+
+An operator reads sum over c of W[:, c] x[c]. Where channel c goes, W[:, c] E[x[c]] stays as a part of the bias, E taken
+over data of the original. Edges of padded pictures are not told apart. The edit is one of the original, so that the
+check compares the corrected models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qdqtool.graph.edit import Editor, count_uses
+from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.pruning.cut import Cut
+from qdqtool.pruning.probe import Feed, ProbeRun
+from qdqtool.pruning.weight_axes import groups_of, is_contraction
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectedModel:
+    """The original with corrected biases, and the names of the operators that have one."""
+
+    model: onnx.ModelProto
+    operators: tuple[str, ...]
+
+
+def correct_means(proto: onnx.ModelProto, cut: Cut, run: ProbeRun, batches: Iterable[Feed]) -> CorrectedModel:
+    """Add the mean of what goes to the biases of Conv and Gemm; other operators are left as they are.
+
+    Args:
+        proto: the model whose channels `cut` knows; it is not changed.
+        cut: what goes.
+        run: how the model is run.
+        batches: the data that means are taken over.
+
+    Raises:
+        QdqError: onnxruntime cannot run the model.
+    """
+    nodes = [node for node in cut.channels.view.nodes if _is_corrected(cut, node)]
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    if not nodes:
+        return CorrectedModel(copy, ())
+    means = _channel_means(proto, cut, nodes, run, batches)
+    view = GraphView(copy.graph, run.folder)
+    editor, uses = Editor(view), count_uses(view)
+    for node in nodes:
+        twin = view.every[node.index]
+        added = _lost_mean(cut, node, means[cut.channels.view.root(node.inputs[0])])
+        held = node.inputs[2] if len(node.inputs) > 2 else ""
+        before = view.array(held) if held else None
+        value = added if before is None else before.astype(np.float64) + added
+        kind = np.float32 if before is None else before.dtype
+        if held and uses[held] == 1:
+            editor.set_initializer(held, value.astype(kind))
+            continue
+        name = editor.unique_name(f"{node.key}_bias")
+        editor.set_input(twin, 2, editor.add_initializer(name, value.astype(kind)))
+        if copy.ir_version < 4:
+            copy.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, list(value.shape)))
+    editor.commit()
+    return CorrectedModel(copy, tuple(node.name for node in nodes))
+
+
+def _is_corrected(cut: Cut, node: Node) -> bool:
+    """Whether an operator loses channels that it sums over, and has or can have a bias in float32."""
+    view = cut.channels.view
+    if node.op not in ("Conv", "Gemm") or not is_contraction(view, node) or 1 not in cut.kept(node.inputs[0]):
+        return False
+    if node.op == "Gemm" and (attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0):
+        return False
+    weight, held = view.array(node.inputs[1]), node.inputs[2] if len(node.inputs) > 2 else ""
+    if weight is None or weight.dtype != np.float32 or (node.op == "Gemm" and attribute(node, "transA", 0)):
+        return False
+    made = cut.channels.atoms.shape(node.outputs[0]) or ()
+    return not held or (held in view.initializers and view.shape(held) == made[1:2])
+
+
+def _channel_means(
+    proto: onnx.ModelProto, cut: Cut, nodes: list[Node], run: ProbeRun, batches: Iterable[Feed]
+) -> dict[str, Float64]:
+    """The mean of each channel, over all samples and places, of what some operators read."""
+    names = list(dict.fromkeys(cut.channels.view.root(node.inputs[0]) for node in nodes))
+    executor = run.executor(proto, names)
+    sums: dict[str, Float64] = {}
+    samples = 0
+    for feed in batches:
+        found: dict[str, npt.NDArray[Any]] = executor.run(feed)
+        count = len(next(iter(found.values())))
+        samples += count
+        for name, array in found.items():
+            others = tuple(axis for axis in range(array.ndim) if axis != 1)
+            sums[name] = sums.get(name, np.zeros(array.shape[1])) + count * array.mean(axis=others, dtype=np.float64)
+    return {name: total / samples for name, total in sums.items()}
+
+
+def _lost_mean(cut: Cut, node: Node, mean: Float64) -> Float64:
+    """What an operator sums up of the means of the channels that go: one value for each channel that it makes."""
+    gone = mean.copy()
+    gone[cut.kept(node.inputs[0])[1]] = 0
+    weight = np.asarray(cut.channels.view.array(node.inputs[1]), np.float64)
+    if node.op == "Gemm":
+        return np.asarray((weight if attribute(node, "transB", 0) else weight.T) @ gone)
+    groups, each = groups_of(node), weight.reshape(len(weight), weight.shape[1], -1).sum(axis=2)
+    parts = each.reshape(groups, -1, each.shape[1]), gone.reshape(groups, -1)
+    return np.asarray(np.einsum("goi,gi->go", *parts)).reshape(-1)
