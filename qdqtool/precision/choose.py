@@ -16,7 +16,7 @@ from onnx import TensorProto
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.amp_rules import amp_rules
-from qdqtool.precision.assignment import TypeAssignment, type_name
+from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
@@ -69,7 +69,7 @@ class TypeChoice(Displayed):
 
     def headline(self) -> str:
         """How many operators have which type, and what stands between them."""
-        name = type_name(self.assignment.rest).upper()
+        name = rest_name(self.assignment.rest).upper()
         both = f"{counted(self.half, 'operator')} in {name}, {len(self.reasons)} in FP32"
         return f"{both}, {counted(self.casts, 'Cast')}"
 

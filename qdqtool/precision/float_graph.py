@@ -17,7 +17,7 @@ from qdqtool.graph.shapes import Shape, shapes_of
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.precision.fixed_types import float_types
-from qdqtool.precision.operator_types import operator_types, reads_any_type
+from qdqtool.precision.half_places import half_places, reads_any_type
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
     fixed = set(view.captured if half_io else {*view.captured, *view.outputs})
     half_made, half_read = (set(view.inputs), set(view.outputs)) if half_io else (set[str](), set[str]())
     for node in view.every:
-        places = operator_types(node, graph.opset, rest)
+        places = half_places(node, graph.opset, rest)
         for place, name in enumerate(node.inputs):
             if reads_any_type(node, place):
                 continue
@@ -136,7 +136,7 @@ def _tensors(graph: FloatGraph, rest: int, *, half_io: bool) -> tuple[FloatTenso
             continue
         maker = None
         if producer is not None and producer.key in graph.nodes:
-            places = operator_types(producer, graph.opset, rest)
+            places = half_places(producer, graph.opset, rest)
             maker = producer.key if places is not None and places.gives(place) else None
         size = graph.shapes.get(name)
         elements = 0 if size is None else math.prod(length or 1 for length in size)

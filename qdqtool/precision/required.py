@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from qdqtool.precision.accumulation import product_bound, sum_bound
 from qdqtool.precision.amp_rules import AmpRules
 from qdqtool.precision.constant_values import ConstantValues, values_of
 from qdqtool.precision.float_graph import FloatGraph
-from qdqtool.precision.operator_types import operator_types
-from qdqtool.precision.value_ranges import SMALLEST, ValueRange, ValueRanges
+from qdqtool.precision.half_places import half_places
+from qdqtool.precision.stored_weights import SMALLEST
+from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 
-# The largest finite value of each type, and the smallest positive one.
+# The largest finite value of each type.
 LARGEST: Mapping[int, float] = {TensorProto.FLOAT16: 65504.0, TensorProto.BFLOAT16: 3.3895313892515355e38}
-_SMALLEST: Mapping[int, float] = {TensorProto.FLOAT16: SMALLEST, TensorProto.BFLOAT16: 2.0**-133}
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Requirements:
         """
         self.graph, self.ranges, self.rules, self.rest, self.fixed = graph, ranges, rules, rest, fixed
         self.most = LARGEST[rest]
-        self.least = _SMALLEST[rest]
+        self.least = SMALLEST[rest]
         self._constants: dict[str, ConstantValues | None] = {}
 
     def constant(self, name: str) -> ConstantValues | None:
@@ -142,14 +143,23 @@ def _constant(needs: Requirements, node: Node) -> FloatReason | None:
             continue
         if values.largest > needs.most:
             return FloatReason("constant", f"the constant {name} holds {values.largest:.4g}, beyond {needs.most:g}")
-        if 0 < values.largest <= needs.least / 2:
+        if 0 < values.largest <= needs.least / 2 and not _is_spare_epsilon(needs, node, name):
             return FloatReason("constant", f"the constant {name} is rounded to 0: it holds {values.largest:.4g}")
     return None
 
 
+def _is_spare_epsilon(needs: Requirements, node: Node, name: str) -> bool:
+    """Whether a constant guards values that lie far above it: stored as the type's smallest number, it changes none."""
+    if node.op not in needs.rules.epsilons or math.prod(needs.graph.view.shape(name) or ()) != 1:
+        return False
+    guarded = [needs.range_of(one) for one in node.inputs if one and one != name]
+    least = needs.rules.limits["epsilon"] * needs.least
+    return all(values is not None and values.low >= least for values in guarded)
+
+
 def _float_constants(needs: Requirements, node: Node) -> list[str]:
     """The float32 constants that a node would read as half."""
-    places = operator_types(node, needs.graph.opset, needs.rest)
+    places = half_places(node, needs.graph.opset, needs.rest)
     read = [name for place, name in enumerate(node.inputs) if name and places is not None and places.reads(place)]
     view, types = needs.graph.view, needs.graph.types
     return [name for name in read if view.is_constant(name) and types.get(name) == TensorProto.FLOAT]

@@ -12,7 +12,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelT
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import TextOption
-from qdqtool.precision.assignment import REST_TYPES, type_name
+from qdqtool.precision.assignment import REST_TYPES, rest_name
 from qdqtool.precision.choose import TypeOptions
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class AmpResult(Displayed, Generic[ModelT]):
         facts: dict[str, Any] = {
             "schema": 1,
             "file": None if self.model is None else str(self.model),
-            "to": type_name(choice.assignment.rest),
+            "to": rest_name(choice.assignment.rest),
             "source": self.ranges.source,
             "samples": self.ranges.samples,
             "operators": len(choice.operators),

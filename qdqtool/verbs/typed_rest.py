@@ -13,7 +13,7 @@ from qdqtool.files import FileSet, joined
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import Opened, give_back
 from qdqtool.graph.tensors import is_external, location_of, stored_type
-from qdqtool.precision.assignment import TypeAssignment, type_name
+from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.rest import RestType
@@ -65,7 +65,7 @@ class TypedRest:
     @property
     def name(self) -> str:
         """The float type, as users write it."""
-        return type_name(self.assignment.rest)
+        return rest_name(self.assignment.rest)
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
