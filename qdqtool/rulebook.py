@@ -116,6 +116,8 @@ class HeadRules:
     arithmetic: frozenset[str]
     pools: frozenset[str]
     moves: frozenset[str]
+    maps: frozenset[str]
+    normalizations: frozenset[str]
 
     @property
     def sizes(self) -> frozenset[str]:
@@ -330,7 +332,7 @@ def _heads(path: Path, own: list[dict[str, Any]]) -> HeadRules:
     words: dict[str, Any] = dict(read_rules(path)["heads"])
     for extra in reversed(own):
         words.update(extra)
-    lists = ("markers", "bounded", "arithmetic", "pools", "moves")
+    lists = ("markers", "bounded", "arithmetic", "pools", "moves", "maps", "normalizations")
     for key in sorted(words.keys() - {*lists, "features", "scores"}):
         raise QdqError(path, f"unknown key {key!r} in [heads]", f"known: {', '.join(lists)}, features, scores")
     return HeadRules(

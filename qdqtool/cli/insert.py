@@ -86,6 +86,12 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
         help="depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
     )
     parser.add_argument(
+        "--decoder",
+        choices=("float", "int8"),
+        default="float",
+        help="decoder of a detector by queries, as DETR's: left in float (default), or in INT8 with float boxes",
+    )
+    parser.add_argument(
         "--rest",
         choices=("fp16", "bf16", "fp32"),
         help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, with data"
@@ -273,6 +279,7 @@ def _plan_options(args: argparse.Namespace) -> PlanOptions:
         rules=Path(args.rules) if args.rules else None,
         weights=args.weights,
         depthwise=args.depthwise,
+        decoder=args.decoder,
     )
 
 

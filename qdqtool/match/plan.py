@@ -20,6 +20,7 @@ from qdqtool.trtversion import TrtVersion, parse
 FloatHeads = Literal["regression", "all", "none"]
 WeightScales = Literal["per-channel", "per-tensor"]
 DepthwiseType = Literal["int8", "float"]
+DecoderType = Literal["float", "int8"]
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -136,6 +137,7 @@ class Plan(Displayed):
 
 _LEFT = {  # rule of a refusal -> what was left, and why
     "float-head": ("detection head", ""),
+    "decoder-float": ("layer", " of a decoder of queries"),
     "keep-float": ("operator", " kept for accuracy"),
     "no-scale": ("place", " without a scale"),
     "weighted": ("operator", " whose weight cannot be quantized"),
@@ -159,6 +161,7 @@ class PlanOptions(TargetOptions):
         rules: a rules file of one's own.
         weights: one scale per output channel of a weight where the rules say so, or one scale for each whole weight.
         depthwise: whether depthwise convolutions are quantized or stay in float; None for what the target's policy is.
+        decoder: whether the decoder of a detector by queries (DETR and kin) stays in float or is quantized.
     """
 
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
@@ -168,13 +171,15 @@ class PlanOptions(TargetOptions):
     rules: Path | None = None
     weights: WeightScales = "per-channel"
     depthwise: DepthwiseType | None = None
+    decoder: DecoderType = "float"
 
     def __post_init__(self) -> None:
-        """Refuse a target, a kind of weight scales or a type of depthwise convolutions that is none."""
+        """Refuse a target, a kind of weight scales or a type of convolutions or decoder that is none."""
         super().__post_init__()
         for option, value, kinds in (
             ("--weights", self.weights, get_args(WeightScales)),
             ("--depthwise", self.depthwise or "int8", get_args(DepthwiseType)),
+            ("--decoder", self.decoder, get_args(DecoderType)),
         ):
             if value not in kinds:
                 raise QdqError(option, f"{value!r} is not one", f"choose {' or '.join(kinds)}")

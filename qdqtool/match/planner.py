@@ -14,6 +14,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
+from qdqtool.match.query_decoder import decoder_layers, reference_readers
 from qdqtool.rulebook import RuleBook
 
 
@@ -51,7 +52,8 @@ def make_plan(
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
     refused = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
     if floats is None:
-        refused = {**_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
+        decoder = _float_decoder(view, heads, rules, options)
+        refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
     placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
@@ -67,9 +69,27 @@ def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> 
     return {node.key: ("depthwise-float", reason) for node in view.nodes if is_depthwise(view, node)}
 
 
+def _float_decoder(
+    view: GraphView, heads: list[Head], rules: RuleBook, options: PlanOptions
+) -> dict[str, tuple[str, str]]:
+    """The layers of a decoder of queries that are to stay in float, by first output, with rule and reason."""
+    if options.decoder == "float":
+        nodes = decoder_layers(view, heads, rules.heads)
+        rule, reason = "decoder-float", "in a decoder of queries: few products, and boxes that do not survive INT8"
+    else:
+        nodes = reference_readers(view, heads)
+        rule, reason = "reference-float", "it reads the references of a decoder: boxes, which INT8 would move"
+    own = {head.key for head in heads}
+    return {node.key: (rule, reason) for node in nodes if node.key not in own}
+
+
 def _float_nodes(view: GraphView, heads: list[Head], options: PlanOptions) -> set[str]:
     """First outputs of the weighted operators that stay in float."""
-    by_policy = {"none": (), "regression": ("regression", "mixed"), "all": ("regression", "mixed", "score")}
+    by_policy = {
+        "none": (),
+        "regression": ("regression", "mixed"),
+        "all": ("regression", "mixed", "score", "last layer"),
+    }
     floats = {head.key for head in heads if head.label in by_policy[options.float_heads]}
     weighted = [node for node in view.nodes if weight_index(view, node) is not None]
     for pattern in options.heads:
