@@ -23,6 +23,7 @@ _DATA_DEFAULTS: Mapping[str, object] = {
     "preprocess": None,
     "batch": 1,
     "limit": None,
+    "part": None,
     "max_data": 8 << 30,
     "provider": "cpu",
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
 from qdqtool.data.image_folder import as_fed, documents_in, image_input, image_reader, images_below, images_in
 from qdqtool.data.images import SUFFIXES, ImageReader
 from qdqtool.data.json_inputs import JsonInputs
-from qdqtool.data.model_inputs import Input, check_dtype, check_names
+from qdqtool.data.model_inputs import Input, check_dtype, check_names, checked
+from qdqtool.data.parts import DataPart, file_digest, items_in_part, rows_of_run, sample_digest, samples_in
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
@@ -43,6 +44,8 @@ class SampleSource:
         parts: the items as number of samples and a function that reads them, in any order and thread; None where they
             can only be had one after the other.
         once: whether the items can be walked a single time: a generator.
+        every: of image files all of them, also those that fill no batch.
+        remake: of image files the same source of some of them.
     """
 
     where: object
@@ -54,10 +57,16 @@ class SampleSource:
     files: tuple[Path, ...] = ()
     parts: tuple[Part, ...] | None = None
     once: bool = False
+    every: tuple[Path, ...] = ()
+    remake: Callable[[Sequence[Path]], SampleSource] | None = None
 
 
 def open_source(
-    data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
+    data: Any,
+    inputs: Sequence[Input],
+    preprocess: str | Preprocess | None,
+    max_bytes: int,
+    part: DataPart | None = None,
 ) -> SampleSource:
     """Find out what the data is and look at its outside (names, shapes, dtypes), not yet at its values.
 
@@ -67,10 +76,43 @@ def open_source(
         inputs: what the model takes.
         preprocess: for images only.
         max_bytes: the most that an archive may unpack to.
+        part: which samples; None for all.
 
     Raises:
         QdqError: no such file, a kind that is not read, or one that does not fit the inputs.
     """
+    source = _open(data, inputs, preprocess, max_bytes)
+    return source if part is None else _in_part(source, inputs, part)
+
+
+def _in_part(source: SampleSource, inputs: Sequence[Input], part: DataPart) -> SampleSource:
+    """The samples of a part: image files by their bytes, anything else by its arrays."""
+    if source.remake is not None:
+        return source.remake([file for file in source.every if part.holds(file_digest(file))])
+    items = partial(_part_items, source, inputs, part)
+    return replace(source, items=items, samples=None, notes=(), parts=None)
+
+
+def digests_of(source: SampleSource, inputs: Sequence[Input]) -> list[str]:
+    """The digest of every sample, in order; see `DataPart`. Image files are read, anything else is walked once.
+
+    Raises:
+        QdqError: samples that cannot be read or do not fit the inputs.
+    """
+    if source.remake is not None:
+        return [file_digest(file) for file in source.every]
+    items = (checked(source.where, item, inputs) for item in source.items())
+    rows = rows_of_run(inputs)
+    return [sample_digest(one) for item in items for one in (samples_in(item) if rows else [item])]
+
+
+def _part_items(source: SampleSource, inputs: Sequence[Input], part: DataPart) -> Iterator[Item]:
+    checked_items = (checked(source.where, item, inputs) for item in source.items())
+    return items_in_part(checked_items, inputs, part)
+
+
+def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> SampleSource:
+    """What the data is, all of it."""
     if isinstance(data, JsonInputs):
         return _from_json(data.paths[0] if len(data.paths) == 1 else str(data), data.files(), max_bytes)
     if not isinstance(data, str | os.PathLike):
@@ -185,7 +227,16 @@ def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageRe
     parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
     notes = _left_over(len(images) - count, one)
     return SampleSource(
-        path, "images", lambda: (load() for _, load in parts), count, notes, str(reader.spec), files=used, parts=parts
+        path,
+        "images",
+        lambda: (load() for _, load in parts),
+        count,
+        notes,
+        str(reader.spec),
+        files=used,
+        parts=parts,
+        every=tuple(images),
+        remake=lambda some: _from_images(path, some, one, reader),
     )
 
 

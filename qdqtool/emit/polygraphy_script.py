@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from qdqtool.cache.amax import amax_of
 from qdqtool.emit.job import EmitJob, Emitted
@@ -94,9 +95,8 @@ def _command(job: EmitJob) -> str:
     """How the script is used."""
     strict = "" if in_range(job.version, "<8.2.1") else " --precision-constraints obey"
     dla = " --use-dla --allow-gpu-fallback" if job.target == "dla" else ""
-    words = (
-        f"polygraphy run MODEL.onnx --trt --int8 --fp16{strict}{dla} --calibration-cache THE.cache --trt-npps THIS.py"
-    )
+    model, cache, script = map(shlex.quote, (job.model, job.cache, f"{job.stem}.polygraphy.py"))
+    words = f"polygraphy run {model} --trt --int8 --fp16{strict}{dla} --calibration-cache {cache} --trt-npps {script}"
     before = (
         "" if strict else "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
     )

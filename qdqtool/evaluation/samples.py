@@ -16,6 +16,7 @@ from qdqtool.data.image_folder import GIVE_PREPROCESS, as_fed, image_input, imag
 from qdqtool.data.images import load_pillow
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
+from qdqtool.data.parts import file_digest
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
 
@@ -43,6 +44,8 @@ class LabeledSamples:
         classes: int64[n], the right classes where the data itself holds them.
         boxes: whether the data itself holds labeled boxes.
         notes: what was left out, and why.
+        whole: of a part of the data, all of it: labels are for these.
+        positions: of a part, the numbers of its samples in the whole.
     """
 
     where: object
@@ -53,6 +56,8 @@ class LabeledSamples:
     classes: Int64 | None = None
     boxes: bool = False
     notes: tuple[str, ...] = ()
+    whole: LabeledSamples | None = None
+    positions: tuple[int, ...] = ()
 
 
 def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
@@ -72,7 +77,7 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
         images = images_in(path)
         files = images or images_below(path)
         if files:
-            return _of_images(path, files, not images, image_input(path, inputs), options)
+            return _part_of_images(path, files, not images, image_input(path, inputs), options)
     if path is not None and path.suffix.lower() in (".npz", ".npy") and path.is_file():
         return _of_arrays(path, inputs, options)
     return _of_loader(open_loader(data, inputs, options))
@@ -105,6 +110,20 @@ def _kept(total: int, one: Input, options: DataOptions) -> tuple[int, int, tuple
 # ------------------------------------------------------------------------------------------------------------ images
 
 
+def _part_of_images(
+    path: Path, files: Sequence[Path], in_folders: bool, one: Input, options: DataOptions
+) -> LabeledSamples:
+    """All images of a folder, or those of a part and the whole that they are numbered in."""
+    if options.part is None:
+        return _of_images(path, files, in_folders, one, options)
+    positions = tuple(k for k, file in enumerate(files) if options.part.holds(file_digest(file)))
+    if not positions:
+        raise QdqError(path, f"has no image in the part {options.part}", "give another --part")
+    made = _of_images(path, [files[k] for k in positions], in_folders, one, options)
+    whole = _of_images(path, files, in_folders, one, replace(options, part=None, limit=None))
+    return replace(made, whole=whole, positions=positions[: made.count])
+
+
 def _of_images(path: Path, files: Sequence[Path], in_folders: bool, one: Input, options: DataOptions) -> LabeledSamples:
     reader = image_reader(path, one, options.preprocess)
     count, size, notes = _kept(len(files), one, options)
@@ -133,6 +152,8 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
     key = _fed(stored, inputs)
     if key is None:
         return _of_loader(open_loader(path, inputs, options))
+    if options.part is not None and (options.preprocess is not None or len(stored) > 1):
+        raise QdqError(path, "holds images or labels beside them, of which no --part can be taken", "leave it out")
     array, one = stored[key], inputs[0]
     classes, boxes = _truth_in(path, stored, array.shape[0] if array.shape else 0, options.limit)
     if options.preprocess is not None:

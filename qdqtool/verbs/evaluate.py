@@ -14,7 +14,7 @@ from qdqtool.data.model_inputs import Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.agreement import agreement
 from qdqtool.evaluation.class_names import Names, parse_names
-from qdqtool.evaluation.classification import classified, ranks
+from qdqtool.evaluation.classification import COMPARE, classified, ranks, scores_of
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.detection_ap import coco, voc
@@ -34,7 +34,6 @@ from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.evaluation_result import Evaluation, Metric
 
 Postprocess = Callable[[Mapping[str, Array], Sequence[Any]], Sequence[Any]]
-_COMPARE = "qdqtool compare gives SQNR and cosine of any two models"
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def _metric_of(model: str, labels: str | Path | None, samples: LabeledSamples, o
     if options.baseline is not None:
         return "agreement"
     reason = "has no task metric here: there are no --labels, and no --baseline whose detections could be the truth"
-    raise QdqError(model, reason, _COMPARE)
+    raise QdqError(model, reason, COMPARE)
 
 
 def _shown(samples: LabeledSamples, progress: bool | None) -> Iterator[Chunk]:
@@ -177,7 +176,7 @@ def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
         if len(right) < count:
             raise QdqError("--labels", f"hold {len(truth.numbers)} classes, the data has more samples")
         for held, one, given in zip(found, job.opened, outputs, strict=True):
-            held.append(ranks(one.name, _scores(one.name, given, count), right))
+            held.append(ranks(one.name, scores_of(one.name, given, count), right))
         seen += count
     measured = [classified(held) for held in found]
     return _evaluation(job, "top1", measured, shown=truth.shown, labels=_describe_labels(job, truth))
@@ -186,17 +185,6 @@ def _classify(job: _EvaluationJob, labels: str | Path | None) -> Evaluation:
 def _describe_labels(job: _EvaluationJob, truth: ClassLabels) -> str:
     offset = job.options.label_offset
     return truth.form + (f", {offset:+d}" if offset else "")
-
-
-def _scores(where: str, outputs: Mapping[str, Array], count: int) -> Array:
-    """float[n, classes] of the only output, whatever axes of one stand behind."""
-    if len(outputs) != 1:
-        reason = f"has {len(outputs)} outputs ({', '.join(outputs)}), a classifier has one of scores"
-        raise QdqError(where, reason, "give labels of boxes for a detector, or a model cut to its scores")
-    name, scores = next(iter(outputs.items()))
-    if scores.dtype.kind not in "fiu" or not scores.size or scores.size % count:
-        raise QdqError(where, f"gives {name} as {scores.dtype} {list(scores.shape)} for {count} samples", _COMPARE)
-    return scores.reshape(count, -1)
 
 
 # -------------------------------------------------------------------------------------------------------- detection
@@ -249,14 +237,14 @@ def _decoder(job: _EvaluationJob, outputs: Mapping[str, Array], chunk: Chunk) ->
         return scripted, scripted.description
     size = chunk.geometries[0].input_size
     if not all(size):
-        raise QdqError(job.opened[0].name, "takes no images, so that no decoder fits", f"{_COMPARE}; --postprocess")
+        raise QdqError(job.opened[0].name, "takes no images, so that no decoder fits", f"{COMPARE}; --postprocess")
     try:
         found = find_decoder(options.decoder, outputs, size, options.selection)
     except QdqError as error:
         if options.decoder != "auto":
             raise
         reason = f"has no task metric here: {error.reason}"
-        raise QdqError(job.opened[0].name, reason, f"{error.todo}; {_COMPARE}") from error
+        raise QdqError(job.opened[0].name, reason, f"{error.todo}; {COMPARE}") from error
     return found, found.description
 
 
