@@ -63,6 +63,12 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.ptq import PtqOptions as PtqOptions, PtqResult as PtqResult, ptq as ptq
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
+    from qdqtool.verbs.recipe_result import RecipePlan as RecipePlan, RecipeResult as RecipeResult
+    from qdqtool.verbs.run_recipe import (
+        RunOptions as RunOptions,
+        plan_recipe as plan_recipe,
+        run_recipe as run_recipe,
+    )
     from qdqtool.verbs.sensitivity import (
         SensitivityOptions as SensitivityOptions,
         SensitivityResult as SensitivityResult,
@@ -129,6 +135,9 @@ _HOMES = {
     "PtqOptions": "verbs.ptq",
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
+    "RecipePlan": "verbs.recipe_result",
+    "RecipeResult": "verbs.recipe_result",
+    "RunOptions": "verbs.run_recipe",
     "DecodeOptions": "evaluation.inference",
     "Scale": "scales",
     "ScaleTable": "scales",
@@ -160,6 +169,7 @@ _HOMES = {
     "load_table": "scales",
     "peel": "verbs.peel",
     "plan": "verbs.insert",
+    "plan_recipe": "verbs.run_recipe",
     "plan_types": "verbs.amp",
     "plan_pruning": "verbs.prune",
     "predicted_layers": "verbs.show_engine",
@@ -167,6 +177,7 @@ _HOMES = {
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",
     "retarget": "cache.retarget",
+    "run_recipe": "verbs.run_recipe",
     "sensitivity": "verbs.sensitivity",
     "show_engine": "verbs.show_engine",
     "simulate": "verbs.simulate",

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from qdqtool import __version__
@@ -41,6 +41,7 @@ VERBS = {
     "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
     "infer": "draw what a model finds in images: boxes, or the best classes",
     "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
+    "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
     "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
 }
 
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
         with _terminable():
-            code = _dispatch(argv)
+            code = dispatch(argv)
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
     except QdqError as error:
         if verbose:
@@ -128,7 +129,13 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
-def _dispatch(argv: Sequence[str]) -> int:
+def dispatch(argv: Sequence[str]) -> int:
+    """Run one command, without turning faults into exit codes.
+
+    Raises:
+        QdqError: what the verb raises; an unknown verb.
+        SystemExit: argparse's, behind its line on stderr.
+    """
     if not argv or argv[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview())
         return 0 if argv else EXIT_USAGE
@@ -139,19 +146,25 @@ def _dispatch(argv: Sequence[str]) -> int:
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         raise QdqError(verb, "no such verb" + (f", did you mean {near[0]}" if near else ""), "see qdqtool -h")
-    module = importlib.import_module(f"qdqtool.cli.{verb}")
-    parser = Parser(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
-    module.add_arguments(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
-    args, unknown = parser.parse_known_args(_joined(argv[1:]))
+    parser, run = parser_of(verb)
+    args, unknown = parser.parse_known_args(joined(argv[1:]))
     if unknown:
         parser.refuse_unknown(unknown)
     args.words = tuple(argv)  # for hints that repeat the command
-    return int(module.run(args))
+    return int(run(args))
 
 
-def _joined(words: Sequence[str]) -> list[str]:
+def parser_of(verb: str, kind: type[Parser] = Parser) -> tuple[Parser, Callable[[argparse.Namespace], int]]:
+    """The parser of a verb, and what runs what it has parsed."""
+    module = importlib.import_module(f"qdqtool.cli.{verb}")
+    parser = kind(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
+    module.add_arguments(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
+    return parser, module.run
+
+
+def joined(words: Sequence[str]) -> list[str]:
     """`--input-range -1:1` as one word: argparse takes a value that begins with a minus for an option."""
     joined: list[str] = []
     for word in words:

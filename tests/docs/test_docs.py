@@ -3,7 +3,8 @@
 
 ```console blocks are run line by line in a copy of models/; the lines below a `$ qdqtool ...` must come out of it, in
 order; a command that must fail ends in `# exit N`. ```python blocks are run there, or stored where they begin with
-`# file: NAME`, as ```toml blocks are, which must also load as rules. In other blocks commands are parsed, not run.
+`# file: NAME`, as ```toml blocks are, which must also load as rules or recipes. In other blocks commands are parsed,
+not run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from qdqtool.dla.rules import Layer, Limit
 from qdqtool.graph.view import GraphView
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
+from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.rulebook import Composite, Fusion, HeadRules, Int8Consumer, Rule, SharedScale, WeightAxis, load_rules
 from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
@@ -120,6 +122,9 @@ def load_toml(text: str, line: int) -> None:
     name = re.match(r"# file: (\S+)\n", text)
     path = Path(name[1] if name else f"rules_{line}.toml")
     path.write_text(text, encoding="utf-8")
+    if "[[step]]" in text:
+        assert read_recipe(path).steps
+        return
     rules = load_rules("gpu", parse_version("8.6.1"), path)
     own = re.findall(r'^name = "(.+)"$', text, re.M)
     assert all(rules.rule(rule).why in text for rule in own)
