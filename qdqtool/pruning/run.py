@@ -18,6 +18,7 @@ from qdqtool.pruning.channel_groups import ChannelGroup, find_groups
 from qdqtool.pruning.check import Differences, masked_original, measure_differences
 from qdqtool.pruning.choice import Criterion, choose
 from qdqtool.pruning.cut import Cut
+from qdqtool.pruning.kept_channels import note_kept
 from qdqtool.pruning.mean_correction import correct_means
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts, look, seeded_input
 from qdqtool.pruning.remove import remove_channels
@@ -113,6 +114,8 @@ def prune_model(
     difference = None
     if not dry:
         difference = _checked(proto, pruned, cut, facts, run) if cut.gone.any() else Differences(0.0, 0.0, "")
+        if cut.gone.any():
+            note_kept(pruned, cut)
     after = _parameters_after(view, cut) if dry else _parameters(GraphView(pruned.graph, run.folder))
     return Pruned(
         pruned,

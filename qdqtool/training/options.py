@@ -21,6 +21,7 @@ OptimizerName = Literal["adamw", "sgd"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 RELATIVE_LR = 0.002
+FLOAT_RELATIVE_LR = 0.3  # of a model without Q/DQ: what a pruned one lost takes more than steps of a grid
 EMA_DECAY = 0.98
 SCALE_LR = 1e-3
 MAX_MINUTES = 5.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `finetune`: a Q/DQ model and data to the same model with better weights. No mechanics of training here."""
+"""The verb `finetune`: a model, Q/DQ or pruned, and data to the same model with better weights. No mechanics here."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from qdqtool.training.finished_model import finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
 from qdqtool.training.objective import changed_function
+from qdqtool.training.options import FLOAT_RELATIVE_LR
 from qdqtool.training.prepare import prepare
 from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.train import train
@@ -85,16 +86,18 @@ def finetune(
 ) -> FinetuneResult[Any]:
     """Train a Q/DQ model's weights so that it loses less in INT8; scales and graph stay unless asked otherwise.
 
+    A model without Q/DQ, such as a pruned one, is trained in float towards a teacher or labels.
+
     Args:
-        model: a Q/DQ model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        model: a Q/DQ or a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         data: samples of the inputs, and labels beside them where a loss wants some; see `open_loader`.
         options: see `FinetuneOptions`.
         data_options: limit and preprocessing; the batch is an option of training.
         output: file to write; for a path the default is `<name>.finetuned.onnx` beside it.
 
     Raises:
-        QdqError: options that mean nothing, a model without Q/DQ or with an operator without gradient, data or labels
-            that do not fit, checks at the start that fail. Nothing is written then.
+        QdqError: options that mean nothing, a model without Q/DQ, teacher and labels, or with an operator without
+            gradient, data or labels that do not fit, checks at the start that fail. Nothing is written then.
         MissingPackageError: onnxruntime, or what the back end needs, is not installed.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
@@ -103,6 +106,8 @@ def finetune(
     source = open_model(model)
     masters, types = fp32_masters(source.proto)
     opened = replace(source, proto=masters)
+    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
+        options = _in_float(opened, options)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
     job = _open_job(opened, data, options, data_options or DataOptions())
@@ -181,8 +186,6 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
 
 
 def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions) -> _FinetuneJob:
-    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
-        raise QdqError(opened.name, "has no Q/DQ to train with", "qdqtool insert --data places them")
     if options.task is not None:
         check_judgeable(opened)
     _check_teacher(opened, options)
@@ -199,6 +202,17 @@ def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options
     evens = options.equalize and options.learns_float and not options.freeze
     start = start_equalized(opened, make, form, samples, options.run.progress) if evens else Start(form, form)
     return _FinetuneJob(opened, start, loader, samples, backend, teacher, options, loader.origin or "data")
+
+
+def _in_float(opened: Opened, options: FinetuneOptions) -> FinetuneOptions:
+    """What a model without Q/DQ is trained with: a teacher or labels, and a rate for weights without a grid."""
+    if options.learns_float:
+        todo = "qdqtool insert --data places them; --teacher or labels train it in float"
+        raise QdqError(opened.name, "has no Q/DQ to train with", todo)
+    update = options.update
+    if update.lr is None and update.relative_lr is None:
+        options = replace(options, update=replace(update, relative_lr=FLOAT_RELATIVE_LR))
+    return options
 
 
 def _make_form(
