@@ -63,6 +63,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     )
     from qdqtool.verbs.ptq import PtqOptions as PtqOptions, PtqResult as PtqResult, ptq as ptq
     from qdqtool.verbs.ptq_compare import BackendComparison as BackendComparison, compare_backends as compare_backends
+    from qdqtool.verbs.report import report as report
+    from qdqtool.verbs.report_options import ReportOptions as ReportOptions, ReportResult as ReportResult
     from qdqtool.verbs.sensitivity import (
         SensitivityOptions as SensitivityOptions,
         SensitivityResult as SensitivityResult,
@@ -130,6 +132,8 @@ _HOMES = {
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
     "DecodeOptions": "evaluation.inference",
+    "ReportOptions": "verbs.report_options",
+    "ReportResult": "verbs.report_options",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
@@ -166,6 +170,7 @@ _HOMES = {
     "prune": "verbs.prune",
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",
+    "report": "verbs.report",
     "retarget": "cache.retarget",
     "sensitivity": "verbs.sensitivity",
     "show_engine": "verbs.show_engine",
