@@ -69,6 +69,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         plan_recipe as plan_recipe,
         run_recipe as run_recipe,
     )
+    from qdqtool.verbs.report import report as report
+    from qdqtool.verbs.report_options import ReportOptions as ReportOptions, ReportResult as ReportResult
     from qdqtool.verbs.sensitivity import (
         SensitivityOptions as SensitivityOptions,
         SensitivityResult as SensitivityResult,
@@ -139,6 +141,8 @@ _HOMES = {
     "RecipeResult": "verbs.recipe_result",
     "RunOptions": "verbs.run_recipe",
     "DecodeOptions": "evaluation.inference",
+    "ReportOptions": "verbs.report_options",
+    "ReportResult": "verbs.report_options",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
@@ -176,6 +180,7 @@ _HOMES = {
     "prune": "verbs.prune",
     "ptq": "verbs.ptq",
     "read_cache": "cache.text",
+    "report": "verbs.report",
     "retarget": "cache.retarget",
     "run_recipe": "verbs.run_recipe",
     "sensitivity": "verbs.sensitivity",

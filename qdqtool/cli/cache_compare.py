@@ -59,36 +59,11 @@ def diff(args: argparse.Namespace) -> int:
 
 
 def model_names(path: str) -> tuple[list[str], list[str]]:
-    """The tensors of a model.
-
-    Returns:
-        The float tensors that are computed (inputs and outputs of nodes; where the type is not known, they count), and
-        every other name: initializers, constants, other types, what Casts of a typed model make, tensors inside the
-        bodies of control flow.
-    """
-    from onnx import TensorProto
-
+    """The tensors of a model: see `tensor_names`."""
     from qdqtool.graph.io import open_model
-    from qdqtool.graph.types import infer_types, opset_of
-    from qdqtool.graph.view import GraphView
-    from qdqtool.precision.widen import as_fp32
+    from qdqtool.precision.tensor_names import tensor_names
 
-    opened = open_model(path)
-    stored, proto = GraphView(opened.proto.graph, opened.folder), as_fp32(opened.proto)
-    view = stored if proto is opened.proto else GraphView(proto.graph, opened.folder)
-    graph = infer_types(proto, opset_of(proto) or 1)
-    kinds = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
-    floats_or_unknown = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-    computed = [*view.inputs, *(name for node in view.nodes for name in node.outputs if name)]
-    floats = [
-        name
-        for name in dict.fromkeys(computed)
-        if not view.is_constant(name) and (name not in kinds or kinds[name].tensor_type.elem_type in floats_or_unknown)
-    ]
-    wanted = set(floats)
-    every = [view, *view.bodies(), *([stored] if stored is not view else [])]
-    names = (n for body in every for n in (*body.initializers, *body.inputs, *body.producers))
-    return floats, [name for name in dict.fromkeys(names) if name not in wanted]
+    return tensor_names(open_model(path))
 
 
 def _check_lines(found: CacheCheck, everything: bool) -> Iterator[str]:

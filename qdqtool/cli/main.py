@@ -42,6 +42,7 @@ VERBS = {
     "infer": "draw what a model finds in images: boxes, or the best classes",
     "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
     "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
+    "report": "write all that is known of a model into one HTML file that needs no network",
     "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
 }
 

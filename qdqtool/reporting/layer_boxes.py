@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers as boxes: those that the rules predict, or those of a built engine, each with its type and why it has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from qdqtool.engine.compare import MEANING, LayerComparison, nodes_inside
+from qdqtool.engine.layer_info import EngineInfo
+from qdqtool.engine.predict import PredictedLayer
+from qdqtool.graph.view import GraphView
+from qdqtool.precision.element_types import type_name
+from qdqtool.reporting.boxes import LayerBox, Look
+
+_CONVERSIONS = ("quantize", "dequantize")
+_PRODUCTS = ("convolution", "product")
+_LOOKS: Mapping[str, Look] = {"INT8": "int8", "FP16": "fp16", "BF16": "fp16"}
+
+Reason = tuple[Look, str]
+
+
+def predicted_boxes(
+    view: GraphView, layers: Iterable[PredictedLayer], reasons: Mapping[str, Reason], types: Mapping[str, int]
+) -> list[LayerBox]:
+    """A box for each predicted layer that has nodes.
+
+    Args:
+        view: the graph.
+        layers: from `predict_layers`.
+        reasons: node or tensor -> the look that goes before that of the type, and why; see `reasons.py`.
+        types: element types of tensors, for layers in float.
+    """
+    boxes = []
+    for layer in layers:
+        if layer.kind in _CONVERSIONS:
+            boxes.append(_conversion(layer))
+        elif layer.nodes:
+            boxes.append(_predicted(layer, _of_nodes(view, layer.nodes, reasons), types))
+    return boxes
+
+
+def _conversion(layer: PredictedLayer) -> LayerBox:
+    """The box of a left-over Q or DQ; its only node is the tensor, by which the lines find it."""
+    tensor = layer.inputs[0].tensor
+    what = "float to INT8" if layer.kind == "quantize" else "INT8 to float"
+    reason = f"{tensor} goes from {what}: nothing on that side takes the type as it is"
+    return LayerBox(
+        layer.name, layer.kind, "INT8" if layer.kind == "quantize" else "FP32", "converts", reason, (tensor,)
+    )
+
+
+def _predicted(layer: PredictedLayer, why: Reason | None, types: Mapping[str, int]) -> LayerBox:
+    moves = layer.kind not in _PRODUCTS and layer.input == layer.output == "int8"
+    if layer.compute == "int8" or moves:
+        reason = why[1] if why is not None and why[0] == "int8" else ""
+        return LayerBox(layer.name, layer.kind, "INT8", "int8", reason or _rule(layer), layer.nodes)
+    kind = next((type_name(types[port.tensor]) for port in layer.outputs if port.tensor in types), "FP32")
+    look = _LOOKS.get(kind, "fp32")
+    if why is None:
+        product = layer.kind in _PRODUCTS
+        return LayerBox(layer.name, layer.kind, kind, look, "no pair at what it reads" if product else "", layer.nodes)
+    if why[0] == "int8":
+        return LayerBox(
+            layer.name, layer.kind, kind, "lost", f"in float, though the rules quantize it: {why[1]}", layer.nodes
+        )
+    return LayerBox(layer.name, layer.kind, kind, why[0], why[1], layer.nodes)
+
+
+def _rule(layer: PredictedLayer) -> str:
+    return f"fused by rule {layer.rule}" if layer.rule else ""
+
+
+def _of_nodes(view: GraphView, nodes: Iterable[str], reasons: Mapping[str, Reason]) -> Reason | None:
+    """The reason of the first node of a layer that has one; one that is not "int8" goes first."""
+    found = [reasons[name] for name in nodes if name in reasons]
+    return next((one for one in found if one[0] != "int8"), found[0] if found else None)
+
+
+def built_boxes(
+    info: EngineInfo, known: Mapping[str, str], comparison: LayerComparison | None, reasons: Mapping[str, Reason]
+) -> list[LayerBox]:
+    """A box for each layer of a built engine that holds nodes of the model.
+
+    Args:
+        info: from `read_layer_info`.
+        known: from `node_ops`.
+        comparison: what was predicted beside it.
+        reasons: as for `predicted_boxes`.
+    """
+    verdicts = {id(row.engine): row for row in comparison.rows} if comparison is not None else {}
+    boxes = []
+    for layer, nodes in zip(info.layers, nodes_inside(info, known), strict=True):
+        if not nodes & known.keys():
+            continue
+        kind = (layer.product_type if layer.is_product else "") or (layer.outputs[0].type if layer.outputs else "")
+        row = verdicts.get(id(layer))
+        words = [] if row is None else [f"built, {MEANING[row.verdict]}" + (f": {row.note}" if row.note else "")]
+        why = _of_nodes_alone(nodes, reasons)
+        look = _LOOKS.get(kind, "fp32")
+        if look != "int8" and why is not None and why[0] != "int8":
+            look = why[0]
+            words.append(why[1])
+        boxes.append(LayerBox(layer.name, layer.kind.lower(), kind, look, "; ".join(words), tuple(sorted(nodes))))
+    return boxes
+
+
+def _of_nodes_alone(nodes: Iterable[str], reasons: Mapping[str, Reason]) -> Reason | None:
+    found = [reasons[name] for name in sorted(nodes) if name in reasons]
+    return next((one for one in found if one[0] != "int8"), None)
+
+
+def product_counts(boxes: Sequence[LayerBox], layers: Iterable[PredictedLayer]) -> dict[str, int]:
+    """Type -> how many predicted products compute in it, INT8 first."""
+    of = {box.title: box.type for box in boxes}
+    counts: dict[str, int] = {}
+    for layer in layers:
+        if layer.kind in _PRODUCTS:
+            kind = of.get(layer.name, "?")
+            counts[kind] = counts.get(kind, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (item[0] != "INT8", -item[1], item[0])))

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections of a report as HTML: the graph, tensors, weights, findings, and what other verbs have found."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qdqtool.cache.check import CacheCheck
+from qdqtool.cache.text import Cache, scale_hex
+from qdqtool.display import counted, figure
+from qdqtool.graph.view import GraphView
+from qdqtool.linting.finding import Finding, by_code, format_counts
+from qdqtool.reporting.boxes import Drawn
+from qdqtool.reporting.page import Cell, Column, Section, table_html
+from qdqtool.reporting.svg import curve_svg, escaped, graph_svg, histogram_svg, ranges_svg, share_svg
+from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
+
+_MOST_FINDINGS = 40  # of one code
+_LEGEND = (
+    ("int8", "INT8"),
+    ("fp16", "FP16 or BF16"),
+    ("fp32", "FP32, as in the file"),
+    ("kept", "in float on purpose"),
+    ("lost", "in float, though INT8 is asked for"),
+    ("converts", "only converts the type"),
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """One fact of the verdict.
+
+    Attributes:
+        label: what it is.
+        value: the figure or word.
+        more: a sentence below it.
+        mood: good, bad, warn or "".
+        picture: SVG between them.
+    """
+
+    label: str
+    value: str
+    more: str = ""
+    mood: str = ""
+    picture: str = ""
+
+
+@dataclass(frozen=True)
+class DrawnImage:
+    """A picture of a worst image: JPEG or PNG, and what it shows."""
+
+    data: bytes
+    kind: str
+    caption: str
+
+
+def verdict_section(cards: Sequence[Card]) -> Section:
+    """What one wants to know first."""
+    parts = "".join(
+        f'<div class="card {card.mood}"><dt>{escaped(card.label)}</dt>'
+        f'<dd><span class="big">{escaped(card.value)}</span>'
+        f'{card.picture}<br><span class="more">{escaped(card.more)}</span></dd></div>'
+        for card in cards
+    )
+    return Section("verdict", "Verdict", f'<dl class="cards">{parts}</dl>')
+
+
+def types_svg(counts: Mapping[str, int]) -> str:
+    """A bar that is divided by type."""
+    total, at, parts = sum(counts.values()) or 1, 0.0, []
+    for kind, count in counts.items():
+        look = {"INT8": "int8", "FP16": "fp16", "BF16": "fp16"}.get(kind, "fp32")
+        wide = 200 * count / total
+        parts.append(f'<rect class="{look}" x="{at:.1f}" width="{wide:.1f}" height="10"/>')
+        at += wide
+    return (
+        f'<svg class="types" viewBox="0 0 200 10" preserveAspectRatio="none" aria-hidden="true">{"".join(parts)}</svg>'
+    )
+
+
+def graph_section(view: GraphView, drawn: Drawn, note: str) -> Section:
+    """The picture, its buttons, the panel for what is chosen, the legend."""
+    buttons = "".join(
+        f'<button type="button" id="{key}">{text}</button>'
+        for key, text in (
+            ("zoom-in", "Zoom in"),
+            ("zoom-out", "Zoom out"),
+            ("zoom-fit", "Whole graph"),
+            ("zoom-real", "Readable size"),
+            ("previous", "Previous box"),
+            ("next", "Next box"),
+        )
+    )
+    present = {box.look for box in drawn.boxes}
+    legend = "".join(
+        f'<li><svg aria-hidden="true"><g class="b {look}"><rect/></g></svg>{text}'
+        for look, text in _LEGEND
+        if look in present
+    )
+    keys = (
+        "Drag moves the graph; Ctrl and the wheel zoom. With the keyboard: arrows move, + and − zoom, 0 shows all, "
+        "n and p go to the next and the previous box."
+    )
+    return Section(
+        "graph-section",
+        "Graph",
+        f'<p class="note">{escaped(note)}</p><div class="tools">{buttons}</div><div class="stage">'
+        f'<div id="view" tabindex="0" role="group" aria-label="Graph. {escaped(keys)}">{graph_svg(view, drawn)}</div>'
+        '<div id="detail" role="region" aria-live="polite" aria-label="What is chosen" tabindex="0">'
+        "<p>Choose a box in the graph, or a tensor in the table.</p></div></div>"
+        f'<ul class="legend">{legend}</ul><p class="note">{escaped(keys)}</p>',
+    )
+
+
+def graph_data(drawn: Drawn, rows: Sequence[TensorRow]) -> dict[str, Any]:
+    """What the script knows: boxes, their operators, lines, and which row of the table is which tensor."""
+    numbers: dict[str, int] = {}
+
+    def number(name: str) -> int:
+        return numbers.setdefault(name, len(numbers))
+
+    nodes: list[list[Any]] = []
+    for place, (box, inside) in enumerate(zip(drawn.boxes, drawn.members, strict=True)):
+        if box.look == "ends" and box.kind == "input":
+            nodes.append([box.title, "input", place, [], [number(box.title)]])
+        for node in inside:
+            reads = [number(name) for name in node.inputs if name]
+            nodes.append([_cut(node.name), node.op, place, reads, [number(name) for name in node.outputs if name]])
+    listed = [number(row.tensor) for row in rows]
+    return {
+        "boxes": [[_cut(box.title), box.kind, box.type, box.reason] for box in drawn.boxes],
+        "nodes": nodes,
+        "lines": [[source, target] for source, target, *_ in drawn.lines],
+        "rows": listed,
+        "tensors": [_cut(name) for name in numbers],
+    }
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:200]}…"
+
+
+def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
+    """The table of activations."""
+    columns = [
+        Column("tensor"),
+        Column("made by"),
+        Column("Q/DQ"),
+        Column("scale", True),
+        Column("amax", True),
+        Column("method"),
+    ]
+    counted_values, measured = any(row.histogram for row in rows), any(row.sqnr is not None for row in rows)
+    columns += [Column("clipped", True)] if counted_values else []
+    columns += [Column("SQNR dB", True)] if measured else []
+    columns += [Column("values and amax", sortable=False)] if counted_values else []
+    columns += [Column("why")]
+    cells = [_tensor_cells(row, counted_values, measured) for row in rows]
+    tools = _filter(
+        "tensors", "Filter tensors", (("", "all"), ("with a pair", "with a pair"), ("no pair", "without one"))
+    )
+    legend = (
+        " Bars count |x| on a logarithmic scale; the red line is amax: what lies beyond is clipped."
+        if counted_values
+        else ""
+    )
+    table = table_html("tensors", "Tensors and their scales", columns, cells)
+    return Section("tensors-section", "Tensors", f'<p class="note">{escaped(note + legend)}</p>{tools}{table}')
+
+
+def _filter(key: str, label: str, kinds: Sequence[tuple[str, str]]) -> str:
+    options = "".join(f'<option value="{value}">{text}</option>' for value, text in kinds)
+    return (
+        f'<div class="tools"><label>{label}<input type="search" data-filters="{key}"></label>'
+        f'<label>Show<select data-kinds="{key}">{options}</select></label>'
+        f'<span role="status" data-counts="{key}"></span></div>'
+    )
+
+
+def _tensor_cells(row: TensorRow, counted_values: bool, measured: bool) -> list[Cell]:
+    amax, scale = row.amax, row.scale
+    largest = None if scale is None else float(scale.bits.max())
+    cells = [
+        Cell(f'<button type="button">{escaped(row.tensor)}</button>'),
+        Cell(escaped(row.made_by)),
+        Cell("with a pair" if row.paired else "no pair"),
+        Cell("–" if largest is None else f"{largest:.6g}", largest),
+        Cell("–" if amax is None else f"{amax:.5g}", amax),
+        Cell("–" if scale is None else escaped(scale.source())),
+    ]
+    if counted_values:
+        clipped = row.clipped
+        cells.append(Cell("–" if clipped is None else f"{100 * clipped:.3g} %", clipped))
+    if measured:
+        known = row.sqnr is not None and math.isfinite(row.sqnr)
+        cells.append(Cell("–" if row.sqnr is None else figure(row.sqnr), row.sqnr if known else None))
+    if counted_values:
+        cells.append(Cell(_histogram(row)))
+    return [*cells, Cell(escaped(row.reason))]
+
+
+def _histogram(row: TensorRow) -> str:
+    one = row.histogram
+    if one is None or not one.finite or one.all_zero:
+        return "–"
+    counts, width = one.folded()
+    return histogram_svg(counts, width, float(one.amax), row.amax or 0.0)
+
+
+def weights_section(rows: Sequence[WeightRow]) -> Section:
+    """The ranges of output channels: where they lie far apart, one scale for all would lose the small ones."""
+    columns = [
+        Column("weight"),
+        Column("operator"),
+        Column("type"),
+        Column("channels", True),
+        Column("largest", True),
+        Column("smallest", True),
+        Column("ratio", True),
+        Column("range of each channel", sortable=False),
+    ]
+    cells = []
+    for row in rows:
+        alive = row.largest[row.largest > 0]
+        low = float(alive.min()) if alive.size else 0.0
+        high = float(row.largest.max())
+        cells.append(
+            [
+                Cell(escaped(row.weight)),
+                Cell(escaped(f"{row.op} {row.reader}")),
+                Cell("INT8" if row.int8 else "float"),
+                Cell(str(len(row.largest)), len(row.largest)),
+                Cell(f"{high:.4g}", high),
+                Cell(f"{low:.4g}", low),
+                Cell(f"{row.ratio:.3g}", row.ratio),
+                Cell(ranges_svg(row.largest)),
+            ]
+        )
+    note = (
+        "The largest magnitude of each output channel; bars span four decades. With one scale for each channel a large "
+        "ratio costs nothing; with one scale for the whole weight the small channels lose their values."
+    )
+    table = table_html("weights", "Ranges of weights", columns, cells)
+    return Section("weights-section", "Weights", f'<p class="note">{escaped(note)}</p>{table}')
+
+
+def findings_section(findings: Sequence[Finding], repair: str) -> Section:
+    """What lint found, the gravest first, and what repairs it.
+
+    Args:
+        findings: of lint.
+        repair: the command that repairs what `lint --fix` can repair.
+    """
+    if not findings:
+        return Section("findings", "Findings of lint", "<p>Nothing found.</p>")
+    columns = [Column("code"), Column("severity"), Column("where"), Column("what"), Column("to do")]
+    cells, left = [], []
+    for code, found in by_code(findings).items():
+        for one in found[:_MOST_FINDINGS]:
+            kind = f'<span class="tag {one.severity}">{one.severity}</span>'
+            todo = f"<code>{escaped(f'{repair} --fix {code}')}</code>" if one.fixable else escaped(one.fix)
+            cells.append([Cell(code), Cell(kind), Cell(escaped(one.where)), Cell(escaped(one.message)), Cell(todo)])
+        if found[_MOST_FINDINGS:]:
+            left.append(f"{counted(len(found) - _MOST_FINDINGS, 'more finding')} of {code}")
+    note = format_counts(findings) + (f"; not shown: {', '.join(left)}" if left else "")
+    explain = "qdqtool lint --explain CODE says what a code means."
+    table = table_html("lint", "Findings", columns, cells)
+    return Section("findings", "Findings of lint", f"<p>{escaped(note)}. {escaped(explain)}</p>{table}")
+
+
+def sensitivity_section(document: Mapping[str, Any]) -> Section:
+    """What `sensitivity --json` wrote: the loss of each operator.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is no such document.
+    """
+    operators = document["operators"]
+    most = max((float(one["local"]) for one in operators), default=0.0) or 1.0
+    columns = [
+        Column("operator"),
+        Column("type"),
+        Column("loss by itself", True),
+        Column("", sortable=False),
+        Column("loss at the outputs without it", True),
+        Column("share of multiply-adds", True),
+    ]
+    cells = []
+    for one in operators:
+        without = one["without"]
+        cells.append(
+            [
+                Cell(escaped(str(one["node"]))),
+                Cell(escaped(str(one["op"]))),
+                Cell(f"{float(one['local']):.3g}", float(one["local"])),
+                Cell(share_svg(float(one["local"]) / most)),
+                Cell("–" if without is None else f"{float(without):.4g}", None if without is None else float(without)),
+                Cell(f"{float(one['share']):.2%}", float(one["share"])),
+            ]
+        )
+    total = (
+        f"Loss at the outputs with all of them in INT8: {float(document['loss']):.4g} (0: none, 1: all signal lost)."
+    )
+    table = table_html("sensitivity", "Sensitivity of operators", columns, cells)
+    return Section("sensitivity-section", "Sensitivity", f"<p>{total}</p>{table}")
+
+
+def pictures_section(images: Sequence[DrawnImage], note: str) -> Section:
+    """The worst images, drawn."""
+    figures = "".join(
+        f'<figure><img alt="{escaped(one.caption)}" src="data:image/{one.kind};base64,'
+        f'{base64.b64encode(one.data).decode()}"><figcaption>{escaped(one.caption)}</figcaption></figure>'
+        for one in images
+    )
+    return Section("pictures", "Worst images", f'<p class="note">{escaped(note)}</p>{figures}')
+
+
+def cache_section(cache: Cache, found: CacheCheck, name: str) -> Section:
+    """A calibration cache beside the model: what is missing, what is named in vain, every entry."""
+    total = len(found.matched) + len(found.missing)
+    share = (
+        f"{len(found.matched)} of {counted(total, 'float tensor')} of the model have a scale ({found.coverage:.1f} %)"
+    )
+    parts = [f"<p>{escaped(name)}: {escaped(cache.header)}. {share}.</p>"]
+    near = {name: f"{name} (is it {other}?)" for name, other in found.near.items()}
+    for title, names in (
+        ("Named in the cache, unknown to the model", [near.get(one, one) for one in found.unknown]),
+        ("In the model, missing in the cache: TensorRT runs them in float", found.missing),
+        ("Without a usable scale (zero or infinite)", found.unusable),
+        ("With a colon, at which onnxruntime and MIGraphX cut the name", found.colons),
+    ):
+        if names:
+            shown = "".join(f"<li><code>{escaped(one)}</code>" for one in names[:_MOST_FINDINGS])
+            more = f"<li>and {len(names) - _MOST_FINDINGS} more" if names[_MOST_FINDINGS:] else ""
+            parts.append(f"<h3>{title} ({len(names)})</h3><ul>{shown}{more}</ul>")
+    matched = set(found.matched)
+    cells = [
+        [
+            Cell(escaped(one)),
+            Cell(f"{value:.6g}", float(value)),
+            Cell(scale_hex(value)),
+            Cell("yes" if one in matched else "no"),
+        ]
+        for one, value in cache.entries.items()
+    ]
+    columns = [Column("tensor"), Column("scale", True), Column("bits"), Column("float tensor of the model")]
+    return Section(
+        "cache", "Calibration cache", "".join(parts) + table_html("entries", "Entries of the cache", columns, cells)
+    )
+
+
+def curves_section(events: Iterable[Mapping[str, Any]], name: str) -> Section:
+    """The curves of a training log: the loss of each step, and what was measured between."""
+    series: dict[str, list[tuple[float, float]]] = {"loss": [], "rate": [], "measure": []}
+    for event in events:
+        for key, points in series.items():
+            value = event.get(key)
+            if isinstance(value, (int, float)) and math.isfinite(value) and isinstance(event.get("step"), (int, float)):
+                points.append((float(event["step"]), float(value)))
+    titles = {"loss": "Loss of each step", "rate": "Learning rate", "measure": "Measured between the steps"}
+    parts = []
+    for key, points in series.items():
+        if points:
+            label = f"{titles[key]}: from {points[0][1]:.4g} to {points[-1][1]:.4g}"
+            parts.append(f"<h3>{titles[key]}</h3>{curve_svg(_thinned(points), label)}")
+    return Section("training", "Training", f"<p>{escaped(name)}</p>{''.join(parts) or '<p>It tells of no step.</p>'}")
+
+
+def _thinned(points: Sequence[tuple[float, float]], most: int = 600) -> list[tuple[float, float]]:
+    """At most so many points, by step: the mean of each run of them."""
+    ordered = sorted(points)
+    size = -(-len(ordered) // most)
+    runs = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    return [(run[0][0], sum(y for _, y in run) / len(run)) for run in runs]
+
+
+def made_section(facts: Mapping[str, str]) -> Section:
+    """How the report was made."""
+    rows = "".join(f"<dt>{escaped(key)}<dd>{escaped(value)}" for key, value in facts.items())
+    return Section("made", "How this was made", f'<dl class="facts">{rows}</dl>')

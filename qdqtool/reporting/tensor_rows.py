@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of each tensor and each weight: scale, where it comes from, what is clipped, how much is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product, weight_index
+from qdqtool.match.plan import Plan
+from qdqtool.measures import Measure
+from qdqtool.scales import Scale, ScaleTable
+
+_LEVELS = 127
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One activation.
+
+    Attributes:
+        tensor: its name in the plain model.
+        made_by: operator that makes it, "input" for what the model is given.
+        scale: None where it has none.
+        paired: whether a Q/DQ pair stands on it.
+        reason: why it has a pair, or why it has no scale.
+        histogram: of its values on the data; None without.
+        sqnr: in dB against the float model on the data; None without.
+    """
+
+    tensor: str
+    made_by: str
+    scale: Scale | None
+    paired: bool
+    reason: str
+    histogram: Histogram | None = None
+    sqnr: float | None = None
+
+    @property
+    def amax(self) -> float | None:
+        """The clipping value."""
+        return None if self.scale is None else float(self.scale.bits.max()) * _LEVELS
+
+    @property
+    def clipped(self) -> float | None:
+        """The share of finite values beyond the clipping value, to a bin of the histogram."""
+        if self.amax is None or self.histogram is None or not self.histogram.finite:
+            return None
+        counts, width = self.histogram.folded()
+        first = int(np.ceil(self.amax / width))
+        return float(counts[first:].sum()) / self.histogram.finite
+
+
+@dataclass(frozen=True)
+class WeightRow:
+    """One weight of a product.
+
+    Attributes:
+        weight: its name.
+        reader: the node that multiplies with it.
+        op: the node's operator.
+        largest: float32[channels], the largest magnitude of each output channel.
+        int8: whether it is quantized.
+    """
+
+    weight: str
+    reader: str
+    op: str
+    largest: npt.NDArray[np.float32]
+    int8: bool
+
+    @property
+    def ratio(self) -> float:
+        """The largest channel over the smallest one that is not zero."""
+        alive = self.largest[self.largest > 0]
+        return float(alive.max() / alive.min()) if alive.size else 1.0
+
+
+def tensor_rows(
+    view: GraphView,
+    pairs: Mapping[str, Scale],
+    table: ScaleTable,
+    plan: Plan,
+    histograms: Mapping[str, Histogram],
+    measures: Mapping[str, Measure],
+) -> list[TensorRow]:
+    """The activations that have a pair, a scale in the table, or a histogram, in the order of the graph.
+
+    Args:
+        view: the graph.
+        pairs: activation -> the scale of its pair.
+        table: of every tensor, from the model's metadata; may be empty.
+        plan: what tells why there is a pair.
+        histograms: tensor -> its values.
+        measures: tensor -> how far it lies from the float model.
+    """
+    reasons = {point.tensor: point.format_reason() for point in plan.activations}
+    made = {name: node.op.rpartition("::")[2] for node in view.nodes for name in node.outputs if name}
+    known = [name for name in (*view.inputs, *made) if name in pairs or name in table or name in histograms]
+    ordered = dict.fromkeys([*known, *pairs])
+    return [
+        TensorRow(
+            name,
+            made.get(name, "input"),
+            pairs.get(name) or table.get(name),
+            name in pairs,
+            reasons.get(name, "") if name in pairs else table.unscaled.get(name, ""),
+            histograms.get(name),
+            measures[name].sqnr if name in measures else None,
+        )
+        for name in ordered
+    ]
+
+
+def weight_rows(view: GraphView) -> list[WeightRow]:
+    """The largest magnitude in each output channel of every weight that a product reads, in the order of the graph."""
+    rows = []
+    for node in view.nodes:
+        index = weight_index(view, node) if is_product(node) else None
+        if index is None:
+            continue
+        array = view.array(node.inputs[index])
+        if array is None or array.ndim < 2 or not array.size or array.dtype.kind != "f":
+            continue
+        name = view.root(node.inputs[index])
+        rows.append(
+            WeightRow(
+                name, node.name, node.op, _largest(node.op, array), node.inputs[index] != name or name in view.pairs
+            )
+        )
+    return rows
+
+
+def _largest(op: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    """float32[channels]: output channels lie first in a Conv and a Gemm, last in a MatMul, second in ConvTranspose."""
+    axis = {"MatMul": array.ndim - 1, "ConvTranspose": 1}.get(op, 0)
+    others = tuple(one for one in range(array.ndim) if one != axis)
+    values = np.asarray(array, np.float32)
+    largest: npt.NDArray[np.float32] = np.maximum(values.max(axis=others), -values.min(axis=others))
+    return largest
+
+
+def scales_by_origin(rows: Sequence[TensorRow]) -> dict[str, int]:
+    """Where the scales of pairs come from -> how many do."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row.paired and row.scale is not None:
+            counts[row.scale.source()] = counts.get(row.scale.source(), 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `report`: a model, and whatever is known of it, to one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from qdqtool import __version__
+from qdqtool.cache.check import CacheCheck, check
+from qdqtool.cache.text import Cache, read_cache
+from qdqtool.engine.compare import compare_layers, node_ops
+from qdqtool.engine.cost import Forecast, forecast
+from qdqtool.engine.predict import PredictedLayer, predict_layers
+from qdqtool.engine.predict_rtx import predict_rtx_layers
+from qdqtool.engine.read_info import read_layer_info
+from qdqtool.engine.totals import EngineTotals, totals_of
+from qdqtool.errors import QdqError
+from qdqtool.files import replacing
+from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.view import GraphView
+from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
+from qdqtool.linting.checks import checks_of, run_checks
+from qdqtool.linting.finding import Finding
+from qdqtool.linting.lint_context import LintContext
+from qdqtool.metadata import stored_table
+from qdqtool.output_paths import check_target, files_of, path_of
+from qdqtool.passes.peel import peel_pairs
+from qdqtool.precision.tensor_names import tensor_names
+from qdqtool.precision.widen import as_fp32
+from qdqtool.reporting import sections
+from qdqtool.reporting.boxes import Drawn, draw_graph
+from qdqtool.reporting.layer_boxes import built_boxes, predicted_boxes, product_counts
+from qdqtool.reporting.page import Section, render_page
+from qdqtool.reporting.reasons import reasons_of
+from qdqtool.reporting.tensor_rows import TensorRow, tensor_rows, weight_rows
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.scales import Scale, ScaleTable
+from qdqtool.verbs.report_measure import MeasuredReport, measure_report, stored_histograms
+from qdqtool.verbs.report_options import ReportOptions, ReportResult
+from qdqtool.verbs.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
+
+if TYPE_CHECKING:
+    from qdqtool.tensorrt_rtx.parser import ParserVerdict
+
+_SENSITIVITY = FileKind("a table of sensitivity", 64 << 20, "give what qdqtool sensitivity --json printed")
+_PACKAGES = ("onnx", "numpy", "onnxruntime")
+ENDING = ".report.html"
+
+
+def report(model: ModelSource, output: str | Path, options: ReportOptions | None = None) -> ReportResult:
+    """Write what is known of a model into one HTML file: no network, no date, the same bytes for the same input.
+
+    Without data the model is only looked at. With data it is run in onnxruntime beside its float model: histograms,
+    signal to noise, the loss of the task with its interval, the worst images.
+
+    Args:
+        model: plain or with Q/DQ; a path, ModelProto, gs.Graph or a callable returning one; never changed.
+        output: the file to write.
+        options: see `ReportOptions`.
+
+    Raises:
+        QdqError: a file that cannot be read or does not fit the model; nothing is written then.
+        MissingPackageError: onnxruntime (or Pillow, for images), with data; TensorRT for RTX, where its parser is asked
+            for.
+    """
+    options = options or ReportOptions()
+    opened, path = open_model(model), Path(output)
+    check_target(path, [*opened.files, *_inputs(options)])
+    found = _look(opened, options)
+    measured = _measured(opened, found, options)
+    drawn, totals = _draw(found, options)
+    rows = tensor_rows(found.view, found.pairs, found.table, found.context.plan, measured.histograms, measured.measures)
+    cache = _cache(opened, options)
+    facts = _verdict(found, measured, drawn, rows, totals, cache)
+    parts = _sections(opened, found, measured, drawn, rows, facts, cache, options)
+    title = opened.path.name if opened.path is not None else opened.name
+    page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(drawn, rows)).encode()
+    with replacing(path) as file:
+        file.write(page)
+    notes = (*found.notes, *measured.notes)
+    return ReportResult(path, len(page), verdict_sentence(facts), tuple(one.title for one in parts), notes)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What the model itself tells.
+
+    Attributes:
+        context: the model as lint sees it.
+        layers: the predicted ones.
+        forecast: their cost.
+        pairs: activation -> the scale of its pair.
+        table: of every tensor, from the metadata.
+        plain: the model in FP32 without its pairs; None where they cannot be taken out.
+        bare: the forecast of that; None for a model without pairs, too.
+        findings: of lint.
+        parser: NVIDIA's verdict, or why it was not asked.
+        notes: what cannot be shown, a sentence each.
+    """
+
+    context: LintContext
+    layers: tuple[PredictedLayer, ...]
+    forecast: Forecast
+    pairs: Mapping[str, Scale]
+    table: ScaleTable
+    plain: onnx.ModelProto | None
+    bare: Forecast | None
+    findings: Sequence[Finding]
+    parser: ParserVerdict | str
+    notes: tuple[str, ...]
+
+    @property
+    def view(self) -> GraphView:
+        return self.context.view
+
+
+def _look(opened: Opened, options: ReportOptions) -> _Looked:
+    context = LintContext(opened.proto, opened.folder, options.target, options.trt_version)
+    parser = _parser(opened, options)
+    context.verdict = None if isinstance(parser, str) else parser
+    types = context.typed.types if context.strongly_typed else None
+    view = context.view
+    rtx = options.target == RTX_TARGET
+    layers = predict_rtx_layers(view) if rtx else predict_layers(view, options.trt_version, "gpu", types)
+    plain, pairs, notes = _without_pairs(opened, view)
+    bare = None
+    if view.pairs and plain is not None:
+        clean = GraphView(plain.graph, opened.folder)
+        bare = forecast(clean, predict_layers(clean, options.trt_version))
+    findings = run_checks(context, checks_of((), ()))
+    table = stored_table(opened.proto) or ScaleTable()
+    return _Looked(context, layers, forecast(view, layers, types), pairs, table, plain, bare, findings, parser, notes)
+
+
+def _without_pairs(opened: Opened, view: GraphView) -> tuple[onnx.ModelProto | None, dict[str, Scale], tuple[str, ...]]:
+    """The model without its pairs, their scales, and why there are none where they cannot be taken out."""
+    wide = as_fp32(opened.proto)
+    if not view.pairs:
+        return wide, {}, ()
+    copy = onnx.ModelProto()
+    copy.CopyFrom(wide)
+    try:
+        peeled = peel_pairs(GraphView(copy.graph, opened.folder), on_conflict="max", on_asymmetric="widen")
+    except QdqError as error:
+        return None, {}, (f"scales of pairs are not shown: {error.line()}",)
+    return copy, peeled.scales, peeled.notes
+
+
+def _parser(opened: Opened, options: ReportOptions) -> ParserVerdict | str:
+    """What NVIDIA's parser says; in words why it was not asked.
+
+    Raises:
+        MissingPackageError: it is asked for and not installed.
+    """
+    from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
+    from qdqtool.tensorrt_rtx.parser import parse_opened
+
+    if options.parser is False:
+        return "left out with --no-parser"
+    library = require_library() if options.parser else find_library()
+    if library is None:
+        return f"TensorRT for RTX {how_to_install() or 'is left out'}"
+    return parse_opened(opened, library=library)
+
+
+def _measured(opened: Opened, found: _Looked, options: ReportOptions) -> MeasuredReport:
+    if options.data is not None:
+        if options.reference is not None:
+            reference = open_model(options.reference)
+            proto, folder = as_fp32(reference.proto), reference.folder
+        elif found.plain is not None:
+            proto, folder = found.plain, opened.folder
+        else:
+            raise QdqError(opened.name, "cannot be compared: its pairs cannot be taken out", "give --model FP32")
+        source: ModelSource = opened.path if opened.path is not None else opened.proto
+        return measure_report(source, proto, folder, options, plain=not found.view.pairs)
+    for option, given in (("--labels", options.labels), ("--names", options.names)):
+        if given is not None:
+            raise QdqError(option, "is for data, and there is none", "add --data, or leave it out")
+    return MeasuredReport({} if options.state is None else stored_histograms(options.state))
+
+
+def _draw(found: _Looked, options: ReportOptions) -> tuple[Drawn, EngineTotals | None]:
+    """The boxes of built layers where they are given, else of predicted ones."""
+    view, context = found.view, found.context
+    reasons = reasons_of(view, context.plan, context.decisions.float_layers or {}, found.findings)
+    types = context.typed.types
+    predicted = predicted_boxes(view, found.layers, reasons, types)
+    if options.layers is None:
+        return draw_graph(view, predicted, found.layers), None
+    info, known = read_layer_info(Path(options.layers)), node_ops(view)
+    boxes = built_boxes(info, known, compare_layers(found.layers, info, known), reasons)
+    return draw_graph(view, boxes, found.layers), totals_of(info)
+
+
+@dataclass(frozen=True)
+class _HeldCache:
+    """A cache, and how it fits the model."""
+
+    name: str
+    cache: Cache
+    found: CacheCheck
+
+
+def _cache(opened: Opened, options: ReportOptions) -> _HeldCache | None:
+    if options.cache is None:
+        return None
+    cache = read_cache(options.cache)
+    return _HeldCache(Path(options.cache).name, cache, check(cache, *tensor_names(opened)))
+
+
+def _verdict(
+    found: _Looked,
+    measured: MeasuredReport,
+    drawn: Drawn,
+    rows: Sequence[TensorRow],
+    totals: EngineTotals | None,
+    cache: _HeldCache | None,
+) -> VerdictFacts:
+    reasons = reasons_of(found.view, found.context.plan, found.context.decisions.float_layers or {}, found.findings)
+    predicted = predicted_boxes(found.view, found.layers, reasons, found.context.typed.types)
+    kept = {box.title for box in predicted if box.look == "kept"}
+    return VerdictFacts(
+        product_counts(predicted, found.layers),
+        sum(layer.name in kept for layer in found.layers if layer.kind in ("convolution", "product")),
+        found.forecast,
+        found.bare,
+        found.findings,
+        None if isinstance(found.parser, str) else found.parser,
+        found.parser if isinstance(found.parser, str) else "",
+        rows,
+        measured,
+        totals,
+        None if cache is None else cache.found,
+    )
+
+
+def _sections(
+    opened: Opened,
+    found: _Looked,
+    measured: MeasuredReport,
+    drawn: Drawn,
+    rows: Sequence[TensorRow],
+    facts: VerdictFacts,
+    cache: _HeldCache | None,
+    options: ReportOptions,
+) -> list[Section]:
+    """All sections that there is something for, in their order."""
+    built = options.layers is not None
+    note = (
+        "Boxes are the layers of the built engine."
+        if built
+        else "Boxes are layers that the rules predict; nothing was built."
+    )
+    parts = [sections.verdict_section(verdict_cards(facts)), sections.graph_section(found.view, drawn, note)]
+    if rows:
+        parts.append(sections.tensors_section(rows, _tensor_note(measured)))
+    if weights := weight_rows(found.view):
+        parts.append(sections.weights_section(weights))
+    if options.sensitivity is not None:
+        parts.append(_sensitivity(options.sensitivity))
+    name = opened.path.name if opened.path is not None else opened.name
+    repair = f"qdqtool lint {name} -o {Path(name).stem}.fixed.onnx"
+    parts.append(sections.findings_section(found.findings, repair))
+    if measured.images:
+        parts.append(sections.pictures_section(measured.images, measured.drawn))
+    if cache is not None:
+        parts.append(sections.cache_section(cache.cache, cache.found, cache.name))
+    if options.log is not None:
+        parts.append(_curves(options.log))
+    return [*parts, sections.made_section(_made(opened, found, measured, options))]
+
+
+def _tensor_note(measured: MeasuredReport) -> str:
+    if measured.samples:
+        return f"Values of {measured.samples} samples in the float model."
+    return (
+        "Histograms of a calibration state."
+        if measured.histograms
+        else "No data was run: --data adds histograms, clipped shares and SQNR."
+    )
+
+
+def _sensitivity(path: str | Path) -> Section:
+    document = parse_json(read_text(path, _SENSITIVITY), path, _SENSITIVITY)
+    try:
+        return sections.sensitivity_section(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise QdqError(
+            path, f"is no table of sensitivity ({type(error).__name__}: {error})", _SENSITIVITY.todo
+        ) from None
+
+
+def _curves(path: str | Path) -> Section:
+    """The events of a log; half a line at its end is left out, as an interrupted training leaves one."""
+    events = []
+    for line in read_text(path, LOG).splitlines():
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    if not events:
+        raise QdqError(path, "holds no event of a training", "give what finetune --log wrote")
+    return sections.curves_section(events, Path(path).name)
+
+
+def _made(opened: Opened, found: _Looked, measured: MeasuredReport, options: ReportOptions) -> dict[str, str]:
+    """What the report was made from and with: nothing that differs between two equal runs."""
+    facts = {"command": options.command, "qdqtool": __version__}
+    facts |= {name: _version(name) for name in _PACKAGES if name != "onnxruntime" or measured.samples}
+    facts["model, SHA-256"] = opened.sha256 or "in memory"
+    for label, source in (
+        ("FP32 model", options.reference),
+        ("cache", options.cache),
+        ("engine's layers", options.layers),
+    ):
+        if (path := path_of(source)) is not None:
+            facts[f"{label}, SHA-256"] = _sha256(path)
+    run = found.table.provenance
+    if run.method:
+        data = json.dumps(run.data, ensure_ascii=False) if run.data else "data of which nothing is known"
+        facts["calibration"] = f"method {run.method}, {run.samples} samples, {data}"
+    if measured.data:
+        facts["data"] = json.dumps({**measured.data, "samples": measured.samples}, ensure_ascii=False)
+    version = options.trt_version or found.context.version
+    facts["rules"] = f"target {options.target}" + ("" if options.target == RTX_TARGET else f", TensorRT {version.text}")
+    facts["executor"] = (
+        "onnxruntime with ORT_ENABLE_BASIC and session.disable_quant_qdq=1; not TensorRT" if measured.samples else ""
+    )
+    for number, note in enumerate((*found.notes, *measured.notes), 1):
+        facts[f"note {number}"] = note
+    return {key: value for key, value in facts.items() if value}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not recorded"
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise QdqError(path, f"cannot be read ({error.strerror})", "give a file") from None
+
+
+def _inputs(options: ReportOptions) -> list[Path]:
+    """Every file that is read, so that none is overwritten."""
+    sources: list[Any] = [options.reference, options.cache, options.state, options.layers, options.sensitivity]
+    sources += [options.log, options.labels]
+    found = [Path(os.fspath(one)) for one in sources if isinstance(one, (str, Path))]
+    return found + files_of(options.data)

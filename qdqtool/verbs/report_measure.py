@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `report` learns by running data: histograms, how far tensors lie apart, the task's loss, the worst images."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from qdqtool.amax.histogram import Histogram
+from qdqtool.errors import QdqError
+from qdqtool.evaluation.metrics import Figure
+from qdqtool.graph.io import ModelSource
+from qdqtool.measures import Measure
+from qdqtool.reporting.sections import DrawnImage
+from qdqtool.verbs.evaluation_result import Evaluation
+from qdqtool.verbs.report_options import ReportOptions
+
+_WIDEST = 1100  # pixels of a drawn image
+
+
+@dataclass(frozen=True)
+class MeasuredReport:
+    """What data told.
+
+    Attributes:
+        histograms: tensor -> its values in the float model.
+        measures: tensor -> how far it lies from the float model.
+        outputs: those of the outputs.
+        evaluation: the task's figures; None where the model has no task metric here.
+        images: the worst ones, drawn.
+        drawn: one sentence on them.
+        data: what the data is, as JSON values.
+        samples: how many were run.
+        notes: what could not be measured, and why.
+    """
+
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    measures: Mapping[str, Measure] = field(default_factory=dict)
+    outputs: tuple[Measure, ...] = ()
+    evaluation: Evaluation | None = None
+    images: tuple[DrawnImage, ...] = ()
+    drawn: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    samples: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def stored_histograms(path: str | Path) -> dict[str, Histogram]:
+    """The histograms of a state that `calibrate --checkpoint` wrote.
+
+    Raises:
+        QdqError: it is none, or holds only those of TensorRT's own entropy method.
+    """
+    from qdqtool.observers.observer_state import histograms_of
+    from qdqtool.observers.state_file import read_state
+
+    state = read_state(Path(path))
+    found = histograms_of(state.observation.of_all(state.plan), "mergeable")
+    if not found:
+        raise QdqError(path, "holds no histogram that can be drawn", "calibrate with another method than entropy")
+    return found
+
+
+def measure_report(
+    model: ModelSource, reference: onnx.ModelProto, folder: Path | None, options: ReportOptions, *, plain: bool
+) -> MeasuredReport:
+    """Run the data.
+
+    Args:
+        model: what is judged.
+        reference: the float model, external data not loaded.
+        folder: where its external data lie.
+        options: of the verb, with data.
+        plain: whether the model has no pairs: nothing is compared then.
+
+    Raises:
+        QdqError: data or labels that do not fit; what onnxruntime refuses.
+        MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
+    """
+    assert options.data is not None
+    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.observers.collect import count_batches
+    from qdqtool.observers.observer_state import histograms_of
+    from qdqtool.observers.options import CalibrationOptions
+
+    loader = open_loader(options.data, inputs_of(reference.graph), options.data_options)
+    if loader.once:
+        raise QdqError("--data", "can be walked once only, and a report walks over it several times", "give a file")
+    how = CalibrationOptions(method="mse", provider=options.provider, progress=options.progress, inner=False)
+    state = count_batches(reference, folder, loader, how)
+    found = MeasuredReport(
+        histograms_of(state.observation.of_all(state.plan), "mergeable"),
+        data=loader.description,
+        samples=state.observation.samples,
+        notes=loader.notes,
+    )
+    if plain:
+        return found
+    source = reference if options.reference is None else options.reference
+    return _pictured(
+        _evaluated(_compared(found, model, source, options), model, source, options), model, source, options
+    )
+
+
+def _compared(found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions) -> MeasuredReport:
+    from qdqtool.verbs.compare import CompareOptions, compare
+
+    assert options.data is not None
+    how = CompareOptions(provider=options.provider, progress=options.progress)
+    result = compare(source, model, options.data, how, options.data_options)
+    return replace(found, measures={one.tensor: one for one in result.tensors}, outputs=result.outputs)
+
+
+def _evaluated(
+    found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions
+) -> MeasuredReport:
+    """The task's figures; where the user gave no labels, a model without a task metric is no fault."""
+    from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
+
+    assert options.data is not None
+    how = EvaluateOptions(
+        source, decoder=options.decoder, names=options.names, provider=options.provider, progress=options.progress
+    )
+    try:
+        return replace(found, evaluation=evaluate(model, options.data, options.labels, how, options.data_options))
+    except QdqError as error:
+        if options.labels is not None:
+            raise
+        return replace(found, notes=(*found.notes, f"no figure of the task: {error.reason}"))
+
+
+def _pictured(found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions) -> MeasuredReport:
+    """The worst images of a detector, drawn."""
+    if found.evaluation is None or found.evaluation.metric == "top1" or options.pictures < 1:
+        return found
+    from qdqtool.evaluation.inference import DecodeOptions
+    from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
+    from qdqtool.verbs.infer import InferOptions
+
+    assert options.data is not None
+    reading = DecodeOptions(options.decoder)
+    infer = InferOptions(reading, options.names, provider=options.provider, progress=options.progress)
+    how = DrawOptions(infer, options.pictures, ("FP32", "this model"))
+    with tempfile.TemporaryDirectory() as folder:
+        result = draw_differences((source, model), options.data, Path(folder) / "worst", how, options.data_options)
+        document = json.loads(result.files[-1].read_text(encoding="utf-8"))
+        images = tuple(
+            _image(file, _caption(facts)) for file, facts in zip(result.files[:-1], document["images"], strict=False)
+        )
+    return replace(found, images=images, drawn=f"{result.headline()}; {result.decoder}")
+
+
+def _caption(facts: Mapping[str, Any]) -> str:
+    return (
+        f"{facts['file']}: of {facts['reference']} boxes of the FP32 model {facts['lost']} lost (red), "
+        f"{facts['spurious']} spurious (orange)"
+    )
+
+
+def _image(file: Path, caption: str) -> DrawnImage:
+    """A drawn picture as a JPEG, not wider than the page."""
+    from qdqtool.data.images import load_pillow
+
+    with load_pillow().open(file) as picture:
+        image = picture.convert("RGB")
+        if image.width > _WIDEST:
+            image = image.resize((_WIDEST, max(1, round(image.height * _WIDEST / image.width))))
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=82)
+    return DrawnImage(buffer.getvalue(), "jpeg", caption)
+
+
+def main_figure(result: Evaluation) -> tuple[str, Figure, bool]:
+    """The first metric over all: its name, the loss where there is a baseline's, else the figure; whether a loss."""
+    table = result.losses or result.figures
+    name = next(iter(table))
+    return name, table[name][0], bool(result.losses)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict of a report: its sentence and its cards. What they rest on is found elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qdqtool.cache.check import CacheCheck
+from qdqtool.display import counted, figure
+from qdqtool.engine.cost import Forecast
+from qdqtool.engine.totals import EngineTotals
+from qdqtool.linting.finding import Finding, by_code, counts, format_counts
+from qdqtool.reporting.sections import Card, types_svg
+from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
+from qdqtool.tensorrt_rtx.parser import ParserVerdict
+from qdqtool.verbs.report_measure import MeasuredReport, main_figure
+
+
+@dataclass(frozen=True)
+class VerdictFacts:
+    """What the verdict rests on.
+
+    Attributes:
+        products: type -> how many products compute in it.
+        kept: how many of them stay in float on purpose.
+        forecast: of the model.
+        plain: of the model without pairs; None where there is none.
+        findings: of lint.
+        parser: what NVIDIA's parser says; None where it was not asked.
+        no_parser: why it was not.
+        rows: the tensors.
+        measured: what data told.
+        engine: sums over the built engine's layers.
+        cache: the cache beside the model.
+    """
+
+    products: Mapping[str, int]
+    kept: int
+    forecast: Forecast
+    plain: Forecast | None
+    findings: Sequence[Finding]
+    parser: ParserVerdict | None
+    no_parser: str
+    rows: Sequence[TensorRow]
+    measured: MeasuredReport
+    engine: EngineTotals | None = None
+    cache: CacheCheck | None = None
+
+
+def verdict_sentence(facts: VerdictFacts) -> str:
+    """One sentence: how much is in INT8, what it costs, whether something is wrong."""
+    total, int8 = sum(facts.products.values()), facts.products.get("INT8", 0)
+    if not any(row.paired for row in facts.rows):
+        words = [f"a plain model with {counted(total, 'product')}: nothing is quantized"]
+    else:
+        words = [f"{int8} of {counted(total, 'product')} in INT8"]
+        words += [f"{facts.kept} in float on purpose"] if facts.kept else []
+    if facts.measured.evaluation is not None:
+        name, found, is_loss = main_figure(facts.measured.evaluation)
+        words.append(f"{name} {'loses ' if is_loss else ''}{_points(found.value)}")
+    grave = counts(facts.findings)
+    words.append(f"lint finds {format_counts(facts.findings)}" if facts.findings else "lint finds nothing")
+    if facts.parser is not None and not facts.parser.accepted:
+        words.append("NVIDIA's parser refuses it")
+    text = "; ".join(words)
+    return f"{text[0].upper()}{text[1:]}." + (" It needs repair before it is built." if grave["error"] else "")
+
+
+def verdict_cards(facts: VerdictFacts) -> list[Card]:
+    """The cards in their order."""
+    cards = [_products(facts), _loss(facts), _bytes(facts), _findings(facts), _parser(facts), _scales(facts)]
+    if facts.engine is not None:
+        built = ", ".join(f"{count} {kind}" for kind, count in facts.engine.products.items()) or "none"
+        more = f"{counted(facts.engine.layers, 'layer')}, {facts.engine.conversions} of them only convert or copy"
+        cards.append(Card("Products in the built engine", built, more))
+    if facts.cache is not None:
+        mood = "good" if facts.cache.passes(100.0) else "warn"
+        more = f"{len(facts.cache.missing)} tensors missing, {len(facts.cache.unknown)} names unknown to the model"
+        cards.append(Card("Cache covers", f"{facts.cache.coverage:.1f} %", more, mood))
+    return cards
+
+
+def _products(facts: VerdictFacts) -> Card:
+    total = sum(facts.products.values())
+    by_type = ", ".join(f"{count} {kind}" for kind, count in facts.products.items()) or "none"
+    more = f"of {counted(total, 'product')} (convolutions and matrix products), by the rules"
+    if facts.kept:
+        more += f"; {facts.kept} in float on purpose"
+    return Card("Products by type", by_type, more, picture=types_svg(facts.products) if total else "")
+
+
+def _loss(facts: VerdictFacts) -> Card:
+    found = facts.measured
+    if found.evaluation is not None:
+        name, one, is_loss = main_figure(found.evaluation)
+        span = f"95 % interval {_points(one.interval.low)} to {_points(one.interval.high)}"
+        mood = "" if not is_loss else "good" if one.interval.low <= 0 or one.value < 0.01 else "warn"
+        label = f"Loss of {name}" if is_loss else f"{name} (agreement with the FP32 model)"
+        more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
+        return Card(label, _points(one.value), more, mood)
+    if found.outputs:
+        worst = min(found.outputs, key=lambda one: one.sqnr if one.sqnr == one.sqnr else -math.inf)
+        more = f"worst output: {worst.tensor}; {counted(found.samples, 'sample')}. No figure of the task."
+        return Card("Signal to noise at the outputs", f"{figure(worst.sqnr)} dB", more)
+    return Card("Loss", "not measured", "--data and --labels measure it")
+
+
+def _points(value: float) -> str:
+    return "–" if not math.isfinite(value) else f"{100 * value:.2f} points"
+
+
+def _bytes(facts: VerdictFacts) -> Card:
+    moved = facts.forecast.bytes_moved
+    if moved is None:
+        return Card("Bytes moved, forecast", "not known", "a tensor has no fixed shape but for its batch")
+    more = "by predicted layers, weights included; a forecast, no measurement"
+    before = None if facts.plain is None else facts.plain.bytes_moved
+    if before:
+        more = f"{100 * moved / before:.0f} % of those without Q/DQ and floats as FP16; {more}"
+    return Card("Bytes moved, forecast", f"{moved / 1e6:.1f} MB", more)
+
+
+def _findings(facts: VerdictFacts) -> Card:
+    if not facts.findings:
+        return Card("Findings of lint", "none", "", "good")
+    grave = counts(facts.findings)
+    mood = "bad" if grave["error"] else "warn" if grave["warning"] else ""
+    return Card("Findings of lint", format_counts(facts.findings), ", ".join(by_code(facts.findings)), mood)
+
+
+def _parser(facts: VerdictFacts) -> Card:
+    verdict = facts.parser
+    if verdict is None:
+        return Card("NVIDIA's parser", "not asked", facts.no_parser)
+    more = f"TensorRT for RTX {verdict.version}, on a CPU"
+    if verdict.accepted:
+        warned = f"; {counted(len(verdict.warnings), 'warning')}" if verdict.warnings else ""
+        return Card("NVIDIA's parser", "accepts it", f"{more}{warned}", "good")
+    return Card("NVIDIA's parser", "refuses it", f"{verdict.refusals[0].message}; {more}", "bad")
+
+
+def _scales(facts: VerdictFacts) -> Card:
+    origins = scales_by_origin(facts.rows)
+    total = sum(origins.values())
+    if not total:
+        return Card("Scales", "none", "the model has no Q/DQ; qdqtool insert places them")
+    guessed = sum(count for source, count in origins.items() if source.startswith("estimated"))
+    named = ", ".join(f"{count} by {source}" for source, count in list(origins.items())[:3])
+    if guessed:
+        return Card("Scales", f"{guessed} of {total} estimated", "without data: calibrate with --data", "warn")
+    return Card("Scales of activations", str(total), named)
