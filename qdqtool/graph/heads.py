@@ -84,6 +84,7 @@ def find_heads(view: GraphView, rules: HeadRules) -> list[Head]:
     walk = _HeadWalk(view, rules)
     terminals = [(node, walk.tail(node)) for node in _terminals(view, rules, walk)]
     walk.terminals = [node for node, _ in terminals]
+    walk.met = {op for _, tail in terminals for op in tail.ops}
     return [_head(walk, node, tail) for node, tail in terminals]
 
 
@@ -205,6 +206,7 @@ class _HeadWalk:
         self.parts = PartFollower(self.sizes)
         self.last = LastLayers(view, rules, self.sizes)
         self.terminals: list[Node] = []
+        self.met: set[str] = set()  # operators behind any terminal
         self.references: set[str] = set()  # boxes that the next layer's are refined from
         self.capturing = [(node, captured_names(node)) for node in view.every if may_have_bodies(node)]
         self.outputs: dict[str, str] = {}
@@ -337,6 +339,6 @@ def _label(walk: _HeadWalk, node: Node, tail: _Tail) -> tuple[Label, str]:
         return "last layer", f"features behind a normalization: {ways}"
     if walk.last.gives_classes_of_tokens(node, tail.ops, walk.boxes):
         return "last layer", f"classes of each token or query: {ways}"
-    if walk.last.gives_class_map(walk.terminals, tail.ops, tail.ends):
+    if walk.last.gives_class_map(walk.terminals, walk.met, tail.ends):
         return "last layer", f"classes or features of each pixel: {ways}"
     return "regression", f"unbounded: {ways}"

@@ -93,8 +93,8 @@ class LastLayers:
 
         Args:
             nodes: every last weighted operator of the graph.
-            ops: on the ways from this one to the outputs.
-            outputs: the graph outputs that they lead to.
+            ops: on the ways from any of them to the outputs.
+            outputs: the graph outputs that one of them leads to.
         """
         widths = {self.sizes.made_by_weight(node) if node.op == "Conv" else None for node in nodes}
         width = widths.pop() if len(widths) == 1 else None

@@ -303,7 +303,7 @@ def test_constraints_are_those_there_are() -> None:
 def test_head_words_labels_and_policies_are_those_there_are() -> None:
     page = PROJECT / "docs" / "heads.md"
     assert sorted(first_cells(page, "key")) == sorted(field.name for field in fields(HeadRules))
-    assert sorted(first_cells(page, "label")) == ["mixed", "regression", "score"]
+    assert sorted(first_cells(page, "label")) == ["last layer", "mixed", "regression", "score"]
     policies = [word.split()[1] for word in first_cells(page, "option") if word.startswith("--float-heads")]
     assert sorted(policies) == sorted(get_args(FloatHeads))
 
