@@ -86,6 +86,13 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
         help="depthwise convolutions in INT8, or left in float (default: as the target's rules say)",
     )
     parser.add_argument(
+        "--attention",
+        choices=("auto", "int8", "float"),
+        default="auto",
+        help="attentions that are built as one INT8 kernel: quantized where data show that little is lost (auto, the"
+        " default), all of them, or none",
+    )
+    parser.add_argument(
         "--rest",
         choices=("fp16", "bf16", "fp32"),
         help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, with data"
@@ -273,6 +280,7 @@ def _plan_options(args: argparse.Namespace) -> PlanOptions:
         rules=Path(args.rules) if args.rules else None,
         weights=args.weights,
         depthwise=args.depthwise,
+        attention=args.attention,
     )
 
 
