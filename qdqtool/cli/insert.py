@@ -92,6 +92,13 @@ def _add_type_arguments(parser: argparse.ArgumentParser) -> None:
         help="decoder of a detector by queries, as DETR's: left in float (default), or in INT8 with float boxes",
     )
     parser.add_argument(
+        "--attention",
+        choices=("auto", "int8", "float"),
+        default="auto",
+        help="attentions that are built as one INT8 kernel: quantized where data show that little is lost (auto, the"
+        " default), all of them, or none",
+    )
+    parser.add_argument(
         "--rest",
         choices=("fp16", "bf16", "fp32"),
         help="float type of what is not INT8, by Casts in the file (default: fp16 from --trt-version 11 on, with data"
@@ -280,6 +287,7 @@ def _plan_options(args: argparse.Namespace) -> PlanOptions:
         weights=args.weights,
         depthwise=args.depthwise,
         decoder=args.decoder,
+        attention=args.attention,
     )
 
 

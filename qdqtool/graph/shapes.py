@@ -30,6 +30,13 @@ def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None
     return found
 
 
+def known_shapes(view: GraphView) -> dict[str, Shape]:
+    """`shapes_of` with the inputs as the graph declares them, inferred once for a view."""
+    if view.known_shapes is None:
+        view.known_shapes = shapes_of(view)
+    return view.known_shapes
+
+
 def _inferred(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> GraphProto:
     lean = onnx.ModelProto(ir_version=8)
     lean.opset_import.add(domain="", version=_opset_like(graph))

@@ -80,6 +80,7 @@ class GraphView:
         self._constants: set[str] = {*self.initializers, *sparse}
         self._root: dict[str, str] = {}
         self._extents: dict[str, Extent] = {}
+        self.known_shapes: dict[str, tuple[int | None, ...]] | None = None  # of `shapes.known_shapes`, once asked for
         order = topological(self.every)
         self._find_constants(order)
         self._find_pairs(order)

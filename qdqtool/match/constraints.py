@@ -121,6 +121,12 @@ def computed(site: MatchSite) -> bool:
 
 
 @constraint
+def by_constant(site: MatchSite) -> bool:
+    """The other operand is computed."""
+    return all(map(site.view.is_constant, site.others()))
+
+
+@constraint
 def spatial(site: MatchSite) -> bool:
     """It does not average over two or more axes behind the batch."""
     axes = attribute(site.node, "axes")

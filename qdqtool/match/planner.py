@@ -12,6 +12,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
+from qdqtool.match.attention import find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.plan import Plan, PlanOptions, Refusal
 from qdqtool.match.query_decoder import decoder_layers, reference_readers
@@ -33,7 +34,8 @@ def make_plan(
     Args:
         view: the graph.
         options: what the user decides.
-        floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads.
+        floats: first outputs of the weighted operators that stay in float, in place of what the options say of heads;
+            and keys of attentions that do.
         decisions: what stays in float for accuracy beside them, and the requantize points (`requantize_points.py`);
             of those, names that the graph lacks are passed over.
         all_zero: tensors that hold nothing but zeros and have no scale: no point stands on them, unless they share the
@@ -54,10 +56,13 @@ def make_plan(
     if floats is None:
         decoder = _float_decoder(view, heads, rules, options)
         refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
-    placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points)
+    attentions = find_attentions(view, rules, options.attention, decisions, floats or ())
+    placer = Placer(view, rules, groups, stay | set(refused), refused, decisions.requantize_points, attentions)
     points, refusals = placer.place()
     refusals += _body_refusals(view)
-    made = Plan(tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups))
+    made = Plan(
+        tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups), placer.attentions
+    )
     return leave_all_zero(view, made, all_zero)
 
 
