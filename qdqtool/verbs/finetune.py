@@ -25,6 +25,7 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.untype import fp32_masters
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions
+from qdqtool.training.blocks.block_run import TrainedBlocks, train_blocks
 from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
@@ -111,12 +112,8 @@ def finetune(
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
     job = _open_job(opened, data, options, data_options or DataOptions())
-    training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where)
-    if options.task is not None:
-        training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
-    identity = _identity(job) if options.run.checkpoint is not None else None
-    done = train(training, job.batches, options, identity)
-    progress = done.progress
+    found = _by_blocks(job) if options.blocks else _as_a_whole(job)
+    done, progress = found.done, found.done.progress
     tuned = job.form.write(done.best if progress.best_step else {})
     facts = _facts(job, progress) if progress.best_step or job.start.equalized else None
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
@@ -131,7 +128,7 @@ def finetune(
         options.run.checkpoint.unlink(missing_ok=True)
     return FinetuneResult(
         model=given,
-        measure="loss" if options.task is None else options.task.name,
+        measure=_measure(options),
         before=progress.start,
         after=progress.best,
         step=progress.best_step,
@@ -139,14 +136,37 @@ def finetune(
         planned=done.planned,
         seconds=progress.seconds,
         reason=progress.reason,
-        trained=training.parameters.vector.size,
+        trained=found.trained,
         samples=job.batches.count,
         held_samples=job.batches.held_samples,
         outputs=gains,
-        checked=training.checked,
+        checked=found.checked,
         backend=job.backend.name,
-        notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *training.notes, *_notes(job, progress), *notes),
+        notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *found.notes, *_notes(job, progress), *notes),
     )
+
+
+def _as_a_whole(job: _FinetuneJob) -> TrainedBlocks:
+    """All weights at once, towards the loss that was asked for."""
+    options = job.options
+    training = prepare(job.form, job.batches, job.backend, options, job.teacher, job.where)
+    if options.task is not None:
+        training = replace(training, measure=ValidationMetric(options.task, job.form, training.exported))
+    identity = _identity(job) if options.run.checkpoint is not None else None
+    done = train(training, job.batches, options, identity)
+    return TrainedBlocks(done, training.parameters.vector.size, training.checked, training.notes)
+
+
+def _by_blocks(job: _FinetuneJob) -> TrainedBlocks:
+    """Block by block towards the model in float."""
+    return train_blocks(job.opened, job.form, job.batches, job.backend, job.options)
+
+
+def _measure(options: FinetuneOptions) -> str:
+    """What is measured on held-out samples."""
+    if options.blocks:
+        return "error of blocks"
+    return "loss" if options.task is None else options.task.name
 
 
 def _notes(job: _FinetuneJob, progress: Progress) -> tuple[str, ...]:
@@ -187,6 +207,8 @@ def _check_places(opened: Opened, data: Data, options: FinetuneOptions, target: 
 
 def _open_job(opened: Opened, data: Data, options: FinetuneOptions, data_options: DataOptions) -> _FinetuneJob:
     if options.task is not None:
+        if options.blocks:
+            raise QdqError("--eval-data", "does not go with --blocks", "each block is measured by its own error")
         check_judgeable(opened)
     _check_teacher(opened, options)
     backend = make_backend(options.backend)
@@ -228,7 +250,10 @@ def _check_teacher(opened: Opened, options: FinetuneOptions) -> None:
     moved = changed_function(opened.proto)
     if options.teacher is None and moved and options.loss.needs_teacher:
         reason = f"is no teacher of its own, condition changed its float function ({', '.join(moved)})"
-        raise QdqError(opened.name, reason, "give the model from before as --teacher")
+        todo = "give the model from before as --teacher"
+        if options.blocks:
+            todo = "insert with --condition equalize,smooth: blocks learn what clip and correct do"
+        raise QdqError(opened.name, reason, todo)
 
 
 def _augmentation(options: FinetuneOptions) -> tuple[str, ...] | None:
@@ -272,7 +297,8 @@ def _facts(job: _FinetuneJob, progress: Progress) -> dict[str, Any]:
     return {
         "equalized": sorted({*equalized_tensors(job.opened.proto), *job.start.equalized}),
         "steps": progress.best_step,
-        "measure": "loss" if options.task is None else options.task.name,
+        "measure": _measure(options),
+        **({"blocks": True} if options.blocks else {}),
         "before": progress.start,
         "after": progress.best,
         "ranges": options.ranges,
