@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         DrawOptions as DrawOptions,
         draw_differences as draw_differences,
     )
+    from qdqtool.verbs.deploy import deploy as deploy
+    from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions, DeployResult as DeployResult
     from qdqtool.verbs.evaluate import EvaluateOptions as EvaluateOptions, evaluate as evaluate
     from qdqtool.verbs.evaluation_result import Evaluation as Evaluation
     from qdqtool.verbs.finetune import (
@@ -130,6 +132,8 @@ _HOMES = {
     "PtqResult": "verbs.ptq",
     "QdqError": "errors",
     "DecodeOptions": "evaluation.inference",
+    "DeployOptions": "verbs.deploy_options",
+    "DeployResult": "verbs.deploy_options",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
@@ -147,6 +151,7 @@ _HOMES = {
     "condition": "verbs.condition",
     "compare": "verbs.compare",
     "compare_backends": "verbs.ptq_compare",
+    "deploy": "verbs.deploy",
     "diagnose": "doctor",
     "diff_engines": "verbs.show_engine",
     "draw_differences": "verbs.compare_pictures",
