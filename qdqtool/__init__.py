@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         DrawOptions as DrawOptions,
         draw_differences as draw_differences,
     )
+    from qdqtool.verbs.deploy import deploy as deploy
+    from qdqtool.verbs.deploy_options import DeployOptions as DeployOptions, DeployResult as DeployResult
     from qdqtool.verbs.evaluate import EvaluateOptions as EvaluateOptions, evaluate as evaluate
     from qdqtool.verbs.evaluation_result import Evaluation as Evaluation
     from qdqtool.verbs.finetune import (
@@ -143,6 +145,8 @@ _HOMES = {
     "DecodeOptions": "evaluation.inference",
     "ReportOptions": "verbs.report_options",
     "ReportResult": "verbs.report_options",
+    "DeployOptions": "verbs.deploy_options",
+    "DeployResult": "verbs.deploy_options",
     "Scale": "scales",
     "ScaleTable": "scales",
     "Selection": "evaluation.nms",
@@ -160,6 +164,7 @@ _HOMES = {
     "condition": "verbs.condition",
     "compare": "verbs.compare",
     "compare_backends": "verbs.ptq_compare",
+    "deploy": "verbs.deploy",
     "diagnose": "doctor",
     "diff_engines": "verbs.show_engine",
     "draw_differences": "verbs.compare_pictures",

@@ -42,7 +42,9 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-loss", metavar="X", type=float, help=_MAX_LOSS)
     parser.add_argument("--metric", choices=("top1", "coco", "voc"), help="default: what the labels are for")
     parser.add_argument("--preprocess", metavar="P", help="for images; see calibrate -h")
-    parser.add_argument("--decoder", metavar="D", default="auto", help="of a detector's boxes; see evaluate -h")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--decoder", metavar="D", default="auto", help="of a detector's boxes; see evaluate -h")
+    one.add_argument("--postprocess", metavar="F", help="script.py:function that makes boxes of the outputs instead")
     parser.add_argument("--names", metavar="N", help="class names: coco, coco90, a file with one a line, or a,b,c")
     parser.add_argument(
         "--provider", choices=("cpu", "cuda", "tensorrt"), default="cpu", help="what onnxruntime calibrates on"
@@ -90,6 +92,7 @@ def _options(args: argparse.Namespace) -> DeployOptions:
         metric=args.metric,
         decoder=args.decoder,
         names=args.names,
+        postprocess=args.postprocess,
         data_options=DataOptions(preprocess=args.preprocess),
         force=args.force,
         provider=args.provider,

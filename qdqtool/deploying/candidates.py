@@ -122,10 +122,10 @@ def _dla_caches(effort: Effort) -> list[Candidate]:
     found = [
         _ptq("entropy", "the cache that TensorRT's own calibrator would give"),
         _ptq("mse", "the least squared error of each tensor"),
-        _peeled("insert-dla", "every tensor planned for the DLA", _insert(method="mse", target="dla")),
+        _peeled("insert-gpu", "scales of the GPU's plan, the rest filled in", _insert(method="auto")),
     ]
     if effort != "fast":
-        found.append(_peeled("insert-gpu", "scales of the GPU's plan, the rest filled in", _insert(method="auto")))
+        found.append(_peeled("insert-dla", "every tensor planned for the DLA", _insert(method="mse", target="dla")))
         found.append(
             _peeled("condition", "weights edited first", _insert(method="mse", target="dla", condition="auto"))
         )

@@ -95,9 +95,15 @@ def _command(job: EmitJob) -> str:
     """How the script is used."""
     strict = "" if in_range(job.version, "<8.2.1") else " --precision-constraints obey"
     dla = " --use-dla --allow-gpu-fallback" if job.target == "dla" else ""
-    model, cache, script = map(shlex.quote, (job.model, job.cache, f"{job.stem}.polygraphy.py"))
+    names = (job.model, job.cache, f"{job.stem}.polygraphy.py")
+    model, cache, script = (_in_docstring(shlex.quote(name)) for name in names)
     words = f"polygraphy run {model} --trt --int8 --fp16{strict}{dla} --calibration-cache {cache} --trt-npps {script}"
     before = (
         "" if strict else "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
     )
     return words + before
+
+
+def _in_docstring(text: str) -> str:
+    """Text that ends no string and begins no escape sequence."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -29,6 +29,7 @@ from qdqtool.evaluation.labels_boxes import BoxLabels
 from qdqtool.evaluation.labels_classes import ClassLabels
 from qdqtool.evaluation.metrics import MeasuredModel
 from qdqtool.evaluation.nms import Selection
+from qdqtool.evaluation.postprocess import script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 
 Outputs = Mapping[str, Array]
@@ -43,12 +44,14 @@ class TaskOptions:
         metric: top1, coco or voc; None takes what the labels are for.
         decoder: see `find_decoder`.
         names: the model's classes.
+        postprocess: ``script.py:function`` that makes boxes, instead of a decoder.
     """
 
     labels: str | Path | None = None
     metric: str | None = None
     decoder: str = "auto"
     names: Names | None = None
+    postprocess: str | None = None
 
 
 class Task(Protocol):
@@ -214,12 +217,12 @@ def choose_task(outputs: Outputs, chunk: Chunk, samples: LabeledSamples, options
 
 def _without_labels(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> ChosenTask:
     """Agreement where outputs can be read, else fidelity."""
-    if options.decoder == "auto" and classifier_of(outputs) is not None:
+    if options.decoder == "auto" and options.postprocess is None and classifier_of(outputs) is not None:
         return ChosenTask(ClassAgreement(), ("no labels: judged by the best class of FP32",))
     try:
         decoder = _decoder(outputs, chunk, options)
     except QdqError:
-        if options.decoder != "auto":
+        if options.decoder != "auto" or options.postprocess is not None:
             raise
         return ChosenTask(OutputFidelity(), ("no labels and no decoder that fits: judged by the outputs' error",))
     if not _has_pycocotools():
@@ -237,6 +240,8 @@ def task_of_boxes(chosen: ChosenTask, found: Sequence[Any]) -> ChosenTask:
 
 
 def _decoder(outputs: Outputs, chunk: Chunk, options: TaskOptions) -> Decoder:
+    if options.postprocess is not None:
+        return script_decoder(options.postprocess, Selection())
     size = chunk.geometries[0].input_size
     if not all(size):
         raise QdqError("model", "takes no images, so that no decoder fits", "leave --decoder out")

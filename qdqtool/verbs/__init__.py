@@ -8,6 +8,8 @@ from qdqtool.verbs.amp_options import AmpOptions, AmpResult
 from qdqtool.verbs.compare import CompareOptions, Comparison, compare
 from qdqtool.verbs.compare_pictures import DrawnDifferences, DrawOptions, draw_differences
 from qdqtool.verbs.condition import ConditionOptions, ConditionResult, condition
+from qdqtool.verbs.deploy import deploy
+from qdqtool.verbs.deploy_options import DeployOptions, DeployResult
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
@@ -31,6 +33,8 @@ __all__ = [
     "Comparison",
     "ConditionOptions",
     "ConditionResult",
+    "DeployOptions",
+    "DeployResult",
     "DrawOptions",
     "DrawnDifferences",
     "EvaluateOptions",
@@ -58,6 +62,7 @@ __all__ = [
     "compare",
     "compare_backends",
     "condition",
+    "deploy",
     "draw_differences",
     "evaluate",
     "graft",

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from qdqtool import __version__
-from qdqtool.data.loader import Data, inputs_of
+from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import Candidate, candidates_for
 from qdqtool.deploying.choice import DeployCost, Trial, choose, figure_json
@@ -28,12 +28,13 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat
 from qdqtool.verbs.deploy_cost import cost_of_candidate
-from qdqtool.verbs.deploy_files import draw_worst, write_package, write_recipe
+from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
 from qdqtool.verbs.deploy_split import SplitData, split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
 
+_FEW = 30  # samples, below which an interval is told with a warning
 FILE, RECIPE = "deploy.json", "recipe.toml"
 
 
@@ -86,6 +87,7 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
         chosen=kept.candidate,
         reason=reason,
         metric=run.metric,
+        chosen_by=run.chosen_by,
         samples=split.counts,
         loss=outcome.loss,
         meets=None if allowed is None else outcome.loss.value <= allowed,
@@ -130,16 +132,18 @@ class _Deployment:
         if path is None:
             path = work / "model.onnx"
             give_back(opened.proto, opened, path)
-        self._job = StepJob(path, path.stem, data, data_options, target, options.provider, beat.begin)
+        given = options.data_options.preprocess
+        self._job = StepJob(path, path.stem, data, data_options, given, target, options.provider, beat.begin)
         self._plain = open_to_run(path)
         self._notes: list[str] = []
         self._made: dict[str, MadeFiles] = {}
-        self.metric = ""
+        self.metric = self.chosen_by = ""
 
     def try_all(self) -> list[Trial]:
         """Every candidate, made, judged and weighed; one that cannot be is told of and left."""
         self._beat.begin("FP32 is judged")
-        judge = self._judge(self._split.choose, has_labels=True)
+        judge = self._judge("to choose", self._split.choose, own_labels=self._options.eval_data is None)
+        self.chosen_by = judge.chosen.task.title
         trials = []
         candidates = candidates_for(self._target, self._options.effort)
         for number, one in enumerate(candidates, 1):
@@ -152,7 +156,7 @@ class _Deployment:
         folder = self._work / candidate.name
         folder.mkdir()
         try:
-            made = carry_out(candidate, self._job, folder)
+            made = carry_out(candidate, self._job, folder, peel_kinds(self._job))
             self._made[candidate.name] = made
             self._beat.begin(f"{candidate.name}: judged")
             loss = judge.loss(judged_model(candidate, made, self._target))
@@ -164,40 +168,43 @@ class _Deployment:
             return Trial(candidate, failed=error.line())
         return Trial(candidate, loss, cost, notes=made.notes)
 
-    def _judge(self, data: Any, *, has_labels: bool) -> DeployJudge:
-        """A judge on a part of the data; labels of other samples are left out."""
-        options = self._options
-        asked = TaskOptions(
-            options.labels if has_labels and self._labels_known(data) else None,
-            options.metric if has_labels and self._labels_known(data) else None,
-            options.decoder,
-            _names(options.names),
-        )
-        judge = DeployJudge(self._plain, data, asked, self._beat.tick)
-        self.metric = judge.chosen.task.title
-        self._notes += [note for note in judge.chosen.notes if note not in self._notes]
-        return judge
+    def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
+        """A judge on a part of the data.
 
-    def _labels_known(self, data: Any) -> bool:
-        """Whether the labels are of these samples: with `eval_data` they are of those alone."""
-        return self._options.eval_data is None or data is self._split.report
+        Args:
+            what: what the part is for, as notes say it.
+            data: the part.
+            own_labels: whether the labels must be of these samples; else they are left out where they are not.
+        """
+        options = self._options
+        asked = task_options(options)
+        try:
+            judge = DeployJudge(self._plain, data, asked, self._beat.tick)
+        except QdqError as error:
+            if own_labels or options.labels is None or isinstance(error, MissingPackageError):
+                raise
+            self._notes.append(f"the choice is made without labels: {error.where} {error.reason}")
+            judge = DeployJudge(self._plain, data, replace(asked, labels=None, metric=None), self._beat.tick)
+        self._notes += [f"{what}: {note}" for note in judge.chosen.notes]
+        return judge
 
     def write(self, candidate: Candidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
         self._beat.begin(f"{candidate.name}: reported")
-        judge = self._judge(self._split.report, has_labels=True)
+        judge = self._judge("to report", self._split.report)
+        self.metric = judge.chosen.task.title
+        if judge.count < _FEW:
+            self._notes.append(f"{judge.count} samples to report by are few: the interval says little; give more data")
         judged = judged_model(candidate, self._made[candidate.name], self._target)
         loss = judge.loss(judged)
         self._beat.begin(f"{candidate.name}: written")
-        again = self._work / "again"
-        again.mkdir()
-        package = write_package(candidate, self._job, again, place)
+        package = write_package(candidate, self._made[candidate.name], self._job, place)
         write_recipe(candidate, self._job, folder, place / RECIPE)
         notes = [*self._notes, *judged.notes, *package.notes]
         if isinstance(judge.chosen.task, (BoxAgreement, LabeledBoxes)) and self._opened.files[1:] == ():
             models = (self._plain.proto, judged.proto)
             drawing = self._work / "pictures"
-            why_not = draw_worst(models, self._split.report, self._options.decoder, self._options.names, drawing, place)
+            why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []
         shutil.rmtree(self._work)
         return Outcome(loss, judge.reference_value, package.build, tuple(dict.fromkeys(notes)))
@@ -219,6 +226,7 @@ class _Deployment:
             "effort": options.effort,
             "max_loss": options.max_loss,
             "metric": self.metric,
+            "chosen_by": self.chosen_by,
             "fp32": outcome.reference,
             "samples": self._split.counts,
             "parts": self._split.parts,
@@ -233,6 +241,12 @@ class _Deployment:
             "notes": list(outcome.notes),
             "how": "losses by onnxruntime with the target's rounding; nothing was measured on the board",
         }
+
+
+def task_options(options: DeployOptions) -> TaskOptions:
+    """What models are judged by, of what was asked for."""
+    names = _names(options.names)
+    return TaskOptions(options.labels, options.metric, options.decoder, names, options.postprocess)
 
 
 def _names(text: str | None) -> Names | None:

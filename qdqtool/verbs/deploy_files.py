@@ -21,7 +21,8 @@ from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.trtversion import RELEASES, TrtVersion
-from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out, insert_target, step_name
+from qdqtool.verbs.deploy_options import DeployOptions
+from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_name, step_name
 
 PICTURES = 8
 _ANY_SM = "89"
@@ -40,30 +41,28 @@ class Package:
     notes: tuple[str, ...]
 
 
-def write_package(candidate: Candidate, job: StepJob, work: Path, place: Path) -> Package:
+def write_package(candidate: Candidate, made: MadeFiles, job: StepJob, place: Path) -> Package:
     """Write the model, its cache and what builds and serves them.
 
     Args:
-        candidate: the one that was kept; it is made again, with what tells builders of layers in float.
+        candidate: the one that was kept.
+        made: its files, with what `peel` wrote beside its cache.
         job: model, data, target.
-        work: an empty folder.
         place: where the files go.
 
     Raises:
         QdqError: a file cannot be written.
     """
-    stem = f"{job.stem}.int8" if candidate.form != "fp16" else f"{job.stem}.fp16"
-    peeled = candidate.steps and candidate.steps[-1].verb == "peel"
-    kinds = _kinds(job) if peeled else ()
-    made = carry_out(candidate, job, work, kinds)
+    stem = kept_name(candidate, job.stem)
     opened = open_model(made.model)
     give_back(opened.proto, opened, place / f"{stem}.onnx")
     notes: list[str] = []
     texts: dict[str, Emitted] = {}
     if made.cache is not None:
         (place / f"{stem}.cache").write_bytes(made.cache.read_bytes())
-    if peeled:
-        texts = {stem + ENDINGS[kind]: Emitted((work / (stem + ENDINGS[kind])).read_text("utf-8")) for kind in kinds}
+    if candidate.steps and candidate.steps[-1].verb == "peel":
+        names = [stem + ENDINGS[kind] for kind in peel_kinds(job)]
+        texts = {name: Emitted(made.model.with_name(name).read_text("utf-8")) for name in names}
     else:
         texts, notes = _emitted(stem, candidate, made, job)
     for name, emitted in texts.items():
@@ -79,7 +78,7 @@ def _write(path: Path, text: str) -> None:
         path.chmod(0o755)
 
 
-def _kinds(job: StepJob) -> tuple[str, ...]:
+def peel_kinds(job: StepJob) -> tuple[str, ...]:
     """What `peel` can write: Gst-nvinfer feeds one image."""
     inputs, _ = graph_tensors(open_model(job.model).proto)
     images = [one for one in inputs if one.shape is not None and len(one.shape) == 4]
@@ -106,7 +105,7 @@ def _writer(job: EmitJob, kind: str) -> Callable[[], Emitted]:
 def _emit_job(stem: str, candidate: Candidate, made: MadeFiles, job: StepJob) -> EmitJob:
     proto = open_model(made.model).proto
     inputs, outputs = graph_tensors(proto)
-    given = job.data_options.preprocess
+    given = job.preprocess
     return EmitJob(
         model=f"{stem}.onnx",
         cache=f"{stem}.cache" if made.cache is not None else "",
@@ -149,7 +148,7 @@ def write_recipe(candidate: Candidate, job: StepJob, folder: Path, path: Path) -
 
 def _recipe_step(candidate: Candidate, number: int, job: StepJob, folder: Path) -> RecipeStep:
     step = candidate.steps[number - 1]
-    name = step_name(job.stem, number, last=number == len(candidate.steps))
+    name = step_name(candidate, job.stem, number)
     ending = ".cache" if step.verb == "ptq" else ".onnx"
     return RecipeStep(f"{number}-{step.verb}", step.verb, name + ending, "", _words(step, job, folder))
 
@@ -170,9 +169,9 @@ def _words(step: Step, job: StepJob, folder: Path) -> dict[str, RecipeValue]:
         words["trt-version"] = target.version.text
     if step.verb == "peel":
         words["source"] = _seen(job.model, folder)
-        words["emit"] = ",".join(_kinds(job))
-        if job.data_options.preprocess is not None:
-            words["preprocess"] = str(job.data_options.preprocess)
+        words["emit"] = ",".join(peel_kinds(job))
+        if job.preprocess is not None:
+            words["preprocess"] = str(job.preprocess)
     return words
 
 
@@ -206,8 +205,7 @@ def _seen(path: Path, folder: Path) -> str:
 def draw_worst(
     models: tuple[ModelSource, ModelSource],
     data: tuple[Data, DataOptions],
-    decoder: str,
-    names: str | None,
+    options: DeployOptions,
     work: Path,
     place: Path,
 ) -> str:
@@ -216,8 +214,7 @@ def draw_worst(
     Args:
         models: FP32 and the kept one, as `draw_differences` takes them.
         data: the samples to report by.
-        decoder: what makes boxes.
-        names: the model's classes.
+        options: what makes boxes, and the model's classes.
         work: a folder that does not exist.
         place: where the pictures go, as `worst-001-....png`.
     """
@@ -225,7 +222,7 @@ def draw_worst(
     from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
     from qdqtool.verbs.infer import InferOptions
 
-    infer = InferOptions(DecodeOptions(decoder), names, progress=False)
+    infer = InferOptions(DecodeOptions(options.decoder, options.postprocess), options.names, progress=False)
     asked = DrawOptions(infer, PICTURES, ("FP32", "deployed"))
     try:
         drawn = draw_differences(models, data[0], work, asked, data[1])

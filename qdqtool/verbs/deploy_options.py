@@ -41,6 +41,7 @@ class DeployOptions(ExecutionOptions):
         metric: top1, coco or voc; None takes what the labels are for.
         decoder: what makes boxes of a detector's outputs; see `find_decoder`.
         names: the model's classes; see `parse_names`.
+        postprocess: ``script.py:function`` that makes boxes of a detector's outputs, instead of a decoder.
         data_options: batch, limit, preprocessing.
         force: whether the folder may hold files.
         say: is called with a line when something begins.
@@ -55,6 +56,7 @@ class DeployOptions(ExecutionOptions):
     metric: str | None = None
     decoder: str = "auto"
     names: str | None = None
+    postprocess: str | None = None
     data_options: DataOptions = field(default_factory=DataOptions)
     force: bool = False
     say: Callable[[str], None] = _silent
@@ -91,7 +93,8 @@ class DeployResult(Displayed):
         trials: every candidate with its loss and cost, in the order in which they were tried.
         chosen: the one that was kept.
         reason: why, one sentence.
-        metric: what the losses are of, in words.
+        metric: what `loss` is of, in words.
+        chosen_by: what the losses of the trials are of.
         samples: part -> how many samples it has.
         loss: of the chosen one on the samples that nothing was chosen by, with its 95 % interval.
         meets: whether that loss is within the largest that was allowed; None where none was named.
@@ -106,6 +109,7 @@ class DeployResult(Displayed):
     chosen: Candidate
     reason: str
     metric: str
+    chosen_by: str
     samples: Mapping[str, int]
     loss: Figure
     meets: bool | None
@@ -125,6 +129,7 @@ class DeployResult(Displayed):
     def summary(self) -> list[str]:
         """What `qdqtool deploy` prints, without what to do next."""
         lines = [*self.target, *self.notes, ""]
+        lines.append(f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:")
         lines += table(self.rows()[0], self.rows()[1:])
         lines += ["", f"kept {self.chosen.name}: {self.reason}", f"on samples that chose nothing: {self.format_loss()}"]
         return [*lines, f"wrote {self.folder}: {', '.join(self.files)}"]

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
-from qdqtool.data.parts import cut_parts
+from qdqtool.data.parts import cut_parts, file_digest, sample_digest, samples_in
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.deploying.candidates import Effort
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.samples import open_samples
 
 # How many samples of each part are used at most.
 _MOST: dict[Effort, tuple[int, int, int]] = {
@@ -56,18 +59,19 @@ def split_data(
     Raises:
         QdqError: too few different samples, or samples of `eval_data` that are in `data`, too.
     """
-    digests = _digests(data, inputs, options)
+    own = options if _is_folder(data) else replace(options, preprocess=None)  # arrays are the input itself
+    digests = _digests(data, inputs, own)
     calibrate, choose, report = _MOST[effort]
     if eval_data is None:
         cut = cut_parts(digests, _SHARES, (calibrate, choose, report))
-        pairs = [(data, replace(options, part=part)) for part, _ in cut]
+        pairs = [(data, replace(own, part=part)) for part, _ in cut]
         counts = [count for _, count in cut]
         parts = [str(part) for part, _ in cut]
     else:
-        others = _digests(eval_data, inputs, options)
+        others = _digests_to_report(eval_data, inputs, options)
         _refuse_shared(digests, others)
         cut = cut_parts(digests, (2 / 3, 1 / 3), (calibrate, choose))
-        pairs = [*((data, replace(options, part=part)) for part, _ in cut), (eval_data, options)]
+        pairs = [*((data, replace(own, part=part)) for part, _ in cut), (eval_data, options)]
         counts = [*(count for _, count in cut), len(others)]
         parts = [*(str(part) for part, _ in cut), ""]
     names = ("calibrate", "choose", "report")
@@ -80,6 +84,18 @@ def _digests(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[
     if source.once:
         raise QdqError("data", "is a generator, which can be walked only once", "give a function that returns it")
     return digests_of(source, inputs)
+
+
+def _is_folder(data: Data) -> bool:
+    return isinstance(data, (str, os.PathLike)) and Path(data).is_dir()
+
+
+def _digests_to_report(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[str]:
+    """The digests of samples that may have labels beside them."""
+    samples = open_samples(data, inputs, options)
+    if samples.images is not None:
+        return [file_digest(file) for file in samples.images]
+    return [sample_digest(one) for chunk in samples.chunks() for one in samples_in(chunk.batch)]
 
 
 def _refuse_shared(digests: Sequence[str], others: Sequence[str]) -> None:

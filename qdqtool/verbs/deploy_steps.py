@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.data.loader import Data, DataOptions
+from qdqtool.data.preprocess import Preprocess
 from qdqtool.deploying.candidates import Candidate, OptionValue, Step
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.match.plan import PlanOptions
@@ -27,6 +28,7 @@ class StepJob:
         stem: what files are named after.
         data: the samples, of which `data_options` name the part to calibrate by.
         data_options: batch, limit, preprocessing, part.
+        preprocess: what is done to images, as emitted files have it; None where that is not known.
         target: what it is for.
         provider: what onnxruntime runs on.
         say: is called when a step begins.
@@ -36,6 +38,7 @@ class StepJob:
     stem: str
     data: Data
     data_options: DataOptions
+    preprocess: str | Preprocess | None
     target: DeployTarget
     provider: str
     say: Callable[[str], None]
@@ -82,8 +85,7 @@ def carry_out(candidate: Candidate, job: StepJob, folder: Path, emit: tuple[str,
     made = MadeFiles(job.model)
     for number, step in enumerate(candidate.steps, 1):
         job.say(f"{candidate.name}: {step.verb}")
-        last = number == len(candidate.steps)
-        made = _STEPS[step.verb](step, made, replace_names(job, folder, number, last=last), emit)
+        made = _STEPS[step.verb](step, made, StepPlace(job, folder, step_name(candidate, job.stem, number)), emit)
     return made
 
 
@@ -100,14 +102,14 @@ class StepPlace:
         return self.folder / f"{self.output}{ending}"
 
 
-def replace_names(job: StepJob, folder: Path, number: int, *, last: bool) -> StepPlace:
-    """The step's place; the last one's files have the names that they keep."""
-    return StepPlace(job, folder, step_name(job.stem, number, last=last))
+def kept_name(candidate: Candidate, stem: str) -> str:
+    """What the files of a deployment are called, without their ending."""
+    return f"{stem}.fp16" if candidate.form == "fp16" else f"{stem}.int8"
 
 
-def step_name(stem: str, number: int, *, last: bool) -> str:
-    """What the files of a step are called, without their ending."""
-    return f"{stem}.int8" if last else f"{stem}.step{number}"
+def step_name(candidate: Candidate, stem: str, number: int) -> str:
+    """What the files of a step are called, without their ending; the last one's keep their names."""
+    return kept_name(candidate, stem) if number == len(candidate.steps) else f"{stem}.step{number}"
 
 
 def _insert(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]) -> MadeFiles:
@@ -151,7 +153,7 @@ def _peel(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ...]
     job = place.job
     assert job.version is not None and before.qdq is not None
     asked = PeelOptions(
-        job.version, job.target.kind, source=job.model, data_options=replace(job.data_options, part=None), emit=emit
+        job.version, job.target.kind, source=job.model, data_options=DataOptions(preprocess=job.preprocess), emit=emit
     )
     cache = place.file(".cache")
     done = peel(before.qdq, asked, output=place.file(".onnx"), cache=cache)
