@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.arrays import HeldArray, SampleArray, open_npy, open_npz
-from qdqtool.data.image_folder import as_fed, documents_in, image_input, image_reader, images_below, images_in
+from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_images, image_input, image_reader
 from qdqtool.data.images import SUFFIXES, ImageReader
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Input, check_dtype, check_names, checked
@@ -120,18 +120,22 @@ def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | Non
     text = os.fspath(data)
     script = split_script(text)
     path = Path(text)
-    if preprocess is not None and not path.is_dir():
-        raise QdqError(path, "is not a folder of images, and --preprocess is for images only", "leave it out")
+    images = _images(path)
+    if preprocess is not None and images is None and not path.is_dir():
+        raise QdqError(path, "holds no images, and --preprocess is for images only", "leave it out")
     if script and not path.is_dir():
         make = load_script(*script)
         return SampleSource(script[0], "script", lambda: items_of(script[0], make), files=(script[0],))
+    if images is not None:
+        one = image_input(path, inputs)
+        return _from_images(path, images, one, image_reader(path, one, preprocess))
     try:
         path.stat()
         if path.is_dir():
-            return _from_folder(path, inputs, preprocess, max_bytes)
+            return _from_folder(path, max_bytes)
         return _from_file(path, inputs, max_bytes)
     except FileNotFoundError:
-        hint = "give a folder of images, a .npz, .npy, .json or a .py with load_data()"
+        hint = "give images (a file, a folder, a pattern), a .npz, .npy, .json or a .py with load_data()"
         raise QdqError(path, "does not exist", hint) from None
     except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
         raise QdqError(path, f"cannot be read ({error})") from error
@@ -188,9 +192,9 @@ def _from_file(path: Path, inputs: Sequence[Input], max_bytes: int) -> SampleSou
         return _from_arrays(path, "npy", {inputs[0].name: open_npy(path)}, inputs)
     if suffix == ".json":
         return _from_json(path, [path], max_bytes)
-    if suffix in SUFFIXES:
-        raise QdqError(path, "is one image", "give the folder that holds the images")
-    raise QdqError(path, "is no kind of data that is read", "give a folder of images, a .npz, .npy, .json or .py")
+    raise QdqError(
+        path, "is no kind of data that is read", "give images (a file, a folder, a pattern), a .npz, .npy, .json or .py"
+    )
 
 
 def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> SampleSource:
@@ -200,32 +204,32 @@ def _from_json(where: object, paths: Sequence[Path], max_bytes: int) -> SampleSo
     return SampleSource(where, "json", items, files=tuple(paths))
 
 
-def _from_folder(
-    path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
-) -> SampleSource:
-    images = images_in(path)
-    if not images:
-        documents = documents_in(path)
-        if documents:
-            return _from_json(path, documents, max_bytes)
-        below = images_below(path)
-        hint = f"there are some in {below[0].parent}" if below else f"({', '.join(SUFFIXES)})"
-        raise QdqError(path, "holds no images", hint)
-    one = image_input(path, inputs)
-    return _from_images(path, images, one, image_reader(path, one, preprocess))
+def _images(path: Path) -> ImageFiles | None:
+    try:
+        return find_images(path)
+    except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
+        raise QdqError(path, f"cannot be read ({error})") from error
 
 
-def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageReader) -> SampleSource:
+def _from_folder(path: Path, max_bytes: int) -> SampleSource:
+    """A folder without images."""
+    documents = documents_in(path)
+    if documents:
+        return _from_json(path, documents, max_bytes)
+    raise QdqError(path, "holds no images", f"({', '.join(SUFFIXES)})")
+
+
+def _from_images(path: Path, images: ImageFiles, one: Input, reader: ImageReader) -> SampleSource:
     group = one.first or 1
-    count = len(images) // group * group
-    used = tuple(images[:count])
+    count = len(images.files) // group * group
+    used = images.files[:count]
 
     def read(files: Sequence[Path]) -> Item:
         arrays = [as_fed(file, reader.read(file), one) for file in files]
         return {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
 
     parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))
-    notes = _left_over(len(images) - count, one)
+    notes = (*images.notes, *_left_over(len(images.files) - count, one))
     return SampleSource(
         path,
         "images",
@@ -235,8 +239,8 @@ def _from_images(path: Path, images: Sequence[Path], one: Input, reader: ImageRe
         str(reader.spec),
         files=used,
         parts=parts,
-        every=tuple(images),
-        remake=lambda some: _from_images(path, some, one, reader),
+        every=images.files,
+        remake=lambda some: _from_images(path, replace(images, files=tuple(some)), one, reader),
     )
 
 
