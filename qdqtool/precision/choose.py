@@ -20,6 +20,7 @@ from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.cast_cut import plan_casts
 from qdqtool.precision.fixed_types import fixed_float32
 from qdqtool.precision.float_graph import FloatGraph, float_graph
+from qdqtool.precision.output_tail import output_tail
 from qdqtool.precision.required import FloatReason, Requirements, required_float32
 from qdqtool.precision.value_ranges import ValueRanges
 
@@ -103,6 +104,7 @@ def choose_types(
     fixed = fixed_float32(model, options.rest, view, graph.types)
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed)
     required = required_float32(needs, options.keep_fp32)
+    required = {**required, **output_tail(needs, required)}
     return _choice(graph, required, TypeAssignment(options.rest, half_io=options.half_io))
 
 

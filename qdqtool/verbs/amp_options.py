@@ -33,6 +33,7 @@ _RULES = {
     "steep": "an input that must not be rounded",
     "singular": "a value that may become 0",
     "faint": "values that are too small",
+    "tail": "the digits of scores and coordinates",
     "casts": "fewer casts",
     "overflow": "an overflow when it was run",
     "loss": "--max-output-loss",

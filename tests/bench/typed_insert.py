@@ -82,7 +82,7 @@ def calibration_of(subject: Subject, corpus: Path, work: Path) -> Path:
         data = pixels
     inputs = inputs_of(onnx.load(corpus / "models" / f"{subject.name}.onnx").graph)
     samples = open_samples(data, inputs, DataOptions(preprocess=subject.preprocess))
-    found = np.concatenate([chunk.feed[inputs[0].name] for chunk in samples.chunks()])
+    found = np.concatenate([chunk.batch[inputs[0].name] for chunk in samples.chunks()])
     np.savez(work / "samples.npz", **{inputs[0].name: found})
     return work / "samples.npz"
 
