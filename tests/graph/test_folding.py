@@ -151,9 +151,8 @@ FLOAT = TensorProto.FLOAT
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
 def test_arithmetic_of_two_constants_is_what_the_reference_makes(op: str) -> None:
     first, second = X, np.array([[2.0], [-0.0], [3.5]], np.float32)
-    model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,3,4] x, float[3,1] o) => (float[2,3,4] y) {{ y = {op}(x, o) }}'
-    )
+    text = f"g (float[2,3,4] x, float[3,1] o) => (float[N] y) {{ y = {op}(x, o) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
     expected = ReferenceEvaluator(model).run(None, {"x": first, "o": second})[0]
     found = combined_value(model.graph.node[0], first, second)
     assert found.dtype == np.float32 and found.tobytes() == expected.tobytes()
