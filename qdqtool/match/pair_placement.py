@@ -18,6 +18,7 @@ from qdqtool.match.flow import Flow, value_inputs, walk
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Point, Read, Refusal
 from qdqtool.match.rule_index import RuleIndex
+from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Commute, Int8Consumer, RuleBook, WeightAxis
 
@@ -99,6 +100,18 @@ class Placer:
         for node in sorted(self.view.nodes, key=lambda node: (node.level, node.key)):
             if node.op in left and any(name and self.view.is_constant(name) for name in node.inputs):
                 self._refuse(node.name, "weighted", f"{node.op} multiplies by stored weights and gets no pairs")
+        made = made_of_sizes(self.view, lambda node: False, constants=True)
+        for node in self.view.nodes if made else ():
+            if is_product(node) and len(node.inputs) > 1 and self._weight_in_graph(node, made):
+                maker = self.view.producer(node.inputs[1])
+                how = "an operator" if maker is None else maker.op
+                self._refuse(node.name, "weighted", f"its weight is computed of constants by {how} and gets no pair")
+
+    def _weight_in_graph(self, node: Node, made: set[str]) -> bool:
+        """Whether a product reads a weight that is computed of constants, in a way that nobody here works out."""
+        data, weight = (self.view.root(name) for name in node.inputs[:2])
+        fixed = [name in made or self.view.is_constant(name) for name in (data, weight)]
+        return fixed == [False, True] and not self.view.is_constant(weight)
 
     def _place_attentions(self) -> None:
         """All five pairs of each attention in INT8; a refusal for each in float.

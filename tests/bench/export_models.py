@@ -166,7 +166,9 @@ def _FirstOutputs(model: Any) -> Any:
 
         def forward(self, x: Any) -> Any:
             given = self.model(x)
-            kept = [given[key] for key in KEPT if key in given]
+            kept = [
+                given[key] for key in KEPT if key in given and (key != "last_hidden_state" or "logits" not in given)
+            ]
             return tuple(kept) if len(kept) > 1 else kept[0]
 
     return FirstOutputs()
@@ -188,7 +190,7 @@ def photographs(folder: Path | None, shape: tuple[int, ...]) -> Any:
 
 
 def settle(model: Any, shape: tuple[int, ...], photos: Path | None) -> None:
-    """Give norms what training would: BatchNormalization its statistics, LayerNormalization heavy-tailed gains."""
+    """Give modules what training would: norms their statistics and heavy-tailed gains, heads weights beside zero."""
     torch = _torch()
     draw = np.random.default_rng(0)
     batch_norms = []
@@ -202,6 +204,9 @@ def settle(model: Any, shape: tuple[int, ...], photos: Path | None) -> None:
             module.reset_running_stats()
             module.momentum = None
             batch_norms.append(module)
+        elif isinstance(module, torch.nn.Linear) and not module.weight.any():  # heads that a training starts from zero
+            drawn = draw.normal(size=tuple(module.weight.shape)) / module.weight.shape[1] ** 0.5
+            module.weight.data = torch.from_numpy(drawn.astype(np.float32))
     model.eval()
     if batch_norms and len(shape) == 4:
         for module in batch_norms:
