@@ -62,14 +62,14 @@ def draw(seed: int, count: int) -> tuple[Array, Array]:
         rows = labels == number
         inside[rows] = shape(u[rows], v[rows])
     images = _ground(draws, count) + inside[:, None] * _contrast(draws, count)
-    images += draws.normal(0, 1, images.shape) * draws.uniform(0.02, 0.16, (count, 1, 1, 1))
+    images += draws.normal(0, 1, images.shape) * draws.uniform(0.02, 0.12, (count, 1, 1, 1))
     return (np.rint(images.clip(0, 1) * 255) / 255).astype(np.float32), labels.astype(np.int64)
 
 
 def _contrast(draws: np.random.Generator, count: int) -> Array:
-    """How a shape's color differs from its ground, [count, 3, 1, 1]: by a quarter or more of the range in all."""
+    """How a shape's color differs from its ground, [count, 3, 1, 1]: by two fifths of the range or more in all."""
     direction = draws.normal(0, 1, (count, 3, 1, 1))
-    return direction / np.linalg.norm(direction, axis=1, keepdims=True) * draws.uniform(0.25, 0.7, (count, 1, 1, 1))
+    return direction / np.linalg.norm(direction, axis=1, keepdims=True) * draws.uniform(0.4, 0.9, (count, 1, 1, 1))
 
 
 def _ground(draws: np.random.Generator, count: int) -> Array:
@@ -77,7 +77,7 @@ def _ground(draws: np.random.Generator, count: int) -> Array:
     grid = np.arange(SIDE) / SIDE
     kx, ky, phase = (draws.uniform(-top, top, (count, 1, 1)) for top in (18, 18, np.pi))
     wave = np.sin(kx * grid[None, None, :] + ky * grid[None, :, None] + phase)[:, None]
-    ground = draws.uniform(0.25, 0.75, (count, 3, 1, 1)) + wave * draws.uniform(-0.12, 0.12, (count, 3, 1, 1))
+    ground = draws.uniform(0.25, 0.75, (count, 3, 1, 1)) + wave * draws.uniform(-0.1, 0.1, (count, 3, 1, 1))
     for _ in range(_CLUTTER):
         column, row = (draws.uniform(0, 1, (count, 1, 1)) for _ in range(2))
         near = np.hypot(grid[None, None, :] - column, grid[None, :, None] - row) < draws.uniform(

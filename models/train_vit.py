@@ -75,7 +75,7 @@ def train(steps: int) -> Vit:
     """AdamW with a one-cycle rate on cross-entropy, each picture seen once."""
     model = Vit()
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
     total = 0.0
     for step in range(steps):
         images, labels = map(torch.from_numpy, draw(1000 + step, BATCH))

@@ -34,7 +34,17 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match import constraints
 from qdqtool.match.plan import FloatHeads
 from qdqtool.recipe.read_recipe import read_recipe
-from qdqtool.rulebook import Composite, Fusion, HeadRules, Int8Consumer, Rule, SharedScale, WeightAxis, load_rules
+from qdqtool.rulebook import (
+    AttentionForm,
+    Composite,
+    Fusion,
+    HeadRules,
+    Int8Consumer,
+    Rule,
+    SharedScale,
+    WeightAxis,
+    load_rules,
+)
 from qdqtool.scales import Origin
 from qdqtool.trtversion import parse as parse_version
 from tests.docs.pages import (
@@ -285,13 +295,13 @@ def test_kinds_of_rules_and_their_keys_are_those_there_are() -> None:
     rows = rows_of(PROJECT / "docs" / "rules.md", "kind")
     other = {WeightAxis: "weight", Int8Consumer: "consumer", SharedScale: "shared_scale"}
     kinds = {other.get(kind, kind.__name__.lower()): kind for kind in Rule.__subclasses__()}
-    kinds["float"] = Fusion
+    kinds |= {"float": Fusion, "attention": AttentionForm}
     assert {Layer, Limit} <= set(kinds.values())
     assert sorted(rows) == sorted(kinds)
     for name, kind in kinds.items():
         keys = set(re.findall(r"`(\w+)`", rows[name].split(" | ")[1]))
         own = {field.name for field in fields(kind)} - {field.name for field in fields(Rule)} - {"steps"}
-        assert keys == own | ({"match"} if kind is Fusion else set() if kind is Composite else {"ops"})
+        assert keys == own | ({"match"} if issubclass(kind, Fusion) else set() if kind is Composite else {"ops"})
     common = {field.name for field in fields(Rule)}
     assert set(first_cells(PROJECT / "docs" / "rules.md", "key")) == common
 
