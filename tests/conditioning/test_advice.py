@@ -11,7 +11,6 @@ import pytest
 
 from qdqtool.conditioning import advice as module
 from qdqtool.conditioning.advice import advice
-from qdqtool.conditioning.before_insert import advice_for
 from qdqtool.match.plan import PlanOptions
 from tests.conditioning.nets import RELU, SILU, even, feed_of, samples, spread
 
@@ -41,7 +40,6 @@ def test_the_outputs_must_gain(monkeypatch: pytest.MonkeyPatch, losses: list[flo
     monkeypatch.setattr(module, "output_losses", lambda *_: losses)
     proto = spread(SILU)
     assert (advice(proto, None, feed_of(proto), PLAN) is not None) == given
-    assert bool(advice_for(proto, None, feed_of(proto), PLAN)) == given
 
 
 @pytest.mark.parametrize("net", [SILU, RELU])
