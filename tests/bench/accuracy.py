@@ -269,6 +269,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--work", type=Path, help="folder for models and figures, to go on from; default a temporary one"
     )
+    parser.add_argument("--images", metavar="D,C", help="images to judge on, of detectors and classifiers; default all")
     parser.add_argument("--table", action="store_true", help="run nothing, print the tables of what is there")
     parser.add_argument("--against", action="append", default=[], metavar="A;B", help="also: what B has less than A")
     return parser.parse_args(argv)
@@ -277,6 +278,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Run the bench and print its tables; 1 where a gate is missed."""
     args = arguments(argv)
+    if args.images:
+        os.environ["QDQTOOL_BENCH_IMAGES"] = args.images  # every judgment is a process of its own
     shared = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared"))
     if not (shared / "corpus/models").is_dir():
         print(f"accuracy: {shared / 'corpus/models'} is absent; set QDQTOOL_SHARED", file=sys.stderr)
