@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from qdqtool.autodiff.backend import Forward, GradientGraph
 from qdqtool.autodiff.builtin import Builtin
+from qdqtool.errors import QdqError
 from qdqtool.runtime.executor import Executor
+from qdqtool.training.blocks import reconstruct as module
+from qdqtool.training.blocks.block_cuts import cut_blocks
 from qdqtool.training.blocks.block_training import BlockOptions
 from qdqtool.training.blocks.reconstruct import Reconstruction, reconstruct
 from qdqtool.training.losses.teacher import float_twin
@@ -60,3 +66,27 @@ def test_the_same_values_again() -> None:
     assert {name: value.tobytes() for name, value in one.values.items()} == {
         name: value.tobytes() for name, value in other.values.items()
     }
+
+
+class Picky(Builtin):
+    """Refuses the blocks after the first few."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def build(self, forward: Forward) -> GradientGraph:
+        self.left -= 1
+        if self.left < 0:
+            raise QdqError("GRU_1", "GRU has no gradient here", "freeze the weights before it")
+        return super().build(forward)
+
+
+def test_a_block_without_gradients_stays_as_it_was_and_the_others_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cut_blocks", partial(cut_blocks, operators=2))
+    form, how = form_of(), SessionOptions()
+    options = BlockOptions(steps=16)
+    found = reconstruct(form, batches_of(), Picky(1), options, how, 1 << 28, lambda _: Told())
+    assert len(found.blocks) == 1 and "w1" in found.values and "w4" not in found.values
+    assert "1 blocks stay as they were, such as one with GRU_1: GRU has no gradient here" in found.notes
+    with pytest.raises(QdqError, match="GRU_1: GRU has no gradient here"):
+        reconstruct(form, batches_of(), Picky(0), options, how, 1 << 28, lambda _: Told())
