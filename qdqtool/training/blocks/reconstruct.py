@@ -18,6 +18,7 @@ import onnx
 
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
 from qdqtool.training.batches import Batches
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
 from qdqtool.training.blocks.block_samples import BlockSample, fitting_samples, forget, give_exact, give_rounded
@@ -108,7 +109,7 @@ def reconstruct(
         report: given the number of updates in all, what is told of each of them.
 
     Raises:
-        QdqError: a form that computes something else than its file, what the back end refuses.
+        QdqError: a form that computes something else than its file; what the back end refuses of every block.
     """
     start = time.process_time()
     scales = tuple(name for name in form.scales if name in form.activations)
@@ -122,16 +123,24 @@ def reconstruct(
     reporter = report(trained * options.steps)
     values: dict[str, Float32] = {}
     done: list[TrainedBlock] = []
+    refused: list[QdqError] = []
     for index, block in enumerate(blocks):
         give_exact(block, float_twin(block.proto), cut.every, how)
         if block.parameters:
-            done.append(train_block(block, form, backend, (cut.learned, cut.held), seen, options, how, reporter))
-            values.update(done[-1].values)
+            try:
+                found = train_block(block, form, backend, (cut.learned, cut.held), seen, options, how, reporter)
+            except QdqError as error:  # it stays as it is, and that is said
+                refused.append(error)
+            else:
+                done.append(found)
+                values.update(found.values)
         give_rounded(block, _with_values(block.proto, values), cut.every, how)
         forget(cut.every, {name for later in blocks[index + 1 :] for name in later.takes})
+    if refused and not done:
+        raise refused[0]
     checked = (forward_error, max((one.checked for one in done), default=0.0))
     seconds = time.process_time() - start
-    notes = _notes(cut, batches, form, values)
+    notes = (*_left(refused), *_notes(cut, batches, form, values))
     return Reconstruction(values, tuple(done), len(cut.learned), len(cut.held), seconds, checked, notes)
 
 
@@ -161,6 +170,14 @@ def _with_values(proto: onnx.ModelProto, values: Mapping[str, Float32]) -> onnx.
         if tensor.name in values:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(values[tensor.name], np.float32), tensor.name))
     return copy
+
+
+def _left(refused: Sequence[QdqError]) -> tuple[str, ...]:
+    """What to say of blocks that could not be trained."""
+    if not refused:
+        return ()
+    first = refused[0]
+    return (f"{len(refused)} blocks stay as they were, such as one with {first.where}: {first.reason}",)
 
 
 def _notes(cut: _Cut, batches: Batches, form: TrainingGraph, values: Mapping[str, Float32]) -> tuple[str, ...]:
