@@ -41,6 +41,7 @@ VERBS = {
     "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
     "infer": "draw what a model finds in images: boxes, or the best classes",
     "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
+    "improve": "win accuracy back in a Q/DQ model: method, condition, keep-float, finetune, until it is enough",
     "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,9 @@ from qdqtool.deploying.candidates import Candidate, candidates_for
 from qdqtool.deploying.choice import DeployCost, Trial, choose, figure_json
 from qdqtool.deploying.target import DeployTarget, target_at, told_in_lines
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.evaluation.class_names import Names, parse_names
-from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.evaluation.output_dir import check_folder, filling
-from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, TaskOptions
+from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import files_of, path_of
@@ -33,6 +31,7 @@ from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
 from qdqtool.verbs.deploy_split import SplitData, split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.verbs.deploy_task import judge_part
 
 _FEW = 30  # samples, below which an interval is told with a warning
 FILE, RECIPE = "deploy.json", "recipe.toml"
@@ -169,24 +168,7 @@ class _Deployment:
         return Trial(candidate, loss, cost, notes=made.notes)
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        """A judge on a part of the data.
-
-        Args:
-            what: what the part is for, as notes say it.
-            data: the part.
-            own_labels: whether the labels must be of these samples; else they are left out where they are not.
-        """
-        options = self._options
-        asked = task_options(options)
-        try:
-            judge = DeployJudge(self._plain, data, asked, self._beat.tick)
-        except QdqError as error:
-            if own_labels or options.labels is None or isinstance(error, MissingPackageError):
-                raise
-            self._notes.append(f"the choice is made without labels: {error.where} {error.reason}")
-            judge = DeployJudge(self._plain, data, replace(asked, labels=None, metric=None), self._beat.tick)
-        self._notes += [f"{what}: {note}" for note in judge.chosen.notes]
-        return judge
+        return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
 
     def write(self, candidate: Candidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
@@ -241,16 +223,3 @@ class _Deployment:
             "notes": list(outcome.notes),
             "how": "losses by onnxruntime with the target's rounding; nothing was measured on the board",
         }
-
-
-def task_options(options: DeployOptions) -> TaskOptions:
-    """What models are judged by, of what was asked for."""
-    names = _names(options.names)
-    return TaskOptions(options.labels, options.metric, options.decoder, names, options.postprocess)
-
-
-def _names(text: str | None) -> Names | None:
-    if text not in ("coco", "coco90"):
-        return None if text is None else parse_names(text)
-    shown = shown_names(text)
-    return Names(shown, {word: number for number, word in enumerate(shown) if word})
