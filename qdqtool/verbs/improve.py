@@ -65,7 +65,7 @@ def improve(model: ModelSource, data: Data, output: str | Path, options: Improve
     check_target(target_file, inputs)
     with (
         tempfile.TemporaryDirectory(prefix="qdqtool-") as folder,
-        Heartbeat("improve", options.progress, options.say) as beat,
+        Heartbeat("improve", options.progress) as beat,
     ):
         run = _Improvement(opened, data, options, Path(folder), beat)
         trials, best = run.try_all()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from qdqtool.evaluation.metrics import Figure
 
 
-def _silent(text: str) -> None:
-    """Say nothing."""
-
-
 @dataclass(frozen=True)
 class ImproveOptions(TargetOptions, ExecutionOptions):
     """How a Q/DQ model is improved.
@@ -43,7 +39,6 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
         postprocess: ``script.py:function`` that makes boxes, instead of a decoder.
         finetune: whether the weights may be trained, as the last step.
         data_options: preprocessing.
-        say: is called with a line when something begins.
     """
 
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
@@ -57,7 +52,6 @@ class ImproveOptions(TargetOptions, ExecutionOptions):
     postprocess: str | None = None
     finetune: bool = True
     data_options: DataOptions = field(default_factory=DataOptions)
-    say: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:
         """Refuse what means nothing.
