@@ -51,6 +51,8 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
         finetune as finetune,
     )
     from qdqtool.verbs.graft import GraftOptions as GraftOptions, GraftResult as GraftResult, graft as graft
+    from qdqtool.verbs.improve import improve as improve
+    from qdqtool.verbs.improve_options import ImproveOptions as ImproveOptions, ImproveResult as ImproveResult
     from qdqtool.verbs.infer import InferOptions as InferOptions, InferResult as InferResult, infer as infer
     from qdqtool.verbs.insert import insert as insert, plan as plan
     from qdqtool.verbs.insert_options import InsertOptions as InsertOptions, InsertResult as InsertResult
@@ -123,6 +125,8 @@ _HOMES = {
     "Geometry": "data.geometry",
     "GraftOptions": "verbs.graft",
     "GraftResult": "verbs.graft",
+    "ImproveOptions": "verbs.improve_options",
+    "ImproveResult": "verbs.improve_options",
     "InferOptions": "verbs.infer",
     "InferResult": "verbs.infer",
     "InsertOptions": "verbs.insert_options",
@@ -172,6 +176,7 @@ _HOMES = {
     "find_decoder": "evaluation.decode.auto_detect",
     "finetune": "verbs.finetune",
     "graft": "verbs.graft",
+    "improve": "verbs.improve",
     "infer": "verbs.infer",
     "insert": "verbs.insert",
     "lint": "verbs.lint",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import TracebackType
 
 _EVERY = 0.5  # seconds between two lines
@@ -30,16 +29,15 @@ class Heartbeat:
         prefix: what stands before every text.
     """
 
-    def __init__(self, title: str, progress: bool | None, also: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, title: str, progress: bool | None) -> None:
         """Nothing is shown before the `with` block.
 
         Args:
             title: what stands at the beginning of the line.
             progress: whether there is one; None for where stderr is a terminal.
-            also: is called with every text that begins something, whether the line is shown or not.
         """
         self.prefix = ""
-        self._title, self._shown, self._also = title, is_shown(progress), also
+        self._title, self._shown = title, is_shown(progress)
         self._text, self._since = "", time.monotonic()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -55,13 +53,17 @@ class Heartbeat:
         self._done.set()
         if self._shown:
             self._thread.join()
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
+            self.clear()
 
     def begin(self, text: str) -> None:
         """Say what is done from now on."""
         self._text, self._since = f"{self.prefix}{text}", time.monotonic()
-        self._also(self._text)
+
+    def clear(self) -> None:
+        """Take the line away until it is written anew, for others who write to the terminal."""
+        if self._shown:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
 
     def tick(self, text: str) -> None:
         """Say how far it is."""

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(json.loads((result.folder / FILE).read_text(encoding="utf-8")))
     else:
-        print_lines([*result.summary(), *_next(result.next_step)], args)
+        print_lines([*result.outcome(), *_next(result.next_step)], args)
     if result.meets is False:
         warn(f"--max-loss {args.max_loss:g} is not met: {result.format_loss()}", args)
         return 1
@@ -97,4 +97,5 @@ def _options(args: argparse.Namespace) -> DeployOptions:
         force=args.force,
         provider=args.provider,
         progress=False if args.quiet else None,
+        say=lambda line: None if args.json else print_lines([line], args),
     )

@@ -43,6 +43,7 @@ VERBS = {
     "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
     "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
     "report": "write all that is known of a model into one HTML file that needs no network",
+    "improve": "win accuracy back in a Q/DQ model: method, condition, keep-float, finetune, until it is enough",
     "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
 }
 

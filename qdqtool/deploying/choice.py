@@ -93,30 +93,43 @@ def figure_json(figure: Figure) -> dict[str, float | None]:
 def choose(trials: Sequence[Trial], max_loss: float | None) -> tuple[Trial, str]:
     """The trial that is kept, and why.
 
-    With a largest loss: the cheapest that loses no more, whatever its form; where none does, the one without INT8.
-    Without: of those with INT8 the cheapest that is as good as the best, within `AS_GOOD`.
+    With a largest loss it is the cheapest that loses no more. Without one it is the cheapest of those in INT8 that are
+    as good as the best of them, within `AS_GOOD`. Where the model without INT8 costs no more than that one, or where
+    none in INT8 loses so little, it is the model without INT8.
 
     Args:
-        trials: those that did not fail have a loss and a cost; the one without INT8 is among them.
+        trials: those that did not fail have a loss and a cost.
         max_loss: absolute points of the metric.
 
     Raises:
         ValueError: no trial was measured.
     """
-    measured = [(one, one.loss, one.cost) for one in trials if one.loss is not None and one.cost is not None]
+    measured = [_Measured(one, one.loss.value, one.cost) for one in trials if one.loss and one.cost]
+    int8 = [one for one in measured if one.trial.candidate.form != "fp16"]
+    floats = [one for one in measured if one.trial.candidate.form == "fp16"]
     if not measured:
         raise ValueError("no trial was measured")
-    int8 = [row for row in measured if row[0].candidate.form != "fp16"]
     if not int8:
-        return measured[-1][0], "it is the only one that could be made"
-    least = min(loss.value for _, loss, _ in int8)
+        return measured[-1].trial, "no candidate in INT8 could be made"
+    least = min(one.loss for one in int8)
     most = least + AS_GOOD if max_loss is None else max_loss
-    fitting = [row for row in int8 if row[1].value <= most]
+    fitting = [one for one in int8 if one.loss <= most]
     if not fitting:
-        floats = [row for row in measured if row[0].candidate.form == "fp16"]
-        best = floats[0] if floats else min(int8, key=lambda row: row[1].value)
-        return best[0], f"no candidate in INT8 loses at most {max_loss:g}; the best loses {least:.4f}"
-    kept, loss, _ = min(fitting, key=lambda row: (row[2].order, row[1].value))
+        best = floats[0] if floats else min(int8, key=lambda one: one.loss)
+        return best.trial, f"no candidate in INT8 loses at most {max_loss:g}; the best loses {least:.4f}"
+    kept = min(fitting, key=lambda one: (one.cost.order, one.loss))
+    for other in floats:
+        if other.loss <= kept.loss and other.cost.order <= kept.cost.order:
+            return other.trial, f"INT8 costs more: {kept.cost.text()} ({kept.trial.candidate.name})"
     if max_loss is None:
-        return kept, f"the cheapest within {AS_GOOD:g} of the least loss ({least:.4f})"
-    return kept, f"the cheapest that loses at most {max_loss:g} ({loss.value:.4f})"
+        return kept.trial, f"the cheapest in INT8 within {AS_GOOD:g} of the least loss ({least:.4f})"
+    return kept.trial, f"the cheapest that loses at most {max_loss:g} ({kept.loss:.4f})"
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A trial that did not fail."""
+
+    trial: Trial
+    loss: float
+    cost: DeployCost

@@ -13,6 +13,8 @@ from qdqtool.verbs.deploy_options import DeployOptions, DeployResult
 from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.graft import GraftOptions, GraftResult, graft
+from qdqtool.verbs.improve import improve
+from qdqtool.verbs.improve_options import ImproveOptions, ImproveResult
 from qdqtool.verbs.infer import InferOptions, InferResult, infer
 from qdqtool.verbs.insert import insert, plan
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
@@ -41,6 +43,8 @@ __all__ = [
     "Evaluation",
     "GraftOptions",
     "GraftResult",
+    "ImproveOptions",
+    "ImproveResult",
     "InferOptions",
     "InferResult",
     "InsertOptions",
@@ -66,6 +70,7 @@ __all__ = [
     "draw_differences",
     "evaluate",
     "graft",
+    "improve",
     "infer",
     "insert",
     "lint",

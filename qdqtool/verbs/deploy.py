@@ -16,11 +16,9 @@ from qdqtool.deploying.candidates import Candidate, candidates_for
 from qdqtool.deploying.choice import DeployCost, Trial, choose, figure_json
 from qdqtool.deploying.target import DeployTarget, target_at, told_in_lines
 from qdqtool.errors import MissingPackageError, QdqError
-from qdqtool.evaluation.class_names import Names, parse_names
-from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.evaluation.output_dir import check_folder, filling
-from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes, TaskOptions
+from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
 from qdqtool.graph.io import ModelSource, Opened, give_back, open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.output_paths import files_of, path_of
@@ -31,8 +29,9 @@ from qdqtool.verbs.deploy_cost import cost_of_candidate
 from qdqtool.verbs.deploy_files import draw_worst, peel_kinds, write_package, write_recipe
 from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
 from qdqtool.verbs.deploy_options import DeployOptions, DeployResult, trials_json
-from qdqtool.verbs.deploy_split import SplitData, split_data
+from qdqtool.verbs.deploy_split import split_data
 from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.verbs.deploy_task import judge_part
 
 _FEW = 30  # samples, below which an interval is told with a warning
 FILE, RECIPE = "deploy.json", "recipe.toml"
@@ -57,43 +56,30 @@ def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOp
         MissingPackageError: onnxruntime, Pillow (for images) or pycocotools (for labels of boxes) is not installed.
     """
     folder = Path(output)
-    opened = open_model(model)
-    sources = [*opened.files, *files_of(data), *files_of(options.eval_data)]
-    check_folder(folder, [*sources, *filter(None, [path_of(options.labels)])], force=options.force)
+    with Heartbeat("deploy", options.progress) as beat:
+        beat.begin("the model is read")
+        opened = open_model(model)
+        sources = [*opened.files, *files_of(data), *files_of(options.eval_data)]
+        target, lines = _checked(opened, [*sources, *filter(None, [path_of(options.labels)])], folder, options)
+        beat.clear()
+        for line in lines:
+            options.say(line)
+        with filling(folder, sources) as place:
+            run = _Deployment(opened, target, data, options, place.parent / "work", beat)
+            done = run.fill(place, folder)
+    return replace(done, target=tuple(lines))
+
+
+def _checked(
+    opened: Opened, inputs: list[Path], folder: Path, options: DeployOptions
+) -> tuple[DeployTarget, list[str]]:
+    """The target and what is told of it, before any work is done; see `deploy` for what is refused."""
+    check_folder(folder, inputs, force=options.force)
     view = GraphView(opened.proto.graph, opened.folder)
     if has_qdq(view):
         raise QdqError(opened.name, "has Q/DQ already", "give the FP32 model; qdqtool improve takes a Q/DQ model")
     target = target_at(find_place(options.place), dla=options.dla)
-    lines = told_in_lines(target, opened.proto, view)
-    with filling(folder, sources) as place, Heartbeat("deploy", options.progress, options.say) as beat:
-        work = place.parent / "work"
-        work.mkdir()
-        beat.begin("the data is split")
-        inputs = inputs_of(opened.proto.graph)
-        split = split_data(data, options.eval_data, inputs, options.data_options, options.effort)
-        run = _Deployment(opened, target, options, split, work, beat)
-        trials = run.try_all()
-        kept, reason = choose(trials, options.max_loss)
-        outcome = run.write(kept.candidate, place, folder)
-        facts = run.facts(trials, kept.candidate, reason, outcome, sorted(p.name for p in place.iterdir()))
-        (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        names = tuple(sorted(path.name for path in place.iterdir()))
-    allowed = options.max_loss
-    return DeployResult(
-        folder=folder,
-        files=names,
-        target=tuple(lines),
-        trials=tuple(trials),
-        chosen=kept.candidate,
-        reason=reason,
-        metric=run.metric,
-        chosen_by=run.chosen_by,
-        samples=split.counts,
-        loss=outcome.loss,
-        meets=None if allowed is None else outcome.loss.value <= allowed,
-        notes=(*target.place.notes, *outcome.notes),
-        next_step=str(folder / outcome.build),
-    )
+    return target, [*told_in_lines(target, opened.proto, view), *target.place.notes]
 
 
 @dataclass(frozen=True)
@@ -120,24 +106,52 @@ class _Deployment:
         self,
         opened: Opened,
         target: DeployTarget,
+        data: Data,
         options: DeployOptions,
-        split: SplitData,
         work: Path,
         beat: Heartbeat,
     ) -> None:
         self._opened, self._target, self._options = opened, target, options
-        self._split, self._work, self._beat = split, work, beat
-        data, data_options = split.calibrate
+        self._work, self._beat = work, beat
+        work.mkdir()
+        beat.begin("the data is split")
+        inputs = inputs_of(opened.proto.graph)
+        self._split = split_data(data, options.eval_data, inputs, options.data_options, options.effort)
+        samples, how = self._split.calibrate
         path = opened.path
         if path is None:
             path = work / "model.onnx"
             give_back(opened.proto, opened, path)
         given = options.data_options.preprocess
-        self._job = StepJob(path, path.stem, data, data_options, given, target, options.provider, beat.begin)
+        self._job = StepJob(path, path.stem, samples, how, given, target, options.provider, beat.begin)
         self._plain = open_to_run(path)
         self._notes: list[str] = []
         self._made: dict[str, MadeFiles] = {}
         self.metric = self.chosen_by = ""
+
+    def fill(self, place: Path, folder: Path) -> DeployResult:
+        """Try everything, keep one and write its files to a place that becomes the folder."""
+        trials, options = self.try_all(), self._options
+        kept, reason = choose(trials, options.max_loss)
+        outcome = self.write(kept.candidate, place, folder)
+        names = tuple(sorted([*(path.name for path in place.iterdir()), FILE]))
+        facts = self.facts(trials, kept.candidate, reason, outcome, names)
+        (place / FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return DeployResult(
+            folder=folder,
+            files=names,
+            target=(),
+            trials=tuple(trials),
+            chosen=kept.candidate,
+            reason=reason,
+            metric=self.metric,
+            chosen_by=self.chosen_by,
+            samples=self._split.counts,
+            loss=outcome.loss,
+            meets=_within(outcome.loss, options.max_loss),
+            notes=outcome.notes,
+            next_step=str(folder / outcome.build),
+        )
 
     def try_all(self) -> list[Trial]:
         """Every candidate, made, judged and weighed; one that cannot be is told of and left."""
@@ -169,24 +183,7 @@ class _Deployment:
         return Trial(candidate, loss, cost, notes=made.notes)
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
-        """A judge on a part of the data.
-
-        Args:
-            what: what the part is for, as notes say it.
-            data: the part.
-            own_labels: whether the labels must be of these samples; else they are left out where they are not.
-        """
-        options = self._options
-        asked = task_options(options)
-        try:
-            judge = DeployJudge(self._plain, data, asked, self._beat.tick)
-        except QdqError as error:
-            if own_labels or options.labels is None or isinstance(error, MissingPackageError):
-                raise
-            self._notes.append(f"the choice is made without labels: {error.where} {error.reason}")
-            judge = DeployJudge(self._plain, data, replace(asked, labels=None, metric=None), self._beat.tick)
-        self._notes += [f"{what}: {note}" for note in judge.chosen.notes]
-        return judge
+        return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)
 
     def write(self, candidate: Candidate, place: Path, folder: Path) -> Outcome:
         """Report on the kept candidate, and write its files."""
@@ -210,7 +207,7 @@ class _Deployment:
         return Outcome(loss, judge.reference_value, package.build, tuple(dict.fromkeys(notes)))
 
     def facts(
-        self, trials: list[Trial], kept: Candidate, reason: str, outcome: Outcome, files: list[str]
+        self, trials: list[Trial], kept: Candidate, reason: str, outcome: Outcome, files: tuple[str, ...]
     ) -> dict[str, Any]:
         """What deploy.json says."""
         options, place = self._options, self._target.place
@@ -235,22 +232,14 @@ class _Deployment:
             "form": kept.form,
             "reason": reason,
             "loss": figure_json(outcome.loss),
-            "within_max_loss": None if options.max_loss is None else outcome.loss.value <= options.max_loss,
+            "within_max_loss": _within(outcome.loss, options.max_loss),
             "build": outcome.build,
-            "files": sorted([*files, FILE]),
+            "files": list(files),
             "notes": list(outcome.notes),
             "how": "losses by onnxruntime with the target's rounding; nothing was measured on the board",
         }
 
 
-def task_options(options: DeployOptions) -> TaskOptions:
-    """What models are judged by, of what was asked for."""
-    names = _names(options.names)
-    return TaskOptions(options.labels, options.metric, options.decoder, names, options.postprocess)
-
-
-def _names(text: str | None) -> Names | None:
-    if text not in ("coco", "coco90"):
-        return None if text is None else parse_names(text)
-    shown = shown_names(text)
-    return Names(shown, {word: number for number, word in enumerate(shown) if word})
+def _within(loss: Figure, most: float | None) -> bool | None:
+    """Whether a loss is no more than allowed; None where nothing was said."""
+    return None if most is None else loss.value <= most

@@ -20,7 +20,6 @@ from qdqtool.evaluation.tasks import ChosenTask, OutputFidelity, TaskOptions, ch
 from qdqtool.graph.io import Opened
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.runtime.executor import Executor, last_in_reach
-from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
@@ -57,6 +56,9 @@ def judged_model(candidate: Candidate, made: MadeFiles, target: DeployTarget) ->
     """
     if made.cache is not None:
         simulated = simulated_model(made.model, SimulateOptions(target.kind, target.version, cache=made.cache))
+        return JudgedModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
+    if candidate.form == "qdq" and target.kind == "dla" and not target.typed:
+        simulated = simulated_model(made.model, SimulateOptions("dla", target.version))
         return JudgedModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
     opened = open_to_run(made.model)
     return JudgedModel(opened.proto, opened.folder, candidate.name)
@@ -146,8 +148,3 @@ class DeployJudge:
 
     def _chunks(self) -> Iterator[Chunk]:
         return self.samples.chunks()
-
-
-def version_of(target: DeployTarget) -> TrtVersion | None:
-    """Whose rules forecast layers."""
-    return target.version

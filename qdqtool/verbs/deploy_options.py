@@ -44,7 +44,7 @@ class DeployOptions(ExecutionOptions):
         postprocess: ``script.py:function`` that makes boxes of a detector's outputs, instead of a decoder.
         data_options: batch, limit, preprocessing.
         force: whether the folder may hold files.
-        say: is called with a line when something begins.
+        say: is called with each line of what the place runs, before anything is tried.
     """
 
     place: str
@@ -128,7 +128,11 @@ class DeployResult(Displayed):
 
     def summary(self) -> list[str]:
         """What `qdqtool deploy` prints, without what to do next."""
-        lines = [*self.target, *self.notes, ""]
+        return [*self.target, *self.outcome()]
+
+    def outcome(self) -> list[str]:
+        """The same without what was said of the target before anything was tried."""
+        lines = [*self.notes, ""]
         lines.append(f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')} to choose by:")
         lines += table(self.rows()[0], self.rows()[1:])
         lines += ["", f"kept {self.chosen.name}: {self.reason}", f"on samples that chose nothing: {self.format_loss()}"]

@@ -14,6 +14,7 @@ from qdqtool.deploying.candidates import Candidate, OptionValue, Step
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
+from qdqtool.precision.rest import Rest
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -70,7 +71,9 @@ class MadeFiles:
     notes: tuple[str, ...] = ()
 
 
-def carry_out(candidate: Candidate, job: StepJob, folder: Path, emit: tuple[str, ...] = ()) -> MadeFiles:
+def carry_out(
+    candidate: Candidate, job: StepJob, folder: Path, emit: tuple[str, ...] = (), start: MadeFiles | None = None
+) -> MadeFiles:
     """Run a candidate's steps, each on what the one before it wrote.
 
     Args:
@@ -78,11 +81,12 @@ def carry_out(candidate: Candidate, job: StepJob, folder: Path, emit: tuple[str,
         job: model, data, target.
         folder: an empty folder for the files.
         emit: what `peel` writes beside the cache; see its option of that name.
+        start: what the first step takes; None for the plain model.
 
     Raises:
         QdqError: what the verbs refuse.
     """
-    made = MadeFiles(job.model)
+    made = start or MadeFiles(job.model)
     for number, step in enumerate(candidate.steps, 1):
         job.say(f"{candidate.name}: {step.verb}")
         made = _STEPS[step.verb](step, made, StepPlace(job, folder, step_name(candidate, job.stem, number)), emit)
@@ -124,7 +128,7 @@ def _insert(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, ..
         keep_float=_keep_float(options.get("keep-float")),
         max_output_loss=_number(options.get("max-output-loss")),
         condition=str(options.get("condition", "")),
-        rest="fp16" if job.target.kind == "rtx" else None,
+        rest=_rest(job.target, options),
     )
     done = insert(before.model, data=job.data, options=asked, output=place.file(".onnx"))
     return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))
@@ -136,6 +140,12 @@ def insert_target(target: DeployTarget, options: Mapping[str, OptionValue]) -> s
     if asked is not None:
         return str(asked)
     return target.kind if target.form == "qdq" else "gpu"
+
+
+def _rest(target: DeployTarget, options: Mapping[str, OptionValue]) -> Rest | None:
+    """The float type of what is not INT8: the step's, else FP16 where no version says so."""
+    asked = options.get("rest")
+    return "fp16" if asked is not None or target.kind == "rtx" else None
 
 
 def _keep_float(value: OptionValue | None) -> Any:
@@ -179,7 +189,8 @@ def _finetune(step: Step, before: MadeFiles, place: StepPlace, emit: tuple[str, 
 
     job = place.job
     run = RunOptions(steps=int(step.options["steps"]), progress=False)
-    asked = FinetuneOptions(run=run, provider=job.provider)
+    teacher = job.model if step.options.get("teacher") else None
+    asked = FinetuneOptions(run=run, provider=job.provider, teacher=teacher)
     assert before.qdq is not None
     done = finetune(before.qdq, job.data, asked, replace(job.data_options, batch=1), output=place.file(".onnx"))
     return MadeFiles(done.model, None, done.model, (*before.notes, *done.notes))

@@ -33,9 +33,15 @@ def test_without_int8_that_fits_the_float_model_is_kept() -> None:
     assert reason == "no candidate in INT8 loses at most 0.02; the best loses 0.0900"
 
 
-def test_int8_is_kept_where_float_would_be_cheaper_too() -> None:
-    kept, _ = choose([trial("dear", 0.01, 30.0), FP16], 0.02)
-    assert kept.candidate.name == "dear"
+@pytest.mark.parametrize("most", [0.02, None])
+def test_where_int8_costs_more_the_float_model_is_kept(most: float | None) -> None:
+    kept, reason = choose([trial("dear", 0.01, 30.0), FP16], most)
+    assert kept is FP16 and reason == "INT8 costs more: 30.00 MB, 10 layers (dear)"
+
+
+def test_a_float_model_that_loses_more_is_not_kept_for_its_cost() -> None:
+    half = trial("fp16", 0.05, 20.0, "fp16")
+    assert choose([trial("dear", 0.01, 30.0), half], 0.02)[0].candidate.name == "dear"
 
 
 def test_without_a_largest_loss_int8_is_kept_whatever_it_loses() -> None:

@@ -137,7 +137,7 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert facts["metric"] == facts["chosen_by"] == "top-1 agreement with FP32"
     assert facts["loss"]["value"] == result.loss.value
     text = "\n".join(result.summary())
-    assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the cheapest within" in text
+    assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the cheapest in INT8 within" in text
     assert "6 samples to report by are few" in text
     assert repr(result).startswith("<DeployResult: ")
 
