@@ -193,9 +193,9 @@ def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataO
 
     Args:
         data: images (see `find_images`), a .npz (one array per input, the first axis counts samples), a .npy, a
-            ``loader.py`` or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python, also an
-            array for a single input or a dict of arrays (the first axis counts samples), a callable or an iterable of
-            such dictionaries of batches. A `DataLoader` is given back as it is.
+            ``loader.py`` or ``loader.py:function`` that makes ``{name: array}``, Polygraphy's JSON inputs; from Python,
+            also an array for a single input or a dict of arrays (the first axis counts samples), a callable or an
+            iterable of such dictionaries of batches. A `DataLoader` is given back as it is.
         inputs: what the model takes; see `inputs_of`.
         options: batch, limit, preprocessing.
 
