@@ -40,6 +40,7 @@ VERBS = {
     "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
     "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
     "infer": "draw what a model finds in images: boxes, or the best classes",
+    "bench": "measure the latency of models side by side, by onnxruntime, or of engines by TensorRT",
     "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
     "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
 }
