@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from qdqtool import __version__
+from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.errors import QdqError, printable
 
 # verb -> what `qdqtool -h` says of it; the module qdqtool.cli.<verb> is imported only when the verb is used.
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     """
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
-        with _terminable():
+        with _terminable(), heartbeat("" if _is_quiet(argv) else argv[0]):
             code = dispatch(argv)
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
     except QdqError as error:
@@ -99,6 +100,10 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         return _unexpected(error, verbose=verbose)
     return code
+
+
+def _is_quiet(argv: Sequence[str]) -> bool:
+    return not argv or any(word in ("-q", "--quiet") for word in argv)
 
 
 def _unexpected(error: Exception, *, verbose: bool) -> int:
