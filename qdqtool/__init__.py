@@ -28,6 +28,11 @@ if TYPE_CHECKING:  # `X as X` is how type checkers are told that a name is publi
     from qdqtool.trtversion import TrtVersion as TrtVersion
     from qdqtool.verbs.amp import amp as amp, plan_types as plan_types
     from qdqtool.verbs.amp_options import AmpOptions as AmpOptions, AmpResult as AmpResult
+    from qdqtool.verbs.bench import (
+        BenchOptions as BenchOptions,
+        BenchResult as BenchResult,
+        bench as bench,
+    )
     from qdqtool.verbs.build import build as build
     from qdqtool.verbs.build_options import BuildOptions as BuildOptions, BuildResult as BuildResult
     from qdqtool.verbs.compare import CompareOptions as CompareOptions, Comparison as Comparison, compare as compare
@@ -103,6 +108,8 @@ _HOMES = {
     "AmpOptions": "verbs.amp_options",
     "AmpResult": "verbs.amp_options",
     "BackendComparison": "verbs.ptq_compare",
+    "BenchOptions": "verbs.bench",
+    "BenchResult": "verbs.bench",
     "BuildOptions": "verbs.build_options",
     "BuildResult": "verbs.build_options",
     "Cache": "cache.text",
@@ -163,6 +170,7 @@ _HOMES = {
     "Simulated": "verbs.simulate",
     "TrtVersion": "trtversion",
     "amp": "verbs.amp",
+    "bench": "verbs.bench",
     "build": "verbs.build",
     "calibrate": "calibration.engine",
     "condition": "verbs.condition",

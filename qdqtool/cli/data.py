@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _SCRIPT = "as --data F[:FUNCTION], the way Polygraphy says it"
 _JSON = "Polygraphy's inputs: files of JSON and folders of them, one after the other"
 _DATA = (
-    "folder of images, one image, a quoted pattern, .npz, .npy, loader.py[:function] with load_data(), or Polygraphy's"
-    " .json inputs"
+    "folder of images, one image, a quoted pattern, .npz, .npy, loader.py[:function] with load_data(), "
+    "or Polygraphy's .json inputs"
 )
 _PREPROCESS = (
     "for images: imagenet, yolov5, yolov8, yolox, ssd, ultraface and/or key=value,... "

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from qdqtool import __version__
+from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.errors import QdqError, printable
 
 # verb -> what `qdqtool -h` says of it; the module qdqtool.cli.<verb> is imported only when the verb is used.
@@ -41,6 +42,7 @@ VERBS = {
     "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
     "infer": "draw what a model finds in images: boxes, or the best classes",
     "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
+    "bench": "measure the latency of models side by side, by onnxruntime, or of engines by TensorRT",
     "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
     "report": "write all that is known of a model into one HTML file that needs no network",
     "improve": "win accuracy back in a Q/DQ model: method, condition, keep-float, finetune, until it is enough",
@@ -82,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     """
     verbose = any(word in ("-v", "--verbose") for word in argv)
     try:
-        with _terminable():
+        with _terminable(), heartbeat("" if _is_quiet(argv) else argv[0]):
             code = dispatch(argv)
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
     except QdqError as error:
@@ -101,6 +103,10 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         return _unexpected(error, verbose=verbose)
     return code
+
+
+def _is_quiet(argv: Sequence[str]) -> bool:
+    return not argv or any(word in ("-q", "--quiet") for word in argv)
 
 
 def _unexpected(error: Exception, *, verbose: bool) -> int:

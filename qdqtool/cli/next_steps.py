@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult
+    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult, SensitivityResult
 
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
@@ -94,7 +94,7 @@ def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str
 
 
 def plan_words(args: argparse.Namespace) -> list[str]:
-    """The user's options that say where pairs stand: version, rules and heads."""
+    """The user's options that say where pairs stand: version, rules and heads; names to keep in float go apart."""
     return _given(args, _PLAN_DEFAULTS)
 
 
@@ -160,8 +160,21 @@ def insert_with_more_float(args: argparse.Namespace, most: float) -> str:
 
 def ranked_operators(args: argparse.Namespace) -> str:
     """`sensitivity` on the same model and data, by the same method."""
-    words = [file_word(args.model), *data_words(args), *_given(args, {"method": None})]
+    words = [file_word(args.model), *data_words(args), *_given(args, {"method": None}), *plan_words(args)]
     return command("sensitivity", *words)
+
+
+def after_sensitivity(args: argparse.Namespace, result: SensitivityResult) -> list[str]:
+    """Insert with the operators in float that are to blame; where none is alone, with edited weights."""
+    from qdqtool.mixed_precision.output_loss import LARGE_LOSS
+
+    names = [*args.keep_float, *result.to_blame()]
+    words = [file_word(args.model), *data_words(args), *_given(args, {"method": None}), *plan_words(args)]
+    if names:
+        words += option("--keep-float", ",".join(names))
+    elif result.ranking.loss >= LARGE_LOSS:
+        words += ["--condition", "auto"]
+    return [next_line(command("insert", *words))]
 
 
 def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[str]:
@@ -169,6 +182,7 @@ def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[s
     if not result.done.edits:
         return []
     words = [file_word(result.model), *data_words(args), *option("--method", args.method), *plan_words(args)]
+    words += option("--keep-float", ",".join(args.keep_float)) if args.keep_float else []
     return [next_line(command("insert", *words))]
 
 

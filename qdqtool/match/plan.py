@@ -165,6 +165,7 @@ class PlanOptions(TargetOptions):
         float_heads: which detection heads stay in float.
         heads: patterns (searched) of node, tensor or output names whose weighted operators stay in float.
         not_heads: patterns of heads that are quantized all the same.
+        keep_float: names of weighted operators (or of what they make) that stay in float.
         rules: a rules file of one's own.
         weights: one scale per output channel of a weight where the rules say so, or one scale for each whole weight.
         depthwise: whether depthwise convolutions are quantized or stay in float; None for what the target's policy is.
@@ -177,6 +178,7 @@ class PlanOptions(TargetOptions):
     float_heads: FloatHeads = "regression"
     heads: tuple[str, ...] = ()
     not_heads: tuple[str, ...] = ()
+    keep_float: tuple[str, ...] = ()
     rules: Path | None = None
     weights: WeightScales = "per-channel"
     depthwise: DepthwiseType | None = None

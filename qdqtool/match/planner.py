@@ -18,6 +18,8 @@ from qdqtool.match.plan import Plan, PlanOptions, Refusal
 from qdqtool.match.query_decoder import decoder_layers, reference_readers
 from qdqtool.rulebook import RuleBook
 
+_NAMED = "named by --keep-float"
+
 
 def make_plan(
     view: GraphView,
@@ -42,7 +44,8 @@ def make_plan(
             scale of others.
 
     Raises:
-        QdqError: a pattern that is no regular expression or matches nothing, or rules that cannot be read.
+        QdqError: a pattern that is no regular expression or matches nothing, a name that no weighted operator has, or
+            rules that cannot be read.
     """
     from qdqtool.match.pair_placement import Placer
     from qdqtool.match.restrict_plan import leave_all_zero
@@ -53,6 +56,7 @@ def make_plan(
     heads = find_heads(view, rules.heads)
     stay = _float_nodes(view, heads, options) if floats is None else set(floats)
     refused = {key: ("keep-float", reason) for key, reason in (decisions.float_layers or {}).items()}
+    refused |= {key: ("keep-float", reason) for key, reason in named_layers(view, options.keep_float).items()}
     if floats is None:
         decoder = _float_decoder(view, heads, rules, options)
         refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
@@ -64,6 +68,30 @@ def make_plan(
         tuple(points), tuple(refusals), tuple(heads), tuple(sorted(placer.floats)), tuple(groups), placer.attentions
     )
     return leave_all_zero(view, made, all_zero)
+
+
+def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:
+    """What stays in float by name, as `Decisions.float_layers` has it.
+
+    Args:
+        view: the graph.
+        names: of weighted operators, or of what they make.
+
+    Raises:
+        QdqError: a name that no weighted operator has.
+    """
+    if not names:
+        return {}
+    known = {name: node for node in view.nodes for name in (*node.outputs, node.name) if name}
+    weighted = {name: node for name, node in known.items() if weight_index(view, node) is not None}
+    for name in names:
+        if name not in weighted:
+            near = difflib.get_close_matches(name, weighted, 3)
+            op = known[name].op if name in known else ""
+            reason = f"is a {op}, which has no weight" if op else "is no operator of the model"
+            todo = f"near: {', '.join(near)}" if near else "see sensitivity or insert --dry-run for the names"
+            raise QdqError(f"--keep-float {name}", reason, todo)
+    return {weighted[name].key: _NAMED for name in names}
 
 
 def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> dict[str, tuple[str, str]]:

@@ -251,7 +251,7 @@ def _decide_again(
 ) -> tuple[Plan, ScaleTable]:
     """The plan with what data decided, and the table with scales for it."""
     decided = decide(proto, view, options.plan, stored, table)
-    if measured.float_layers:
+    if measured.float_layers or options.plan.keep_float:
         table = with_borrowed_scales(table, view, options.plan, decided)
     return decided, table
 

@@ -15,7 +15,7 @@ from qdqtool.graph.io import Opened
 from qdqtool.graph.view import GraphView
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan
-from qdqtool.match.planner import make_plan
+from qdqtool.match.planner import make_plan, named_layers
 from qdqtool.mixed_precision.attention_choice import choose_attentions, tentative
 from qdqtool.mixed_precision.keep_float import LossMeter, choose_kept, is_measurable, samples_of
 from qdqtool.passes.peel import is_plain, peel_pairs
@@ -134,6 +134,10 @@ def measure_scales(
             outputs = reference.yardstick if first.reference is None else None
             search = choose_kept(keeping, source, table, options.plan, outputs)
         kept = search.reasons if search is not None else {}
+        table = replace(table, decisions=replace(table.decisions, float_layers=kept))
+    named = named_layers(GraphView(plain.graph, opened.folder), options.plan.keep_float)
+    if named:
+        kept = {**(table.decisions.float_layers or {}), **named}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     wants_advice = options.advise and not options.condition
     advised = advice_for(plain, opened.folder, loader, options.plan) if wants_advice else []

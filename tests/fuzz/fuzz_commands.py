@@ -173,6 +173,7 @@ def _judging() -> list[Command]:
         Command("finetune", f"{finetune} --limit 2", 4, ("out.onnx",)),
         Command("finetune-teacher", f"{finetune} --limit 2 --teacher {{model}} --ranges learn --log out.jsonl", 2),
         Command("finetune-resume", f"{finetune} --checkpoint {{tuned}} --resume", 3),
+        Command("bench", "bench {model} {qdq} --runs 2 --warm-up 0 --threads 1", 2),
         Command("run", "run {recipe} -o out.run", 2),
         Command("run-dry", "run {recipe} --dry-run --json", 1),
         Command("doctor", "doctor", 1),

@@ -123,7 +123,7 @@ def test_patterns_and_scripts_are_files(tmp_path: Path) -> None:
         (steps('verb = "insert"\n[step.options]\noutput = "x"'), "give the step's output = instead"),
         (steps('verb = "insert"\n[step.options]\ndata = true'), "option data takes a value, not true"),
         (steps('verb = "insert"\n[step.options]\nfold-bn = "yes"'), "option fold-bn is true or false, not 'yes'"),
-        (steps('verb = "insert"\n[step.options]\nkeep-float = "some"'), "step1: "),
+        (steps('verb = "insert"\n[step.options]\nkeep-float = "1,2"'), "step1: "),
         (steps('verb = "insert"\n[step.options]\ndata = "${step:nobody}"'), "no step of that name comes before it"),
         (steps('verb = "insert"\nmodel = "b"', 'name = "b"\nverb = "insert"'), "which comes later"),
         (steps('verb = "insert"\nmodel = "gone.onnx"'), "gone.onnx does not exist"),
