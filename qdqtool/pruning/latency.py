@@ -9,10 +9,8 @@ them: a channel less pays only where a block becomes empty.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import onnx
 
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.predict import PredictedLayer, predict_layers
@@ -53,22 +51,24 @@ class LatencyForecast:
         source: in words, for whom.
     """
 
-    def __init__(self, channels: ChannelMap, device: Device, version: TrtVersion | None = None) -> None:
+    def __init__(
+        self, channels: ChannelMap, device: Device, version: TrtVersion | None = None, *, half: bool = False
+    ) -> None:
         """Predict the layers of the whole graph; they stay the same when channels go.
 
-        A graph without Q/DQ counts as the INT8 network that `insert` makes of it, or as FP16 where its weights are
-        halves; with Q/DQ each layer counts as it is predicted.
+        With Q/DQ each layer counts as it is predicted: INT8 or FP16.
 
         Args:
             channels: of the graph.
             device: its roofline.
             version: of TensorRT, whose fusions are predicted; None for the newest that is known.
+            half: a graph without Q/DQ counts as FP16; else as the INT8 network that `insert` makes of it.
         """
         view = channels.view
         self.source = f"forecast for {device.name} by predicted layers, not measured"
         self._device = device
         made = {axis.use.node.key: axis for axis in channels.axes if axis.role == "made"}
-        word = None if view.pairs else "half" if _is_half(view, made.values()) else "int8"
+        word = None if view.pairs else "half" if half else "int8"
         self._layers = [_work(view, layer, made, word) for layer in predict_layers(view, version)]
         self._touched: dict[str, list[int]] = {}
         for place, layer in enumerate(self._layers):
@@ -97,12 +97,6 @@ class LatencyForecast:
             moved += math.prod(cut.weight_shape(product.made)) * size
             work += _blocked_macs(cut, product, block)
         return max(work / (rate * 1e6), moved / (self._device.memory * 1e3)) + self._device.launch
-
-
-def _is_half(view: GraphView, made: Iterable[WeightAxis]) -> bool:
-    """Whether a weight has 16 bits."""
-    types = {tensor.data_type for axis in made if (tensor := view.constant_tensor(axis.use.node.inputs[1])) is not None}
-    return bool(types & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
 
 def _work(view: GraphView, layer: PredictedLayer, made: Mapping[str, WeightAxis], word: str | None) -> _LayerWork:

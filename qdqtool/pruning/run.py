@@ -68,10 +68,17 @@ class PrunedGroup:
 
 @dataclass(frozen=True)
 class ForecastTarget:
-    """Whose forecast a latency is: a device's figures, and the TensorRT version whose fusions are predicted."""
+    """Whose forecast a latency is.
+
+    Attributes:
+        device: its figures are taken.
+        version: of TensorRT, whose fusions are predicted; None for the newest that is known.
+        half: whether what is not INT8 by Q/DQ runs in FP16; else a model without Q/DQ counts as INT8.
+    """
 
     device: Device
     version: TrtVersion | None = None
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,7 @@ def prune_model(
     view = GraphView(proto.graph, run.folder)
     facts = look(proto, view, replace(run, feeds=_probes(proto.graph, run.feeds)))
     channels = find_groups(view, facts, exclude)
-    forecast = None if target is None else LatencyForecast(channels, target.device, target.version)
+    forecast = None if target is None else LatencyForecast(channels, target.device, target.version, half=target.half)
     chosen = choose(channels, criterion, _measured(proto, channels, criterion, run, data), forecast)
     cut = Cut(channels, chosen.tolist())
     times = () if forecast is None else tuple(forecast.microseconds(one) for one in (Cut(channels, ()), cut))

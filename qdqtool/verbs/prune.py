@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -17,13 +17,16 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import ModelSource, ModelT, Opened, give_back, open_model
 from qdqtool.options import TextOption
 from qdqtool.output_paths import check_target, files_of, output_path
+from qdqtool.precision.untype import fp32_masters
 from qdqtool.pruning.choice import Criterion, parse_criterion
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.prune_samples import HeldOut, Shown, Singles
+from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.autodiff.backends import BackendName
     from qdqtool.data.loader import Data, DataLoader, DataOptions
+    from qdqtool.precision.assignment import TypeAssignment
     from qdqtool.pruning.probe import Feed
     from qdqtool.pruning.run import ForecastTarget, Pruned, PruneData, PrunedGroup
     from qdqtool.pruning.scores import Float64
@@ -221,7 +224,8 @@ def prune(
     """Remove whole channels from a plain or Q/DQ model: the same inputs, outputs and operators, smaller weights.
 
     Before anything is written the result is run beside the masked original: the outputs are equal within 1e-5 of their
-    largest magnitude. Activations' Q/DQ are seen through for that.
+    largest magnitude. Activations' Q/DQ are seen through for that. A model with FP16 or BF16 tensors is pruned and
+    checked in FP32 and gets its types back.
 
     Args:
         model: a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -239,8 +243,13 @@ def prune(
     opened = open_model(model)
     target = output_path(opened, output, ".pruned.onnx")
     check_target(target, [*opened.files, *files_of(data)])
-    done = _run(opened, data, options, dry=False)
-    return PruneResult(give_back(done.model, opened, target), done)
+    masters, types = fp32_masters(opened.proto)
+    done = _run(replace(opened, proto=masters), data, options, types, dry=False)
+    if types is None or done.parameters[0] == done.parameters[1]:
+        given = give_back(done.model if types is None else opened.proto, opened, target)
+    else:
+        given = give_typed(done.model, opened, target, types)
+    return PruneResult(given, done)
 
 
 def plan_pruning(
@@ -251,14 +260,24 @@ def plan_pruning(
     options.criterion()
     opened = open_model(model)
     kept = opened.path if opened.path is not None else model
-    return PruneResult(kept, _run(opened, data, options, dry=True))
+    masters, types = fp32_masters(opened.proto)
+    return PruneResult(kept, _run(replace(opened, proto=masters), data, options, types, dry=True))
 
 
-def _run(opened: Opened, data: Data | DataLoader | None, options: PruneOptions, *, dry: bool) -> Pruned:
+def _run(
+    opened: Opened,
+    data: Data | DataLoader | None,
+    options: PruneOptions,
+    types: TypeAssignment | None,
+    *,
+    dry: bool,
+) -> Pruned:
     from qdqtool.pruning.probe import ProbeRun
     from qdqtool.pruning.run import prune_model
 
     criterion, target = options.criterion(), options.forecast_target()
+    if target is not None:
+        target = replace(target, half=types is not None)
     feeds, given = _data(opened, data, options)
     run = ProbeRun(opened.folder, feeds, opened.name, options.provider)
     return prune_model(opened.proto, criterion, options.exclude, run, given, target, dry=dry)

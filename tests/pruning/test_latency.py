@@ -55,12 +55,8 @@ def test_every_layer_is_started() -> None:
 
 
 def test_halves_count_by_8_channels_and_two_bytes() -> None:
-    from qdqtool.precision.assignment import TypeAssignment
-    from qdqtool.precision.casts import apply_types
-
-    half = apply_types(chain(40), TypeAssignment(onnx.TensorProto.FLOAT16))
-    channels = channels_of(half)
-    forecast = LatencyForecast(channels, MULTIPLIES)
+    channels = channels_of(chain(40))
+    forecast = LatencyForecast(channels, MULTIPLIES, half=True)
     assert forecast.microseconds(Cut(channels, ())) == pytest.approx(2 * 16 * 32 * 40 / 5e2)
     assert "not measured" in forecast.source
 
