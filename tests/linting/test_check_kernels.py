@@ -52,7 +52,8 @@ def test_it_says_how_to_pad_or_prune(into: int, out: int, todo: str) -> None:
 def test_what_lint_names_prune_takes_away() -> None:
     """A network of 40 and 96 channels has 32 and 96 afterwards, and lint names the 40 no longer."""
     text = """net (float[1,32,8,8] x) => (float[1,32,8,8] y)
-    <float[40,32,1,1] w, float[96,40,1,1] v, float[32,96,1,1] u> { c = Conv(x, w) r = Relu(c) d = Conv(r, v) s = Relu(d) y = Conv(s, u) }"""
+    <float[40,32,1,1] w, float[96,40,1,1] v, float[32,96,1,1] u>
+    { c = Conv(x, w) r = Relu(c) d = Conv(r, v) s = Relu(d) y = Conv(s, u) }"""
     model = model_of(text)
     assert "output channels 40" in message_of(model)
     pruned = verbs.prune(model, options=verbs.PruneOptions(latency=0.99)).model
