@@ -12,11 +12,11 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult, SensitivityResult
+    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult, PruneResult, SensitivityResult
 
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
@@ -184,6 +184,16 @@ def after_condition(args: argparse.Namespace, result: ConditionResult) -> list[s
     words = [file_word(result.model), *data_words(args), *option("--method", args.method), *plan_words(args)]
     words += option("--keep-float", ",".join(args.keep_float)) if args.keep_float else []
     return [next_line(command("insert", *words))]
+
+
+def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]:
+    """Fine-tune with the same data towards the original; without data, how accuracy comes back."""
+    if result.done.parameters[0] == result.done.parameters[1]:
+        return []
+    if args.data is None:
+        return ["accuracy comes back by qdqtool finetune, with --data and the original as --teacher"]
+    words = [file_word(result.model), *option("--teacher", args.model), *data_words(args, calibrates=False)]
+    return [next_line(command("finetune", *words))]
 
 
 def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:

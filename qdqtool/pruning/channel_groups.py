@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ class ChannelMap:
         pinned: name of an operator -> why (some of) the channels that it makes must stay.
         channels: how many channels weighted operators make.
         prunable: how many of them are in a group.
+        excluded: the expressions by which operators were left out.
     """
 
     view: GraphView
@@ -65,6 +66,7 @@ class ChannelMap:
     pinned: Mapping[str, str]
     channels: int
     prunable: int
+    excluded: tuple[str, ...] = ()
 
 
 def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()) -> ChannelMap:
@@ -90,7 +92,7 @@ def find_groups(view: GraphView, facts: TensorFacts, exclude: Sequence[str] = ()
     _pin_what_cannot_change(atoms, nodes)
     _close(atoms)
     groups = _grouped(atoms, axes)
-    return _map(view, atoms, axes, groups)
+    return replace(_map(view, atoms, axes, groups), excluded=tuple(exclude))
 
 
 def axis_atoms(atoms: ChannelAtoms, axis: WeightAxis) -> Int64:

@@ -16,6 +16,7 @@ from qdqtool.data.loader import Batch
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.io import Opened
 from qdqtool.pruning.kept_channels import kept_of
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.batches import Batches
 from qdqtool.training.losses.distill_targets import TargetKind, find_kinds
 from qdqtool.training.losses.labels import label_feeds
@@ -153,7 +154,8 @@ def _distill_points(
     ends = {end.tensor for kind in kinds for end in kind.ends}
     points = choose_points(form.quantized, form.folder, form.proto, made, without=ends | covered)
     if points and not own:
-        ours, theirs = (_values(one, points, inputs) for one in (_own_teacher(form, inputs), teacher))
+        ours = Executor(float_twin(form.proto), form.folder, points, "the model in float").run(inputs)
+        theirs = _values(teacher, points, inputs)
         points = tuple(name for name in points if not rescaled(ours[name], theirs[name]))
     return DistillPoints(points, kinds, frozenset(value.name for value in form.proto.graph.output))
 
