@@ -17,6 +17,8 @@ from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
+_METRICS = {"map": "mAP", "map50": "mAP at 0.5", "top1": "top-1", "top5": "top-5"}  # as people write them
+
 
 @dataclass(frozen=True)
 class VerdictFacts:
@@ -59,7 +61,8 @@ def verdict_sentence(facts: VerdictFacts) -> str:
         words += [f"{facts.kept} in float on purpose"] if facts.kept else []
     if facts.measured.evaluation is not None:
         name, found, is_loss = main_figure(facts.measured.evaluation)
-        words.append(f"{name} {'loses ' if is_loss else ''}{_points(found.value)}")
+        verb = "" if not is_loss else "loses " if found.value >= 0 else "gains "
+        words.append(f"{_METRICS.get(name, name)} {verb}{_points(abs(found.value))}")
     grave = counts(facts.findings)
     words.append(f"lint finds {format_counts(facts.findings)}" if facts.findings else "lint finds nothing")
     if facts.parser is not None and not facts.parser.accepted:
@@ -97,7 +100,8 @@ def _loss(facts: VerdictFacts) -> Card:
         name, one, is_loss = main_figure(found.evaluation)
         span = f"95 % interval {_points(one.interval.low)} to {_points(one.interval.high)}"
         mood = "" if not is_loss else "good" if one.interval.low <= 0 or one.value < 0.01 else "warn"
-        label = f"Loss of {name}" if is_loss else f"{name} (agreement with the FP32 model)"
+        called = _METRICS.get(name, name)
+        label = f"Loss of {called}" if is_loss else f"{called} (agreement with the FP32 model)"
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
         return Card(label, _points(one.value), more, mood)
     if found.outputs:
