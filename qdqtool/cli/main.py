@@ -20,29 +20,39 @@ from typing import NoReturn
 from qdqtool import __version__
 from qdqtool.errors import QdqError, printable
 
-# verb -> what `qdqtool -h` says of it; the module qdqtool.cli.<verb> is imported only when the verb is used.
-VERBS = {
-    "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
-    "calibrate": "run data through a model and write the scale of every tensor",
-    "amp": "give a model FP16 or BF16 where its values allow that, for strongly typed TensorRT",
-    "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
-    "prune": "remove whole channels from a plain or Q/DQ model, checked against the masked original",
-    "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
-    "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
-    "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
-    "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
-    "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
-    "build": "build an engine: ahead of time on a CPU for RTX, or by the TensorRT that is installed",
-    "engine": "show the layers of a built engine, beside the predicted ones, and compare two engines",
-    "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
-    "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
-    "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
-    "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
-    "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
-    "infer": "draw what a model finds in images: boxes, or the best classes",
-    "report": "write all that is known of a model into one HTML file that needs no network",
-    "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
+# What verbs are for -> verb -> what `qdqtool -h` says of it. The module qdqtool.cli.<verb> is imported when it is used.
+GROUPS = {
+    "make: write a model, a cache or an engine": {
+        "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
+        "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
+        "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
+        "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
+        "calibrate": "run data through a model and write the scale of every tensor",
+        "amp": "give a model FP16 or BF16 where its values allow that, for strongly typed TensorRT",
+        "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
+        "build": "build an engine: ahead of time on a CPU for RTX, or by the TensorRT that is installed",
+    },
+    "judge: say how good it is": {
+        "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
+        "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
+        "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+        "report": "write all that is known of a model into one HTML file that needs no network",
+    },
+    "improve: lose less, or compute less": {
+        "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
+        "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
+        "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
+        "prune": "remove whole channels from a plain or Q/DQ model, checked against the masked original",
+    },
+    "inspect: look inside": {
+        "infer": "draw what a model finds in images: boxes, or the best classes",
+        "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
+        "engine": "show the layers of a built engine, beside the predicted ones, and compare two engines",
+        "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
+        "completion": "print what a shell needs to complete words: bash, zsh, fish",
+    },
 }
+VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
@@ -129,6 +139,8 @@ def _terminable() -> Iterator[None]:
 
 
 def _dispatch(argv: Sequence[str]) -> int:
+    if list(argv[:1]) == ["help"] and len(argv) > 1:
+        argv = [argv[1], "-h"]
     if not argv or argv[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview())
         return 0 if argv else EXIT_USAGE
@@ -139,16 +151,26 @@ def _dispatch(argv: Sequence[str]) -> int:
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         raise QdqError(verb, "no such verb" + (f", did you mean {near[0]}" if near else ""), "see qdqtool -h")
-    module = importlib.import_module(f"qdqtool.cli.{verb}")
-    parser = Parser(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
-    module.add_arguments(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
+    parser = parser_of(verb)
     args, unknown = parser.parse_known_args(_joined(argv[1:]))
     if unknown:
         parser.refuse_unknown(unknown)
     args.words = tuple(argv)  # for hints that repeat the command
-    return int(module.run(args))
+    return int(importlib.import_module(f"qdqtool.cli.{verb}").run(args))
+
+
+def parser_of(verb: str) -> Parser:
+    """The parser of a verb, with the options that every verb has."""
+    parser = Parser(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
+    fill_parser(parser, verb)
+    return parser
+
+
+def fill_parser(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Declare in a parser what a verb takes."""
+    importlib.import_module(f"qdqtool.cli.{verb}").add_arguments(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -164,9 +186,13 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 def _overview() -> str:
     width = max(map(len, VERBS))
-    rows = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in VERBS.items())
+    parts = []
+    for title, verbs in GROUPS.items():
+        rows = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in verbs.items())
+        parts.append(f"{title}\n{rows}\n")
     return (
         "usage: qdqtool VERB MODEL [options]\n\n"
         "Carries INT8 scales between ONNX Q/DQ graphs and TensorRT calibration caches.\n\n"
-        f"{rows}\n\nqdqtool VERB -h says what a verb takes. qdqtool --version prints the version.\n"
+        + "\n".join(parts)
+        + "\nqdqtool help VERB says what a verb takes. qdqtool --version prints the version.\n"
     )

@@ -69,7 +69,7 @@ def draw_graph(view: GraphView, layers: Sequence[LayerBox], predicted: Sequence[
         lines = _lines(view, boxes, members, predicted)
         order = _order(len(boxes), lines)
         if len(order) == len(boxes):
-            return _ordered(boxes, members, lines, order)
+            return _ordered(boxes, members, lines, _in_use(boxes, lines, order))
         _split(boxes, members, set(range(len(boxes))) - set(order))
 
 
@@ -185,6 +185,12 @@ def _order(count: int, lines: Sequence[tuple[int, int, str, bool]]) -> list[int]
             if not waits[target]:
                 order.append(target)
     return order
+
+
+def _in_use(boxes: Sequence[LayerBox], lines: Sequence[tuple[int, int, str, bool]], order: Sequence[int]) -> list[int]:
+    """The order without conversions that no line goes through, such as the second one of a tensor."""
+    touched = {end for source, target, *_ in lines for end in (source, target)}
+    return [number for number in order if number in touched or boxes[number].kind not in _CONVERSIONS]
 
 
 def _ordered(

@@ -163,7 +163,7 @@ def test_the_worst_images_of_a_detector_are_drawn(tmp_path: Path) -> None:
     assert text.count("data:image/jpeg;base64,") == 1
     assert "c.png: of 2 boxes of the FP32 model 1 lost (red), 1 spurious (orange)" in text
     assert "of 4 boxes in 3 images 2 are lost and 2 spurious" in text
-    assert "agreement with the FP32 model" in text
+    assert "%" in card(text, "Agreement with the FP32 model")
 
 
 def test_without_a_decoder_the_note_is_short(models: Path, tmp_path: Path) -> None:
