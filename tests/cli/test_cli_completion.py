@@ -40,7 +40,7 @@ def test_bash_completes_a_verb_and_its_options(capsys: Capsys, tmp_path: Path) -
     if shutil.which("bash") is None:
         pytest.skip("bash is not installed")
     (tmp_path / "script").write_text(run(capsys, "completion", "bash").out)
-    ask = "source script; COMP_WORDS=(qdqtool {words}); COMP_CWORD={last}; _shtab_qdqtool; echo ${{COMPREPLY[@]}}"
+    ask = "source ./script; COMP_WORDS=(qdqtool {words}); COMP_CWORD={last}; _shtab_qdqtool; echo ${{COMPREPLY[@]}}"
     for words, last, wanted in (("ins", 1, "insert"), ("insert --float", 2, "--float-heads")):
         line = ask.format(words=words, last=last)
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path)
