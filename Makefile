@@ -8,6 +8,7 @@ SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
 TRAIN ?= out/train
 OLDEST ?= out/oldest
 RTX ?= out/rtx
+DOCS ?= out/docs
 # The first that runs: a name may be there for a version that is not installed.
 first_python = $(firstword $(foreach name,$(1),$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
 TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
@@ -24,7 +25,7 @@ COUNT ?= 20000
 # Where Python is told to keep no compiled files, pytest rewrites every test anew: ten CPU seconds in each worker.
 test slow examples: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx rtx-rules check format clean
+.PHONY: setup demo test slow examples fuzz bench rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs check format clean
 
 setup: $(VENV)/installed
 
@@ -122,6 +123,19 @@ rtx-rules: rtx-env
 # PEERS=path/to/python adds onnxruntime's and nvidia-modelopt's calibrators; PARTS=steady,jobs,chains,kills chooses.
 bench: setup
 	$(BIN)/python tests/bench/calibration.py $(if $(PARTS),--parts $(PARTS)) $(if $(PEERS),--peers-python $(PEERS))
+
+# The pages as a site in out/site, which opens from the disk; a warning is an error. Blocks of the pages are run by `make test`.
+docs-env: $(DOCS)/installed
+
+$(DOCS)/installed: pyproject.toml setup.py
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@echo "installing qdqtool and mkdocs-material into $(DOCS)"
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+docs: docs-env
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "now: out/site/index.html"
 
 check: $(VENV)/linters
 	$(BIN)/ruff format --check .

@@ -71,6 +71,7 @@ def results() -> dict[str, Any]:
         found,
         qdqtool.InferResult(Path("out"), "boxes by yolov8", (ImageResult("a.png", "a.jpg", (64, 64), found),)),
         qdqtool.DrawnDifferences((Path("out/1.jpg"), Path("out/differences.json")), "boxes by yolov8", 2, 9, 1, 3),
+        qdqtool.ReportResult(Path("r.html"), 70_000, "3 of 3 products in INT8.", ("Verdict", "Graph")),
         qdqtool.BackendComparison("8.6.1.6", "entropy", 8, ("x",), (), (pair,), ("y",), ()),
         qdqtool.Evaluation("top1", "m.onnx", "", 8, {"top1": (one,)}, {}, {}),
         qdqtool.FinetuneResult(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.decode_options import add_reading_arguments, draw_asked, drawn_json, drawn_lines
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 
 if TYPE_CHECKING:
     from qdqtool.verbs.compare import Comparison
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", metavar="N", type=int, default=10, help="error sources that are shown (default 10)")
     parser.add_argument("--draw", metavar="OUT", help="folder for the boxes of both side by side, worst images first")
     add_reading_arguments(parser)
+    add_report_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -32,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare and say where the error is born; faults are raised as QdqError."""
     from qdqtool.verbs.compare import CompareOptions, compare
 
+    check_report(args, args.reference, args.other)
     drawn = draw_asked(args, (args.reference, args.other))
     options = CompareOptions(args.tensors, provider=args.provider, progress=False if args.quiet else None)
     result = compare(args.reference, args.other, args.data, options, data_options_from(args))
@@ -41,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
         print_json(result.to_json(max(0, args.top)) | drawn_json(drawn))
     else:
         print_lines([*_summary(result, args), *drawn_lines(drawn)], args)
+    given = {"names": args.names, "decoder": args.decoder, "postprocess": args.postprocess, "data": args.data}
+    lines = write_report(args, args.other, reference=args.reference, data_options=data_options_from(args), **given)
+    print_lines([] if args.json else lines, args)
     return 0
 
 

@@ -51,7 +51,7 @@ def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDiffer
 
     if args.draw is None:
         for name, default in _DEFAULTS.items():
-            if getattr(args, name) != default:
+            if args.report is None and getattr(args, name) != default:
                 raise QdqError(
                     f"--{name}", "is for pictures, and none are asked for", "add --draw OUT, or leave it out"
                 )

@@ -7,6 +7,7 @@ import argparse
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 from qdqtool.cli.target import cache_target
 
 _LABELS = (
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label-offset", metavar="N", type=int, default=0, help="added to the labels' class numbers")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the bootstrap (0)")
     parser.add_argument("--per-class", action="store_true", help="print every class in its order, not the ten worst")
+    add_report_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -52,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.evaluation.nms import Selection
     from qdqtool.verbs.evaluate import EvaluateOptions, evaluate
 
+    check_report(args, args.baseline)
     options = EvaluateOptions(
         baseline=args.baseline,
         metric=args.metric,
@@ -74,4 +77,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(result.to_json())
     else:
         print_lines(result.summary(per_class=args.per_class), args, asked=True)
+    given = {name: getattr(args, name) for name in ("data", "labels", "names", "decoder", "postprocess")}
+    lines = write_report(args, args.model, reference=args.baseline, data_options=data_options_from(args), **given)
+    print_lines([] if args.json else lines, args)
     return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser, required=True, calibrates=False)
     parser.set_defaults(batch=None)
     parser.add_argument("-o", "--output", metavar="OUT", help="default: MODEL with .finetuned.onnx for its ending")
+    add_report_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _add_what(parser.add_argument_group("what is trained, and towards what"))
     _add_how_long(parser.add_argument_group("how long"))
@@ -115,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = _options(args)
     args.batch = 1  # the loader's; training makes its own
+    check_report(args)
     result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
     for note in result.notes:
         warn(note, args, kind="note")
@@ -122,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(result.to_json())
     else:
         print_lines(result.summary(), args)
+    lines = write_report(args, result.model, log=args.log, data=args.data, data_options=data_options_from(args))
+    print_lines([] if args.json else lines, args)
     return 0
 
 

@@ -15,39 +15,49 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from qdqtool import __version__
 from qdqtool.cli.heartbeat import heartbeat
 from qdqtool.errors import QdqError, printable
 
-# verb -> what `qdqtool -h` says of it; the module qdqtool.cli.<verb> is imported only when the verb is used.
-VERBS = {
-    "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
-    "calibrate": "run data through a model and write the scale of every tensor",
-    "amp": "give a model FP16 or BF16 where its values allow that, for strongly typed TensorRT",
-    "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
-    "prune": "remove whole channels from a plain or Q/DQ model, checked against the masked original",
-    "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
-    "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
-    "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
-    "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
-    "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
-    "build": "build an engine: ahead of time on a CPU for RTX, or by the TensorRT that is installed",
-    "engine": "show the layers of a built engine, beside the predicted ones, and compare two engines",
-    "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
-    "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
-    "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
-    "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
-    "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
-    "infer": "draw what a model finds in images: boxes, or the best classes",
-    "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
-    "bench": "measure the latency of models side by side, by onnxruntime, or of engines by TensorRT",
-    "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
-    "report": "write all that is known of a model into one HTML file that needs no network",
-    "improve": "win accuracy back in a Q/DQ model: method, condition, keep-float, finetune, until it is enough",
-    "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
+# What verbs are for -> verb -> what `qdqtool -h` says of it. The module qdqtool.cli.<verb> is imported when it is used.
+GROUPS = {
+    "make: write a model, a cache or an engine": {
+        "deploy": "try ways to INT8 for a board, judge each by the task, and write a folder that builds there",
+        "run": "run the steps of a recipe, each once: kept by what it was made from, taken up again after a kill",
+        "insert": "place Q/DQ where TensorRT fuses, with calibrated, given or estimated scales",
+        "peel": "take the Q/DQ out again: the clean model and TensorRT's calibration cache",
+        "ptq": "calibrate a plain model into a cache over all tensors, as TensorRT does",
+        "graft": "put a calibration cache into a plain model as Q/DQ, for TensorRT 8 to 11",
+        "calibrate": "run data through a model and write the scale of every tensor",
+        "amp": "give a model FP16 or BF16 where its values allow that, for strongly typed TensorRT",
+        "cache": "show, check, compare, merge and convert calibration caches, carry them to another version",
+        "build": "build an engine: ahead of time on a CPU for RTX, or by the TensorRT that is installed",
+    },
+    "judge: say how good it is": {
+        "evaluate": "judge a model by its task: top-1, average precision, agreement with its FP32 original",
+        "compare": "say how far two models lie apart, tensor by tensor, and where the error is born",
+        "lint": "say what is wrong with a model for TensorRT's INT8, and repair what is safe to repair",
+        "bench": "measure the latency of models side by side, by onnxruntime, or of engines by TensorRT",
+        "report": "write all that is known of a model into one HTML file that needs no network",
+    },
+    "improve: lose less, or compute less": {
+        "improve": "win accuracy back in a Q/DQ model: method, condition, keep-float, finetune, until it is enough",
+        "condition": "edit weights so that a model quantizes better: equalize, smooth, clip, correct",
+        "finetune": "train a Q/DQ model's weights from data alone, so that it loses less in INT8",
+        "sensitivity": "rank operators by what they lose in INT8, by themselves and at the outputs",
+        "prune": "remove whole channels from a plain or Q/DQ model, checked against the masked original",
+    },
+    "inspect: look inside": {
+        "infer": "draw what a model finds in images: boxes, or the best classes",
+        "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
+        "engine": "show the layers of a built engine, beside the predicted ones, and compare two engines",
+        "doctor": "say what is installed here, what each verb needs, and what is wrong with it",
+        "completion": "print what a shell needs to complete words: bash, zsh, fish",
+    },
 }
+VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
@@ -144,6 +154,8 @@ def dispatch(argv: Sequence[str]) -> int:
         QdqError: what the verb raises; an unknown verb.
         SystemExit: argparse's, behind its line on stderr.
     """
+    if list(argv[:1]) == ["help"] and len(argv) > 1:
+        argv = [argv[1], "-h"]
     if not argv or argv[0] in ("-h", "--help", "help"):
         sys.stdout.write(_overview())
         return 0 if argv else EXIT_USAGE
@@ -164,12 +176,17 @@ def dispatch(argv: Sequence[str]) -> int:
 
 def parser_of(verb: str, kind: type[Parser] = Parser) -> tuple[Parser, Callable[[argparse.Namespace], int]]:
     """The parser of a verb, and what runs what it has parsed."""
-    module = importlib.import_module(f"qdqtool.cli.{verb}")
     parser = kind(prog=f"qdqtool {verb}", description=VERBS[verb], allow_abbrev=False)
+    return parser, fill_parser(parser, verb)
+
+
+def fill_parser(parser: argparse.ArgumentParser, verb: str) -> Callable[[argparse.Namespace], int]:
+    """Declare in a parser what a verb takes; what runs what it has parsed."""
+    module = importlib.import_module(f"qdqtool.cli.{verb}")
     module.add_arguments(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say why not, and show tracebacks")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors and what was asked for")
-    return parser, module.run
+    return cast("Callable[[argparse.Namespace], int]", module.run)
 
 
 def joined(words: Sequence[str]) -> list[str]:
@@ -185,9 +202,13 @@ def joined(words: Sequence[str]) -> list[str]:
 
 def _overview() -> str:
     width = max(map(len, VERBS))
-    rows = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in VERBS.items())
+    parts = []
+    for title, verbs in GROUPS.items():
+        rows = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in verbs.items())
+        parts.append(f"{title}\n{rows}\n")
     return (
         "usage: qdqtool VERB MODEL [options]\n\n"
         "Carries INT8 scales between ONNX Q/DQ graphs and TensorRT calibration caches.\n\n"
-        f"{rows}\n\nqdqtool VERB -h says what a verb takes. qdqtool --version prints the version.\n"
+        + "\n".join(parts)
+        + "\nqdqtool help VERB says what a verb takes. qdqtool --version prints the version.\n"
     )

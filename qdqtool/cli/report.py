@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser, calibrates=False)
     parser.add_argument("--labels", metavar="L", help=_LABELS)
     parser.add_argument("--names", metavar="N", help="class names: coco, coco90, a file with one a line, or a,b,c")
-    parser.add_argument(
-        "--decoder", metavar="D", default="auto", help="what makes boxes of a detector's outputs (auto)"
-    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--decoder", metavar="D", default="auto", help="what makes boxes of a detector's outputs (auto)")
+    how.add_argument("--postprocess", metavar="F", help="script.py:function that makes boxes of the outputs instead")
     parser.add_argument("--pictures", metavar="N", type=int, default=4, help="worst images that are drawn (default 4)")
     parser.add_argument("--state", metavar="F", help="a state of calibrate --checkpoint, for its histograms")
     parser.add_argument(
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         labels=args.labels,
         names=args.names,
         decoder=args.decoder,
+        postprocess=args.postprocess,
         cache=args.cache,
         state=args.state,
         layers=args.layers,

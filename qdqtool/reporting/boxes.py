@@ -6,7 +6,7 @@ What a layer is, `engine/` says; where boxes stand, `lanes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,12 +64,12 @@ def draw_graph(view: GraphView, layers: Sequence[LayerBox], predicted: Sequence[
         predicted: the predicted layers, which tell what is read as INT8, and where the type is converted.
     """
     nodes = sorted((node for node in view.nodes if not _constant(view, node)), key=lambda one: (one.level, one.index))
-    boxes, members = _collect(view, nodes, layers)
+    boxes, members = _collect(view, nodes, layers, _moves_int8(layers, predicted))
     while True:
         lines = _lines(view, boxes, members, predicted)
         order = _order(len(boxes), lines)
         if len(order) == len(boxes):
-            return _ordered(boxes, members, lines, order)
+            return _ordered(boxes, members, lines, _in_use(boxes, lines, order))
         _split(boxes, members, set(range(len(boxes))) - set(order))
 
 
@@ -78,7 +78,7 @@ def _constant(view: GraphView, node: Node) -> bool:
 
 
 def _collect(
-    view: GraphView, nodes: Iterable[Node], layers: Sequence[LayerBox]
+    view: GraphView, nodes: Iterable[Node], layers: Sequence[LayerBox], integers: Set[str]
 ) -> tuple[list[LayerBox], list[tuple[Node, ...]]]:
     """The boxes with their nodes: the graph's inputs, layers, nodes of no layer, conversions, the graph's outputs."""
     of: dict[str, int] = {}
@@ -99,7 +99,7 @@ def _collect(
             boxes.append(layer)
             members.append(tuple(inside.get(number, ())))
     for node in alone:
-        boxes.append(single_box(node))
+        boxes.append(_single_box(node, int8=not integers.isdisjoint(node.outputs)))
         members.append((node,))
     boxes += [_end(name, "output") for name in view.outputs]
     members += [()] * len(view.outputs)
@@ -110,10 +110,16 @@ def _end(name: str, kind: str) -> LayerBox:
     return LayerBox(name, kind, "", "ends", "", ())
 
 
-def single_box(node: Node) -> LayerBox:
+def _single_box(node: Node, *, int8: bool) -> LayerBox:
     """The box of an operator that is in no layer."""
     reason = "no layer of its own: it only moves values, or computes shapes"
-    return LayerBox(node.name, node.op, "", "fp32", reason, (node.name,))
+    return LayerBox(node.name, node.op, "INT8" if int8 else "", "int8" if int8 else "fp32", reason, (node.name,))
+
+
+def _moves_int8(layers: Iterable[LayerBox], predicted: Iterable[PredictedLayer]) -> Set[str]:
+    """Tensors that are read as INT8 without a conversion before: INT8 in memory, whatever makes them."""
+    turned = {box.nodes[0] for box in layers if box.kind == "quantize"}
+    return {port.tensor for one in predicted for port in one.inputs if port.precision == "int8"} - turned
 
 
 def _split(boxes: list[LayerBox], members: list[tuple[Node, ...]], tangled: set[int]) -> None:
@@ -181,6 +187,12 @@ def _order(count: int, lines: Sequence[tuple[int, int, str, bool]]) -> list[int]
     return order
 
 
+def _in_use(boxes: Sequence[LayerBox], lines: Sequence[tuple[int, int, str, bool]], order: Sequence[int]) -> list[int]:
+    """The order without conversions that no line goes through, such as the second one of a tensor."""
+    touched = {end for source, target, *_ in lines for end in (source, target)}
+    return [number for number in order if number in touched or boxes[number].kind not in _CONVERSIONS]
+
+
 def _ordered(
     boxes: Sequence[LayerBox],
     members: Sequence[tuple[Node, ...]],
@@ -195,7 +207,8 @@ def _ordered(
 def words_of(view: GraphView, node: Node) -> str:
     """What a box calls a node: the operator, and of a product its kernel and how many channels it makes."""
     if not is_product(node):
-        return node.op.rpartition("::")[2]
+        word = node.op.rpartition("::")[2]
+        return "BatchNorm" if word == "BatchNormalization" else word
     shape = next((one for name in node.inputs[1:2] if (one := view.shape(name)) is not None), None)
     if shape is None or len(shape) < 2:
         return node.op

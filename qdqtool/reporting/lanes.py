@@ -8,6 +8,7 @@ see docs/report.md.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 
 BOX_WIDTH, LINE_LANE = 124, 16  # of a lane with boxes, and of one with lines alone
 ROW_GAP, LANE_GAP, MARGIN = 22, 18, 34  # between rows, beside boxes, around strips for lines from one to the next
-RATIO = 1.9  # of width to height that is aimed at
+RATIO = 1.35  # of width to height that is aimed at
 _STEPS = 5  # of lines that run beside each other
+_TRIES = 5  # numbers of strips that are tried
 _SLACK = 0.15  # of a strip's height, within which the best cut is looked for
 
 Points = tuple[tuple[int, int], ...]
@@ -65,8 +67,7 @@ def place(heights: Sequence[int], edges: Sequence[tuple[int, int]], ratio: float
         return Placement((), (), (2 * MARGIN, 2 * MARGIN))
     found = _assign(len(heights), edges)
     tall = _row_heights(heights, found.rows)
-    strips = _strips(tall, found, ratio)
-    return _draw(found, heights, edges, tall, strips)
+    return _draw(_folded(found, tall, ratio), heights, edges)
 
 
 def _assign(count: int, edges: Sequence[tuple[int, int]]) -> _Lanes:
@@ -137,30 +138,38 @@ def _row_heights(heights: Sequence[int], rows: Sequence[int]) -> list[int]:
     return [height + ROW_GAP for height in tall]
 
 
-def _strips(tall: Sequence[int], found: _Lanes, ratio: float) -> list[int]:
-    """The first row of each strip, so that all of them together have about the ratio; cuts where few lines cross."""
-    typical = sorted(_used(found))[len(tall) // 2] * (BOX_WIDTH + LANE_GAP) + 2 * MARGIN
-    total = sum(tall)
-    count = max(1, min(len(tall), round(math.sqrt(total * ratio / typical))))
+def _folded(found: _Lanes, tall: Sequence[int], ratio: float) -> _Grid:
+    """The grid with the number of strips that comes nearest to the ratio."""
     crossing = _crossing(found, len(tall))
+    count, best, tried = 1.0, _Grid(found, tall, [0]), {1}
+    for _ in range(_TRIES):
+        count = max(1.0, min(float(len(tall)), count * math.sqrt(ratio * best.height / best.width)))
+        if round(count) in tried:
+            break
+        tried.add(round(count))
+        grid = _Grid(found, tall, _strips(tall, crossing, round(count)))
+        if grid.off(ratio) >= best.off(ratio):
+            break
+        best = grid
+    return best
+
+
+def _strips(tall: Sequence[int], crossing: Sequence[int], count: int) -> list[int]:
+    """The first row of each strip of about one height; cuts where few lines cross."""
+    total = sum(tall)
     sums = [0]
     for height in tall:
         sums.append(sums[-1] + height)
     starts, slack = [0], _SLACK * total / count
     for number in range(1, count):
         aim = total * number / count
-        near = [row for row in range(starts[-1] + 1, len(tall)) if abs(sums[row] - aim) <= slack]
+        near = range(
+            max(starts[-1] + 1, bisect.bisect_left(sums, aim - slack)),
+            min(len(tall), bisect.bisect_right(sums, aim + slack)),
+        )
         if near:
             starts.append(min(near, key=lambda row: (crossing[row], abs(sums[row] - aim))))
     return starts
-
-
-def _used(found: _Lanes) -> list[int]:
-    """How many boxes stand in each row."""
-    counts = [0] * (max(found.rows) + 1)
-    for row in found.rows:
-        counts[row] += 1
-    return counts
 
 
 def _crossing(found: _Lanes, count: int) -> list[int]:
@@ -181,7 +190,7 @@ class _Grid:
     """Pixels of rows and lanes: where each strip, its lanes and its rows begin."""
 
     def __init__(self, found: _Lanes, tall: Sequence[int], starts: Sequence[int]) -> None:
-        self.found = found
+        self.found, self._tall = found, tall
         self.strip_of = [0] * len(tall)
         self.top = [0] * len(tall)
         bounds = [*starts, len(tall)]
@@ -215,16 +224,21 @@ class _Grid:
                 x += wide
         return centers, left, x + MARGIN
 
+    def bottom(self, row: int) -> int:
+        """The height at which the tallest box of a row ends."""
+        return self.top[row] + self._tall[row] - ROW_GAP
+
+    def off(self, ratio: float) -> float:
+        """How far width to height lies from a ratio: 0 for equal."""
+        return abs(math.log(self.width / self.height / ratio))
+
     def box_at(self, box: int) -> tuple[int, int]:
         """The upper left corner of a box."""
         row = self.found.rows[box]
         return self.lane_x[self.strip_of[row]][self.found.lanes[box]] - BOX_WIDTH // 2, self.top[row]
 
 
-def _draw(
-    found: _Lanes, heights: Sequence[int], edges: Sequence[tuple[int, int]], tall: Sequence[int], starts: Sequence[int]
-) -> Placement:
-    grid = _Grid(found, tall, starts)
+def _draw(grid: _Grid, heights: Sequence[int], edges: Sequence[tuple[int, int]]) -> Placement:
     corners = [grid.box_at(box) for box in range(len(heights))]
     lines = []
     for number, (source, target) in enumerate(edges):
@@ -243,7 +257,7 @@ def _between(grid: _Grid, source: int, target: int, number: int) -> list[tuple[i
     here = grid.lane_x[strip][lane if last > first + 1 or strip != other else found.lanes[source]]
     start = grid.lane_x[strip][found.lanes[source]]
     stop = grid.lane_x[other][found.lanes[target]]
-    below = _below(grid, first) + source % _STEPS * 2
+    below = grid.bottom(first) + 4 + source % _STEPS * 2
     above = grid.top[last] - 6 - source % _STEPS * 2
     if strip == other:
         return [(start, below), (here, below), (here, above), (stop, above)]
@@ -252,13 +266,6 @@ def _between(grid: _Grid, source: int, target: int, number: int) -> list[tuple[i
     across = [(start, below), (here, below), (here, floor), (side, floor), (side, ceiling)]
     there = grid.lane_x[other][found.trunks[source]] if last > first + 1 else stop
     return [*across, (there, ceiling), (there, above), (stop, above)]
-
-
-def _below(grid: _Grid, row: int) -> int:
-    """The height just below the boxes of a row."""
-    after = row + 1
-    same = after < len(grid.top) and grid.strip_of[after] == grid.strip_of[row]
-    return (grid.top[after] if same else grid.height - 2 * MARGIN + ROW_GAP) - ROW_GAP + 4
 
 
 def _straightened(points: Sequence[tuple[int, int]]) -> Points:

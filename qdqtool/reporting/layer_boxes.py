@@ -56,13 +56,12 @@ def _predicted(layer: PredictedLayer, why: Reason | None, types: Mapping[str, in
         return LayerBox(layer.name, layer.kind, "INT8", "int8", reason or _rule(layer), layer.nodes)
     kind = next((type_name(types[port.tensor]) for port in layer.outputs if port.tensor in types), "FP32")
     look = _LOOKS.get(kind, "fp32")
+    product = layer.kind in _PRODUCTS
     if why is None:
-        product = layer.kind in _PRODUCTS
         return LayerBox(layer.name, layer.kind, kind, look, "no pair at what it reads" if product else "", layer.nodes)
     if why[0] == "int8":
-        return LayerBox(
-            layer.name, layer.kind, kind, "lost", f"in float, though the rules quantize it: {why[1]}", layer.nodes
-        )
+        reason = f"in float, though the rules quantize it: {why[1]}"
+        return LayerBox(layer.name, layer.kind, kind, "lost" if product else look, reason, layer.nodes)
     return LayerBox(layer.name, layer.kind, kind, why[0], why[1], layer.nodes)
 
 

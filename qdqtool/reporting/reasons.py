@@ -10,6 +10,9 @@ from qdqtool.linting.finding import Finding
 from qdqtool.match.plan import Plan
 from qdqtool.reporting.layer_boxes import Reason
 
+# What lint says of operators that run in float though they have Q/DQ.
+_FALLS_BACK = frozenset({"Q001", "Q013", "Q035", "Q036", "Q037", "Q038", "Q039"})
+
 
 def reasons_of(view: GraphView, plan: Plan, kept: Mapping[str, str], findings: Iterable[Finding]) -> dict[str, Reason]:
     """Name of a node -> how it is shown, and why.
@@ -18,7 +21,7 @@ def reasons_of(view: GraphView, plan: Plan, kept: Mapping[str, str], findings: I
         view: the graph; without a pair in it nothing is expected in INT8.
         plan: what `insert` decides about the graph.
         kept: first outputs of operators that data keeps in float -> the reason.
-        findings: of lint; an error or a warning at a node says that it should not be as it is.
+        findings: of lint; some say that a node runs in float though it has Q/DQ.
     """
     names = {node.key: node.name for node in view.nodes}
     found: dict[str, Reason] = {}
@@ -33,6 +36,11 @@ def reasons_of(view: GraphView, plan: Plan, kept: Mapping[str, str], findings: I
         found[names.get(key, key)] = ("kept", reason)
     known = set(names.values())
     for one in findings:
-        if one.severity != "note" and one.where in known and found.get(one.where, ("int8", ""))[0] == "int8":
+        if (
+            one.code in _FALLS_BACK
+            and one.severity != "note"
+            and one.where in known
+            and found.get(one.where, ("int8", ""))[0] == "int8"
+        ):
             found[one.where] = ("lost", f"{one.code}: {one.message}")
     return found

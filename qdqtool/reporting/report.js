@@ -35,7 +35,7 @@ for (const input of every("[data-filters]")) {
     let shown = 0;
     for (const row of body.rows) {
       const text = row.textContent.toLowerCase();
-      const fits = words.every((word) => text.includes(word)) && (!kind || !kind.value || text.includes(kind.value));
+      const fits = words.every((word) => text.includes(word)) && (!kind || !kind.value || row.cells[kind.dataset.column].textContent === kind.value);
       row.hidden = !fits;
       shown += fits;
     }
@@ -51,7 +51,7 @@ const view = find("#view"), graph = find("#graph");
 if (!view || !graph) return;
 const all = find("#all"), boxes = every(".b", all), lines = every(".lines path", all);
 const [, , width, height] = graph.getAttribute("viewBox").split(" ").map(Number);
-const most = Math.max(8, width / 400);
+const most = Math.max(8, width / 300);
 let zoom = 1, left = 0, top = 0, chosen = -1, drag = null, moved = false;
 const unit = () => {
   const size = graph.getBoundingClientRect();

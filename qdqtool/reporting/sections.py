@@ -18,14 +18,16 @@ from qdqtool.reporting.boxes import Drawn
 from qdqtool.reporting.page import Cell, Column, Section, table_html
 from qdqtool.reporting.svg import curve_svg, escaped, graph_svg, histogram_svg, ranges_svg, share_svg
 from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
+from qdqtool.scales import Scale
 
 _MOST_FINDINGS = 40  # of one code
+_PAIRED = 2  # the column of tensors that tells whether there is a pair
 _LEGEND = (
     ("int8", "INT8"),
     ("fp16", "FP16 or BF16"),
     ("fp32", "FP32, as in the file"),
     ("kept", "in float on purpose"),
-    ("lost", "in float, though INT8 is asked for"),
+    ("lost", "in float, though the rules quantize it"),
     ("converts", "only converts the type"),
 )
 
@@ -63,7 +65,7 @@ def verdict_section(cards: Sequence[Card]) -> Section:
     parts = "".join(
         f'<div class="card {card.mood}"><dt>{escaped(card.label)}</dt>'
         f'<dd><span class="big">{escaped(card.value)}</span>'
-        f'{card.picture}<br><span class="more">{escaped(card.more)}</span></dd></div>'
+        f'{card.picture}<span class="more">{escaped(card.more)}</span></dd></div>'
         for card in cards
     )
     return Section("verdict", "Verdict", f'<dl class="cards">{parts}</dl>')
@@ -116,7 +118,7 @@ def graph_section(view: GraphView, drawn: Drawn, note: str) -> Section:
     )
 
 
-def graph_data(drawn: Drawn, rows: Sequence[TensorRow]) -> dict[str, Any]:
+def graph_data(view: GraphView, drawn: Drawn, rows: Sequence[TensorRow]) -> dict[str, Any]:
     """What the script knows: boxes, their operators, lines, and which row of the table is which tensor."""
     numbers: dict[str, int] = {}
 
@@ -128,7 +130,7 @@ def graph_data(drawn: Drawn, rows: Sequence[TensorRow]) -> dict[str, Any]:
         if box.look == "ends" and box.kind == "input":
             nodes.append([box.title, "input", place, [], [number(box.title)]])
         for node in inside:
-            reads = [number(name) for name in node.inputs if name]
+            reads = [number(view.root(name)) for name in node.inputs if name and not view.is_constant(name)]
             nodes.append([_cut(node.name), node.op, place, reads, [number(name) for name in node.outputs if name]])
     listed = [number(row.tensor) for row in rows]
     return {
@@ -160,9 +162,8 @@ def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
     columns += [Column("values and amax", sortable=False)] if counted_values else []
     columns += [Column("why")]
     cells = [_tensor_cells(row, counted_values, measured) for row in rows]
-    tools = _filter(
-        "tensors", "Filter tensors", (("", "all"), ("with a pair", "with a pair"), ("no pair", "without one"))
-    )
+    kinds = (("", "all"), ("pair", "with a pair"), ("–", "without a pair"))
+    tools = _filter("tensors", "Filter tensors", kinds, "pair" if any(row.paired for row in rows) else "")
     legend = (
         " Bars count |x| on a logarithmic scale; the red line is amax: what lies beyond is clipped."
         if counted_values
@@ -172,11 +173,13 @@ def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
     return Section("tensors-section", "Tensors", f'<p class="note">{escaped(note + legend)}</p>{tools}{table}')
 
 
-def _filter(key: str, label: str, kinds: Sequence[tuple[str, str]]) -> str:
-    options = "".join(f'<option value="{value}">{text}</option>' for value, text in kinds)
+def _filter(key: str, label: str, kinds: Sequence[tuple[str, str]], chosen: str) -> str:
+    options = "".join(
+        f'<option value="{value}"{" selected" if value == chosen else ""}>{text}</option>' for value, text in kinds
+    )
     return (
         f'<div class="tools"><label>{label}<input type="search" data-filters="{key}"></label>'
-        f'<label>Show<select data-kinds="{key}">{options}</select></label>'
+        f'<label>Show<select data-kinds="{key}" data-column="{_PAIRED}">{options}</select></label>'
         f'<span role="status" data-counts="{key}"></span></div>'
     )
 
@@ -187,20 +190,29 @@ def _tensor_cells(row: TensorRow, counted_values: bool, measured: bool) -> list[
     cells = [
         Cell(f'<button type="button">{escaped(row.tensor)}</button>'),
         Cell(escaped(row.made_by)),
-        Cell("with a pair" if row.paired else "no pair"),
+        Cell("pair" if row.paired else "–"),
         Cell("–" if largest is None else f"{largest:.6g}", largest),
         Cell("–" if amax is None else f"{amax:.5g}", amax),
-        Cell("–" if scale is None else escaped(scale.source())),
+        Cell("–" if scale is None else escaped(_source(scale))),
     ]
     if counted_values:
         clipped = row.clipped
-        cells.append(Cell("–" if clipped is None else f"{100 * clipped:.3g} %", clipped))
+        cells.append(Cell("–" if clipped is None else _percent(clipped), clipped))
     if measured:
         known = row.sqnr is not None and math.isfinite(row.sqnr)
         cells.append(Cell("–" if row.sqnr is None else figure(row.sqnr), row.sqnr if known else None))
     if counted_values:
         cells.append(Cell(_histogram(row)))
     return [*cells, Cell(escaped(row.reason))]
+
+
+def _percent(share: float) -> str:
+    return "< 0.0001 %" if 0 < share < 1e-6 else f"{100 * share:.3g} %"
+
+
+def _source(scale: Scale) -> str:
+    """How the scale was found; that it stands in a pair, another column says."""
+    return scale.method or "as in the file" if scale.origin == "qdq" else scale.source()
 
 
 def _histogram(row: TensorRow) -> str:

@@ -47,10 +47,10 @@ def graph_svg(view: GraphView, drawn: Drawn) -> str:
         f'<g class="b {box.look}" transform="translate({x} {y})"><rect height="{tall}"/>{_texts(lines)}</g>'
         for box, lines, (x, y), tall in zip(drawn.boxes, texts, placed.boxes, heights, strict=True)
     ]
+    label = f"The graph of the model, {len(groups)} boxes; the table of tensors has the same in words"
     return (
-        f'<svg id="graph" viewBox="0 0 {width} {height}" role="img" aria-label="The graph of the model, {len(groups)} '
-        f'boxes; the table of tensors has the same in words"><g id="all"><g class="lines">{"".join(paths)}</g>'
-        f'<g class="boxes">{"".join(groups)}</g></g></svg>'
+        f'<svg id="graph" {_box(width, height)} preserveAspectRatio="xMidYMin meet" role="img" aria-label="{label}">'
+        f'<g id="all"><g class="lines">{"".join(paths)}</g><g class="boxes">{"".join(groups)}</g></g></svg>'
     )
 
 

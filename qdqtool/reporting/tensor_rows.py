@@ -150,5 +150,6 @@ def scales_by_origin(rows: Sequence[TensorRow]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for row in rows:
         if row.paired and row.scale is not None:
-            counts[row.scale.source()] = counts.get(row.scale.source(), 0) + 1
+            source = row.scale.method if row.scale.origin == "qdq" else row.scale.source()
+            counts[source or "the file"] = counts.get(source or "the file", 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

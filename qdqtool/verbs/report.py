@@ -83,7 +83,7 @@ def report(model: ModelSource, output: str | Path, options: ReportOptions | None
     facts = _verdict(found, measured, drawn, rows, totals, cache)
     parts = _sections(opened, found, measured, drawn, rows, facts, cache, options)
     title = opened.path.name if opened.path is not None else opened.name
-    page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(drawn, rows)).encode()
+    page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(found.view, drawn, rows)).encode()
     with replacing(path) as file:
         file.write(page)
     notes = (*found.notes, *measured.notes)
@@ -182,7 +182,7 @@ def _measured(opened: Opened, found: _Looked, options: ReportOptions) -> Measure
         else:
             raise QdqError(opened.name, "cannot be compared: its pairs cannot be taken out", "give --model FP32")
         source: ModelSource = opened.path if opened.path is not None else opened.proto
-        return measure_report(source, proto, folder, options, plain=not found.view.pairs)
+        return measure_report(source, proto, folder, options, plain=not found.view.pairs and options.reference is None)
     for option, given in (("--labels", options.labels), ("--names", options.names)):
         if given is not None:
             raise QdqError(option, "is for data, and there is none", "add --data, or leave it out")

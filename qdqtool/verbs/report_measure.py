@@ -78,7 +78,7 @@ def measure_report(
         reference: the float model, external data not loaded.
         folder: where its external data lie.
         options: of the verb, with data.
-        plain: whether the model has no pairs: nothing is compared then.
+        plain: whether there is nothing to compare: the model has no pairs, and no other was given.
 
     Raises:
         QdqError: data or labels that do not fit; what onnxruntime refuses.
@@ -126,14 +126,20 @@ def _evaluated(
 
     assert options.data is not None
     how = EvaluateOptions(
-        source, decoder=options.decoder, names=options.names, provider=options.provider, progress=options.progress
+        source,
+        decoder=options.decoder,
+        postprocess=options.postprocess,
+        names=options.names,
+        provider=options.provider,
+        progress=options.progress,
     )
     try:
         return replace(found, evaluation=evaluate(model, options.data, options.labels, how, options.data_options))
     except QdqError as error:
         if options.labels is not None:
             raise
-        return replace(found, notes=(*found.notes, f"no figure of the task: {error.reason}"))
+        reason = error.reason.partition(" (")[0]  # what each decoder says of the outputs, evaluate tells
+        return replace(found, notes=(*found.notes, f"no figure of the task: {reason}"))
 
 
 def _pictured(found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions) -> MeasuredReport:
@@ -145,7 +151,7 @@ def _pictured(found: MeasuredReport, model: ModelSource, source: ModelSource, op
     from qdqtool.verbs.infer import InferOptions
 
     assert options.data is not None
-    reading = DecodeOptions(options.decoder)
+    reading = DecodeOptions(options.decoder, options.postprocess)
     infer = InferOptions(reading, options.names, provider=options.provider, progress=options.progress)
     how = DrawOptions(infer, options.pictures, ("FP32", "this model"))
     with tempfile.TemporaryDirectory() as folder:

@@ -30,6 +30,7 @@ class ReportOptions(TargetOptions):
         labels: the truth, as `evaluate` takes it.
         names: class names, as `evaluate` takes them.
         decoder: what makes boxes of a detector's outputs.
+        postprocess: ``script.py:function`` that does so instead.
         cache: a calibration cache to hold against the model.
         state: a state of `calibrate --checkpoint`: its histograms, without running data again.
         layers: what was written of the built engine: its layers are boxed instead of the predicted ones.
@@ -49,6 +50,7 @@ class ReportOptions(TargetOptions):
     labels: str | Path | None = None
     names: str | None = None
     decoder: str = "auto"
+    postprocess: str | None = None
     cache: str | Path | None = None
     state: str | Path | None = None
     layers: str | Path | None = None

@@ -17,6 +17,14 @@ from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
 from qdqtool.verbs.report_measure import MeasuredReport, main_figure
 
+_METRICS = {  # as people write them
+    "agreement": "agreement with the FP32 model",
+    "map": "mAP",
+    "map50": "mAP at 0.5",
+    "top1": "top-1",
+    "top5": "top-5",
+}
+
 
 @dataclass(frozen=True)
 class VerdictFacts:
@@ -59,7 +67,11 @@ def verdict_sentence(facts: VerdictFacts) -> str:
         words += [f"{facts.kept} in float on purpose"] if facts.kept else []
     if facts.measured.evaluation is not None:
         name, found, is_loss = main_figure(facts.measured.evaluation)
-        words.append(f"{name} {'loses ' if is_loss else ''}{_points(found.value)}")
+        called = _METRICS.get(name, name)
+        if is_loss:
+            words.append(f"{called} {'loses' if found.value >= 0 else 'gains'} {_points(abs(found.value))}")
+        else:
+            words.append(f"{called} {_percent(found.value)}")
     grave = counts(facts.findings)
     words.append(f"lint finds {format_counts(facts.findings)}" if facts.findings else "lint finds nothing")
     if facts.parser is not None and not facts.parser.accepted:
@@ -95,16 +107,23 @@ def _loss(facts: VerdictFacts) -> Card:
     found = facts.measured
     if found.evaluation is not None:
         name, one, is_loss = main_figure(found.evaluation)
-        span = f"95 % interval {_points(one.interval.low)} to {_points(one.interval.high)}"
+        ends = (one.interval.low, one.interval.high)
+        span = "95 % interval " + " to ".join((_points if is_loss else _percent)(end) for end in ends)
         mood = "" if not is_loss else "good" if one.interval.low <= 0 or one.value < 0.01 else "warn"
-        label = f"Loss of {name}" if is_loss else f"{name} (agreement with the FP32 model)"
+        called = _METRICS.get(name, name)
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
-        return Card(label, _points(one.value), more, mood)
+        if is_loss:
+            return Card(f"Loss of {called}", _points(one.value), more, mood)
+        return Card(f"{called[0].upper()}{called[1:]}", _percent(one.value), more, mood)
     if found.outputs:
         worst = min(found.outputs, key=lambda one: one.sqnr if one.sqnr == one.sqnr else -math.inf)
         more = f"worst output: {worst.tensor}; {counted(found.samples, 'sample')}. No figure of the task."
         return Card("Signal to noise at the outputs", f"{figure(worst.sqnr)} dB", more)
     return Card("Loss", "not measured", "--data and --labels measure it")
+
+
+def _percent(value: float) -> str:
+    return "–" if not math.isfinite(value) else f"{100 * value:.2f} %"
 
 
 def _points(value: float) -> str:

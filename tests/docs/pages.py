@@ -15,7 +15,7 @@ import pytest
 from qdqtool.cli import main as cli
 
 PROJECT = Path(__file__).resolve().parents[2]
-DOCS = sorted((PROJECT / "docs").glob("*.md"))
+DOCS = sorted((PROJECT / "docs").rglob("*.md"))
 PAGES = [PROJECT / "README.md", *DOCS]
 VERB_PAGES = {verb: PROJECT / "docs" / f"{verb}.md" for verb in cli.VERBS}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README, "How one scale travels": followed from the data to the cache of another TensorRT, and the drawing itself."""
+"""docs/concepts.md, "How one scale travels": followed from the data to another version's cache; the drawing."""
 
 from __future__ import annotations
 
@@ -68,9 +68,11 @@ def _trace(node: onnx.NodeProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in node.metadata_props}
 
 
-def test_the_readme_chain_names_what_there_is() -> None:
+def test_the_chain_names_what_there_is() -> None:
     """Every `room.file` and trace of the drawing exists, and the same four bytes stand in it everywhere."""
-    (chain,) = (b.text for b in blocks_of(PROJECT / "README.md") if b.text.startswith("batch -> onnxruntime"))
+    (chain,) = (
+        b.text for b in blocks_of(PROJECT / "docs" / "concepts.md") if b.text.startswith("batch -> onnxruntime")
+    )
     for room in re.findall(r"^ -> ([a-z]+\.[a-z]+) ", chain, re.M):
         importlib.import_module(f"qdqtool.{room}")
     assert set(re.findall(r"3[0-9a-f]{7}", chain)) == {"3cff9724"}

@@ -116,6 +116,11 @@ def _linting() -> list[Command]:
         Command("engine-predicted", "engine show {qdq} --predicted", 3),
         Command("engine-show", "engine show {layer_info} --model {model} --trt-version 8.5.2", 5),
         Command("lint-rtx", "lint {qdq} --target rtx --no-parser", 3),
+        Command("report", "report {qdq} --no-parser -o out.html", 4, ("out.html",)),
+        Command("report-cache", "report {model} --cache {cache} --no-parser -o out.html", 3),
+        Command("report-data", f"report {{qdq}} --model {{model}} {_DATA} --no-parser -o out.html", 3),
+        Command("report-layers", "report {model} --layers {layer_info} --no-parser -o out.html", 3),
+        Command("report-state", "report {model} --state {kept} --no-parser -o out.html", 3),
         Command("lint-dla", f"lint {{model}} {_DLA} --format sarif", 3),
     ]
 

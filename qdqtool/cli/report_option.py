@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--report FILE` of verbs that judge or train: the report of what they looked at. No verb of its own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_HELP = "also write a report of it, as qdqtool report does: the data are run again for it"
+
+
+def add_report_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare --report."""
+    parser.add_argument("--report", metavar="OUT", type=Path, help=_HELP)
+
+
+def check_report(args: argparse.Namespace, *inputs: object) -> None:
+    """Refuse, before any work, a report that would overwrite an input or cannot be written.
+
+    Raises:
+        QdqError: see `check_target`.
+    """
+    from qdqtool.cli.data import data_paths
+    from qdqtool.output_paths import check_target
+
+    if args.report is not None:
+        sources = [one for one in (args.model if hasattr(args, "model") else None, *inputs) if one is not None]
+        check_target(args.report, [*map(Path, map(str, sources)), *data_paths(args)])
+
+
+def write_report(args: argparse.Namespace, model: object, **more: Any) -> list[str]:
+    """Write the report where one is asked for, and what is printed of it.
+
+    Args:
+        args: parsed words of a verb with the options of `cli/data.py`.
+        model: what it is of.
+        more: fields of `ReportOptions`.
+    """
+    if args.report is None:
+        return []
+    from qdqtool.cli.next_steps import shell_line
+    from qdqtool.verbs.report import report
+    from qdqtool.verbs.report_options import ReportOptions
+
+    progress = False if args.quiet else None
+    command = shell_line("qdqtool", *args.words)
+    options = ReportOptions(provider=args.provider, progress=progress, command=command, **more)
+    result = report(model, args.report, options)
+    return [result.summary()[-1]]
