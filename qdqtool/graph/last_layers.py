@@ -18,7 +18,7 @@ from qdqtool.rulebook import HeadRules
 
 _INTEGERS = frozenset((onnx.TensorProto.INT32, onnx.TensorProto.INT64))
 _CELL = 8  # pixels of the input along a side of one value, at most: detectors with one map have coarser ones
-_CLASSES = 5  # fewer channels may be a depth, a flow, a box or a picture
+_CLASSES = 9  # fewer channels may be a depth, a flow, a picture, a box or its four corners
 _NEAR = 8  # operators between a division and the sum of squares that it is by
 # What stands between a length or a deviation and the division by it.
 _OF_LENGTHS = frozenset(

@@ -52,7 +52,7 @@ REFUSED = ("run", "deploy", "improve", "doctor")
 READ = frozenset(
     [
         "data", "data-loader-script", "load-inputs", "baseline", "cache", "scales", "source", "rules", "eval-data",
-        "teacher", "layer-precisions", "merge", "profile", "model",
+        "teacher", "layer-precisions", "merge", "profile", "model", "layers", "state", "sensitivity",
     ]
 )  # fmt: skip
 # Options whose value is a file where there is one of that name, and a word else: `coco`, `filename`, `mse`.
@@ -60,6 +60,6 @@ READ_WHERE_THERE = frozenset(
     ["labels", "names", "postprocess", "eval-labels", "eval-names", "eval-decoder", "decoder", "loss", "label"]
 )
 # Options whose value is a file or folder that is written: it goes to the run's folder.
-WRITTEN = frozenset(["output", "emit-dir", "checkpoint", "log", "draw", "model-output", "timing-cache"])
+WRITTEN = frozenset(["output", "emit-dir", "checkpoint", "log", "draw", "model-output", "timing-cache", "report"])
 # A step is the same whatever these are.
 WITHOUT_EFFECT = frozenset(["workers", "threads", "max-memory", "max-data", "verbose", "quiet"])

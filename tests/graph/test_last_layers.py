@@ -12,7 +12,7 @@ from qdqtool.graph.last_layers import LastLayers, is_log_odds
 from qdqtool.rulebook import load_rules
 from tests.graphs import view_of
 
-WEIGHTS = "float[50,8] table, float[8,8] w, float[8,2] w2, float[8,4] w4, float[8,6] w6, float[6,3,3,3] cw, float[4,3,3,3] cw4, float[8] g, float eps = {0.1}"
+WEIGHTS = "float[50,8] table, float[8,8] w, float[8,2] w2, float[8,4] w4, float[8,6] w6, float[9,3,3,3] cw, float[8,3,3,3] cw8, float[8] g, float eps = {0.1}"
 TOKENS = "int64[1,4] x"
 PATCHES = "float[1,4,8] x"
 IMAGE = "float[1,3,16,16] x"
@@ -40,13 +40,13 @@ FOUND = {
     "an embedding of length one": (PATCHES, "f = MatMul(x, w) l = ReduceL2<axes=[-1]>(f) c = Clip(l, eps) z = Div(f, c)", "float[N] z", {"f": "last layer"}),
     "a division by something else": (PATCHES, "f = MatMul(x, w) l = ReduceMax<axes=[-1]>(f) z = Div(f, l)", "float[N] z", {"f": "regression"}),
     "a class token's logits": (PATCHES, "h = MatMul(x, w) n = LayerNormalization(h, g) t = Gather<axis=1>(n, zero) z = MatMul(t, w6)", "float[N] z", {"z": "last layer"}),
-    "a fine map of classes": (IMAGE, "z = Conv<strides=[2,2], pads=[1,1,1,1]>(x, cw)", "float[1,6,8,8] z", {"z": "last layer"}),
-    "a fine map made larger": (IMAGE, 'c = Conv<strides=[2,2], pads=[1,1,1,1]>(x, cw) z = Resize<mode="linear">(c, , twice)', "float[1,6,16,16] z", {"c": "last layer"}),
-    "two of them": (IMAGE, "z = Conv<pads=[1,1,1,1]>(x, cw) y = Conv<pads=[1,1,1,1]>(x, cw)", "float[1,6,16,16] z, float[1,6,16,16] y", {"z": "last layer", "y": "last layer"}),
-    "a map beside scores": (IMAGE, "z = Conv<pads=[1,1,1,1]>(x, cw) c = Conv<pads=[1,1,1,1]>(x, cw) y = Sigmoid(c)", "float[1,6,16,16] z, float[1,6,16,16] y", {"z": "regression", "c": "score"}),
-    "a coarse map": (IMAGE, "c = Conv<pads=[1,1,1,1]>(x, cw) z = AveragePool<kernel_shape=[9,9], strides=[9,9]>(c)", "float[1,6,1,1] z", {"c": "last layer"}),
-    "a map of few channels": (IMAGE, "z = Conv<pads=[1,1,1,1]>(x, cw4)", "float[1,4,16,16] z", {"z": "regression"}),
-    "a picture": (IMAGE, "c = Conv<pads=[1,1,1,1]>(x, cw) z = DepthToSpace<blocksize=2>(c)", "float[N] z", {"c": "regression"}),
+    "a fine map of classes": (IMAGE, "z = Conv<strides=[2,2], pads=[1,1,1,1]>(x, cw)", "float[1,9,8,8] z", {"z": "last layer"}),
+    "a fine map made larger": (IMAGE, 'c = Conv<strides=[2,2], pads=[1,1,1,1]>(x, cw) z = Resize<mode="linear">(c, , twice)', "float[1,9,16,16] z", {"c": "last layer"}),
+    "two of them": (IMAGE, "z = Conv<pads=[1,1,1,1]>(x, cw) y = Conv<pads=[1,1,1,1]>(x, cw)", "float[1,9,16,16] z, float[1,9,16,16] y", {"z": "last layer", "y": "last layer"}),
+    "a map beside scores": (IMAGE, "z = Conv<pads=[1,1,1,1]>(x, cw) c = Conv<pads=[1,1,1,1]>(x, cw) y = Sigmoid(c)", "float[1,9,16,16] z, float[1,9,16,16] y", {"z": "regression", "c": "score"}),
+    "a coarse map": (IMAGE, "c = Conv<pads=[1,1,1,1]>(x, cw) z = AveragePool<kernel_shape=[9,9], strides=[9,9]>(c)", "float[1,9,1,1] z", {"c": "last layer"}),
+    "a map of few channels": (IMAGE, "z = Conv<pads=[1,1,1,1]>(x, cw8)", "float[1,8,16,16] z", {"z": "regression"}),
+    "a picture": (IMAGE, "c = Conv<pads=[1,1,1,1]>(x, cw) z = DepthToSpace<blocksize=3>(c)", "float[N] z", {"c": "regression"}),
     "a map of unknown size": (IMAGE, "z = Conv<pads=[1,1,1,1]>(x, cw)", "float[N] z", {"z": "regression"}),
 }  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_what_a_last_layer_is(inputs: str, body: str, outputs: str, labels: dict
 
 
 def test_a_coarse_map_is_a_detectors() -> None:
-    text = "g (float[1,3,144,144] x) => (float[1,6,8,8] z) <float[6,3,18,18] w> { z = Conv<strides=[18,18]>(x, w) }"
+    text = "g (float[1,3,144,144] x) => (float[1,9,8,8] z) <float[9,3,18,18] w> { z = Conv<strides=[18,18]>(x, w) }"
     view = view_of(text)
     assert [head.label for head in find_heads(view, load_rules("gpu").heads)] == ["regression"]
 
