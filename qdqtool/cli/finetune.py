@@ -120,7 +120,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(result.summary(), args)
+        from qdqtool.cli.next_steps import after_finetune
+
+        print_lines([*result.summary(), *after_finetune(args, result)], args)
     return 0
 
 
