@@ -124,7 +124,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines(result.summary(), args)
+        from qdqtool.cli.next_steps import after_finetune
+
+        print_lines([*result.summary(), *after_finetune(args, result)], args)
     lines = write_report(args, result.model, log=args.log, data=args.data, data_options=data_options_from(args))
     print_lines([] if args.json else lines, args)
     return 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs import AmpResult, ConditionResult, InsertResult, PruneResult, SensitivityResult
+    from qdqtool.verbs.finetune import FinetuneResult
 
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
@@ -194,6 +195,15 @@ def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]
         return ["accuracy comes back by qdqtool finetune, with --data and the original as --teacher"]
     words = [file_word(result.model), *option("--teacher", args.model), *data_words(args, calibrates=False)]
     return [next_line(command("finetune", *words))]
+
+
+def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> list[str]:
+    """Insert with the same data, where the model was trained in float; data with labels are no data to calibrate on."""
+    if not result.in_float:
+        return []
+    if args.label or args.loss:
+        return ["INT8 comes next: qdqtool insert, with --data"]
+    return [next_line(command("insert", file_word(result.model), *data_words(args)))]
 
 
 def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,7 +142,7 @@ def choose(
         scores = _comparable(channels, groups, scores, by_macs=criterion.macs is not None)
     if criterion.macs is not None:
         return _by_macs(channels, groups, scores, criterion)
-    return _chosen(groups, scores, criterion, criterion.threshold, criterion.ratio)
+    return _chosen(channels, groups, scores, criterion, criterion.threshold, criterion.ratio)
 
 
 def _comparable(
@@ -161,7 +161,17 @@ def _comparable(
     return {name: own / most if most > 0 else own for name, own in found.items()}
 
 
+def with_one_left(channels: ChannelMap, gone: Iterable[int], worth: Mapping[int, float]) -> Int64:
+    """The classes that go, sorted, but for the best one of each tensor that nothing would be left of."""
+    chosen = set(gone)
+    for classes in channels.alone:
+        if chosen.issuperset(classes):
+            chosen.remove(max(classes, key=lambda one: (worth[one], -one)))
+    return np.array(sorted(chosen), np.int64)
+
+
 def _chosen(
+    channels: ChannelMap,
     groups: list[ChannelGroup],
     scores: Mapping[str, Float64],
     criterion: Criterion,
@@ -169,6 +179,7 @@ def _chosen(
     ratio: float | None = None,
 ) -> Int64:
     gone: list[int] = []
+    worth: dict[int, float] = {}
     for group in groups:
         own, total = scores[group.name], len(group.classes)
         better = int((own > (threshold or 0.0)).sum())
@@ -176,7 +187,8 @@ def _chosen(
         count = kept_count(total, wanted, criterion.granularity, criterion.min_filters)
         order = np.argsort(-own, kind="stable")
         gone.extend(group.classes[order[count:]].tolist())
-    return np.array(sorted(gone), np.int64)
+        worth.update(zip(group.classes.tolist(), own.tolist(), strict=True))
+    return with_one_left(channels, gone, worth)
 
 
 def _by_macs(
@@ -186,7 +198,7 @@ def _by_macs(
     share = criterion.macs or 0.0
     whole = Cut(channels, ()).multiply_adds()
     low, high = -1e-9, 1.0
-    best = _chosen(groups, scores, criterion, high)
+    best = _chosen(channels, groups, scores, criterion, high)
     least = Cut(channels, best.tolist()).multiply_adds()
     if share >= 1:
         return np.empty(0, np.int64)
@@ -195,7 +207,7 @@ def _by_macs(
         raise QdqError("--macs", reason, "give a larger share, or --ratio")
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        found = _chosen(groups, scores, criterion, middle)
+        found = _chosen(channels, groups, scores, criterion, middle)
         if Cut(channels, found.tolist()).multiply_adds() <= share * whole:
             best, high = found, middle
         else:

@@ -71,8 +71,15 @@ class _Search:
 class _Candidates:
     """What may go of each group next: its worst classes."""
 
-    def __init__(self, groups: Sequence[ChannelGroup], scores: Mapping[str, Float64], limits: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[ChannelGroup],
+        scores: Mapping[str, Float64],
+        limits: tuple[int, int],
+        alone: Sequence[Sequence[int]],
+    ) -> None:
         self._granularity, self._least = limits
+        self._alone = [frozenset(classes) for classes in alone]
         self._worth: list[list[float]] = []
         self.left: list[list[int]] = []  # classes, the best first
         for group in groups:
@@ -90,6 +97,8 @@ class _Candidates:
             kept = len(left) - count
             if count < 1 or kept < self._least or kept % self._granularity:
                 continue
+            if any(classes.issubset((*search.gone, *left[kept:])) for classes in self._alone):
+                continue  # nothing of some tensor would be left
             saved = search.saved(number, left[kept:])
             price = max(sum(worth[kept : len(left)]), 1e-30) / saved if saved > _PAYS else np.inf
             if price < (np.inf if best is None else best.price):
@@ -122,7 +131,7 @@ def choose_by_latency(
     Raises:
         QdqError: no more can go before the share is reached.
     """
-    search, candidates = _Search(channels, groups, forecast), _Candidates(groups, scores, limits)
+    search, candidates = _Search(channels, groups, forecast), _Candidates(groups, scores, limits, channels.alone)
     whole, tickets = search.microseconds, itertools.count()
     heap: list[_Move] = []
     waiting = list(range(len(groups)))

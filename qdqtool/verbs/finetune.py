@@ -107,7 +107,8 @@ def finetune(
     source = open_model(model)
     masters, types = fp32_masters(source.proto)
     opened = replace(source, proto=masters)
-    if not has_qdq(GraphView(opened.proto.graph, opened.folder)):
+    in_float = not has_qdq(GraphView(opened.proto.graph, opened.folder))
+    if in_float:
         options = _in_float(opened, options)
     target = output_path(opened, output, ".finetuned.onnx")
     _check_places(opened, data, options, target)
@@ -143,6 +144,7 @@ def finetune(
         checked=found.checked,
         backend=job.backend.name,
         notes=(*job.start.notes, *job.form.notes, *job.batches.notes, *found.notes, *_notes(job, progress), *notes),
+        in_float=in_float,
     )
 
 

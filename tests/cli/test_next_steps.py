@@ -123,7 +123,11 @@ def test_prune_is_followed_by_finetune(bench: Path, capsys: Capsys) -> None:
     said = run(capsys, "prune", MODEL, *FEW, "--ratio", "0.25")
     step = step_of(said)
     assert step == ["qdqtool", "finetune", "a model.pruned.onnx", "--teacher", MODEL, *FEW]
-    assert "held-out loss" in follow(capsys, [*step, "--steps", "2"]).out
+    tuned = follow(capsys, [*step, "--steps", "2"])
+    assert "held-out loss" in tuned.out
+    step = step_of(tuned)
+    assert step == ["qdqtool", "insert", "a model.pruned.finetuned.onnx", *FEW]
+    assert "wrote a model.pruned.finetuned.qdq.onnx" in follow(capsys, step).out
     assert steps_of(run(capsys, "prune", MODEL, *FEW, "--ratio", "0", "-o", "same.onnx")) == []
 
 

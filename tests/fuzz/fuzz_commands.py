@@ -145,6 +145,21 @@ def _typed() -> list[Command]:
     ]
 
 
+def _pruning() -> list[Command]:
+    prune = "prune {model} -o out.onnx"
+    return [
+        Command("prune", f"{prune} --ratio 0.5", 4, ("out.onnx",)),
+        Command("prune-qdq", "prune {qdq} -o out.onnx --macs 0.7", 3),
+        Command("prune-typed", "prune {typed} -o out.onnx --ratio 0.5 -pg 2 --exclude x", 2),
+        Command("prune-taylor", f"{prune} --ratio 0.5 --importance taylor {_DATA}", 2),
+        Command("prune-data", f"{prune} -pth 0.5 -pg 1 -nf 1 --importance activation {_DATA} --json", 2),
+        Command("prune-latency", "prune {model} --latency 0.9 --for orin-nx --dry-run", 2),
+        Command(
+            "finetune-pruned", "finetune {model} --teacher {model} -o out.onnx --data {data} --steps 1 --limit 2", 2
+        ),
+    ]
+
+
 def _judging() -> list[Command]:
     finetune = "finetune {qdq} -o out.onnx --data {data} --steps 1"
     pictures = ("pictures/a.png", "pictures/b.png", "pictures/detections.json")
@@ -185,4 +200,4 @@ def _judging() -> list[Command]:
     ]
 
 
-COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_typed(), *_judging())
+COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_typed(), *_pruning(), *_judging())
