@@ -34,6 +34,7 @@ def text_of(tail: str, out: str = "float[1,8,8,2] y") -> str:
         pytest.param("p = Conv(f, h) q = Sigmoid(p) y = Transpose<perm=[0,2,3,1]>(q)", "float[1,8,8,2] y", "qy", id="what moves them behind"),
         pytest.param("p = Conv(f, k) q = Exp(p) m = Mul(q, s) y = Concat<axis=1>(m, p)", "float[1,8,8,8] y", "mqy", id="boxes"),
         pytest.param("p = Conv(f, h) q = Sigmoid(p) r = Conv(f, k) y = Concat<axis=1>(q, r)", "float[1,6,8,8] y", "qy", id="scores beside boxes: two casts more"),
+        pytest.param("r = Conv(f, k) i, j = Split<axis=1>(r) m = Sub(i, s) q = Add(j, s) t = Concat<axis=1>(m, q) y = Mul(t, s)", "float[1,4,8,8] y", "imqty", id="a Split that takes one cast and not two"),
         pytest.param("p = Conv(f, h) y = Sigmoid(p) r = Conv(f, k) u = Exp(r)", "float[1,2,8,8] y, float[1,4,8,8] u", "uy", id="two heads"),
         pytest.param("y = Conv(f, h)", "float[1,2,8,8] y", "", id="nothing behind the product"),
         pytest.param("p = Conv(f, h) y = Transpose<perm=[0,2,3,1]>(p)", "float[1,8,8,2] y", "", id="nothing that computes"),
