@@ -58,6 +58,12 @@ def _wants_digits(needs: Requirements, part: list[str]) -> bool:
     return any(values is not None and values.high >= needs.rules.limits["sure"] for values in seen)
 
 
+def _is_bias(graph: FloatGraph, node: Node, rules: AmpRules) -> bool:
+    """Whether an Add of a constant stands directly behind a product, of which it is a part."""
+    makers = [graph.view.producers.get(name) for name in node.inputs if not graph.view.is_constant(name)]
+    return node.op == "Add" and [maker and rules.list_of(maker.op) for maker in makers] == ["allow"]
+
+
 def _with_movers(graph: FloatGraph, part: list[str], taken: Collection[str], rules: AmpRules) -> list[str]:
     """A part and what only moves values in front of it, such as a Split, as far as that saves a Cast."""
     part, least = list(part), graph.casts({*taken, *part})
@@ -87,7 +93,7 @@ def _computed_behind_products(graph: FloatGraph, rules: AmpRules) -> list[Node]:
         named = rules.list_of(node.op)
         if node.key not in graph.nodes or named in ("allow", None) or not ahead.isdisjoint(node.outputs):
             continue
-        if named == "infer" or not computed.isdisjoint(node.inputs):
+        if (named == "infer" and not _is_bias(graph, node, rules)) or not computed.isdisjoint(node.inputs):
             computed.update(node.outputs)
             found.append(node)
     return found

@@ -143,14 +143,21 @@ def _constant(needs: Requirements, node: Node) -> FloatReason | None:
             continue
         if values.largest > needs.most:
             return FloatReason("constant", f"the constant {name} holds {values.largest:.4g}, beyond {needs.most:g}")
-        if 0 < values.largest <= needs.least / 2 and not _is_spare_epsilon(needs, node, name):
+        if 0 < values.largest <= needs.least / 2 and not _may_vanish(needs, node, name):
             return FloatReason("constant", f"the constant {name} is rounded to 0: it holds {values.largest:.4g}")
     return None
 
 
-def _is_spare_epsilon(needs: Requirements, node: Node, name: str) -> bool:
-    """Whether a constant guards values that lie far above it: stored as the type's smallest number, it changes none."""
-    if node.op not in needs.rules.epsilons or math.prod(needs.graph.view.shape(name) or ()) != 1:
+def _may_vanish(needs: Requirements, node: Node, name: str) -> bool:
+    """Whether a constant that is rounded to 0 changes nothing.
+
+    A bias, or one that guards values which lie far above it: stored as the type's smallest number, it changes none.
+    """
+    single = math.prod(needs.graph.view.shape(name) or ()) == 1
+    addend = needs.rules.addends.get(node.op)
+    if addend is not None and (node.inputs.index(name) == addend.input if addend.input else not single):
+        return True
+    if node.op not in needs.rules.epsilons or not single:
         return False
     guarded = [needs.range_of(one) for one in node.inputs if one and one != name]
     least = needs.rules.limits["epsilon"] * needs.least

@@ -38,6 +38,8 @@ def text_of(tail: str, out: str = "float[1,8,8,2] y") -> str:
         pytest.param("p = Conv(f, h) y = Sigmoid(p) r = Conv(f, k) u = Exp(r)", "float[1,2,8,8] y, float[1,4,8,8] u", "uy", id="two heads"),
         pytest.param("y = Conv(f, h)", "float[1,2,8,8] y", "", id="nothing behind the product"),
         pytest.param("p = Conv(f, h) y = Transpose<perm=[0,2,3,1]>(p)", "float[1,8,8,2] y", "", id="nothing that computes"),
+        pytest.param("p = Conv(f, h) y = Add(p, s)", "float[1,2,8,8] y", "", id="a bias is a part of the product"),
+        pytest.param("p = Conv(f, h) q = Transpose<perm=[0,2,3,1]>(p) y = Add(q, s)", "float[1,8,8,2] y", "y", id="an offset is none"),
         pytest.param("y = Sigmoid(e)", "float[1,8,64,64] y", "", id="too large"),
         pytest.param("p = Conv(f, h) q = Sigmoid(p) y = Conv(q, v)", "float[1,2,8,8] y", "", id="a product behind it"),
         pytest.param("p = Conv(f, h) q = Sigmoid(p) m = Identity(q) y = Conv(m, v)", "float[1,2,8,8] y", "", id="a product behind what moves it"),
