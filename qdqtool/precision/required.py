@@ -219,9 +219,24 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     for name in needs.graph.floats(node):
         values = needs.range_of(name)
-        if values is not None and values.mean is not None and 0 < values.mean < needs.rules.limits["faint"]:
+        if values is None or values.mean is None or not 0 < values.mean < needs.rules.limits["faint"]:
+            continue
+        if not _is_small_addend(needs, name):
             return FloatReason("faint", f"{name} has a mean magnitude of {values.mean:.3g}: FP16 keeps few bits of it")
     return None
+
+
+def _is_small_addend(needs: Requirements, name: str) -> bool:
+    """Whether a tensor is only added to far larger ones, whose rounding is more than what FP16 loses of it."""
+    view, rules = needs.graph.view, needs.rules
+    readers = [use.node for use in view.consumers(name)]
+    if not readers or view.is_output(name) or name in view.captured:
+        return False
+    if any(node.op not in rules.addends or rules.addends[node.op].input for node in readers):
+        return False
+    sums = (needs.range_of(node.outputs[0]) for node in readers)
+    least = rules.limits["epsilon"] * needs.least
+    return all(one is not None and one.mean is not None and one.mean >= least for one in sums)
 
 
 _CHECKS: tuple[_Check, ...] = (_operator, _range, _constant, _product, _sum, _steep, _singular, _faint)

@@ -81,6 +81,10 @@ def rules_of(text: str, options: TypeOptions | None = None, opset: int = 17, **r
         pytest.param("g (float[4] x, float[4] z) => (float[4] y) { y = Div(x, z) }", {"x": within(0, 1, smallest=1e-9)}, {}, id="singular: not what is divided"),
         pytest.param("g (float[4] x) => (float[4] y) { y = Log(x) }", {"x": within(0, 1, smallest=0.0)}, {"y": "singular"}, id="singular: too close to 0 to tell"),
         pytest.param(RELU, {"x": within(0, 1e-6, 1e-7)}, {"y": "faint"}, id="faint: few bits are left"),
+        pytest.param("g (float[4] x, float[4] z) => (float[4] y) { a = Relu(z) y = Add(x, a) }", {"z": within(0, 1.0, 0.5), "a": within(0, 1e-6, 1e-7), "y": within(-1, 1, 0.1)}, {}, id="faint: added to what is far larger"),
+        pytest.param("g (float[4] x, float[4] z) => (float[4] y) { a = Relu(z) y = Add(x, a) }", {"z": within(0, 1.0, 0.5), "a": within(0, 1e-6, 1e-7), "y": within(-1, 1, 1e-5)}, {"a": "faint", "y": "faint"}, id="faint: added to small values"),
+        pytest.param("g (float[4] x, float[4] z) => (float[4] y) { a = Relu(z) y = Mul(x, a) }", {"z": within(0, 1.0, 0.5), "a": within(0, 1e-6, 1e-7), "y": within(-1, 1, 0.1)}, {"a": "faint", "y": "faint"}, id="faint: a factor"),
+        pytest.param("g (float[4] x, float[4] z) => (float[4] y, float[4] a) { a = Relu(z) y = Add(x, a) }", {"z": within(0, 1.0, 0.5), "a": within(0, 1e-6, 1e-7), "y": within(-1, 1, 0.1)}, {"a": "faint", "y": "faint"}, id="faint: an output, too"),
         pytest.param(RELU, {"x": within(0, 1.0, 1e-4)}, {}, id="faint: small, and held"),
         pytest.param(RELU, {"x": within(0, 0.0, 0.0)}, {}, id="faint: zeros are exact"),
         # operators
