@@ -78,9 +78,8 @@ def run(args: argparse.Namespace) -> int:
     if not result.misses:
         return 0
     reached = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
-    sys.stderr.write(
-        f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; the model is written all the same\n"
-    )
+    done = "nothing is written" if dry else "the model is written all the same"
+    sys.stderr.write(f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; {done}\n")
     return 1
 
 

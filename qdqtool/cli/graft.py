@@ -62,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result))
     else:
-        print_lines(result.summary(), args)
+        from qdqtool.cli.next_steps import after_graft
+
+        print_lines([*result.summary(), *after_graft(args, result)], args)
     return 0
 
 

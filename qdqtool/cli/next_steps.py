@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult, PruneResult, SensitivityResult
+    from qdqtool.verbs import AmpResult, ConditionResult, GraftResult, InsertResult, PruneResult, SensitivityResult
     from qdqtool.verbs.finetune import FinetuneResult
 
 # What the options mean when they are not given: these are not repeated.
@@ -135,6 +135,22 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     if result.estimated:
         words.append("--allow-estimated")
     return [*lines, next_line(command("peel", *words))]
+
+
+def after_graft(args: argparse.Namespace, result: GraftResult) -> list[str]:
+    """Build it: the pairs of the cache and the types of the rest are in the file."""
+    from qdqtool.emit.trtexec import qdq_arguments
+    from qdqtool.trtversion import parse
+
+    if not result.plan.points:
+        return []
+    version, lines = _newest(), list[str]()
+    if args.trt_version:
+        version = parse(args.trt_version)
+    else:
+        lines.append(f"the next step is for TensorRT {version.text}: --trt-version names the one that you have")
+    words = qdq_arguments(str(result.model), _stem(result.model), "gpu", version, typed=result.rest is not None)
+    return [*lines, next_line(trtexec_line(words))]
 
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:

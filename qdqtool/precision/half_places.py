@@ -53,7 +53,8 @@ def half_places(node: Node, opset: int, rest: int) -> HalfPlaces | None:
     """Where an operator of ONNX can have a type of 16 bits; None for what ONNX has no schema for.
 
     FP16 goes by the schema of the model's opset. BF16 came late to most schemas (opset 22 for Conv) and TensorRT's
-    parser does not look at the opset: it goes by the newest schema.
+    parser does not look at the opset: it goes by the newest schema. One that ONNX took away before, such as Upsample,
+    has BF16 where it has FP16.
 
     Args:
         node: the operator.
@@ -76,10 +77,11 @@ def _by_schema(op: str, opset: int, rest: int) -> HalfPlaces | None:
         for places in (schema.inputs, schema.outputs)
     ]
     pair = op in (QUANTIZE, DEQUANTIZE)  # scales stay the float32 numbers that they are, and so does what stands beside
+    spelled = _SPELLED[int(TensorProto.FLOAT16) if schema.deprecated else rest]
     typed = any(name in schema.attributes for name in _TYPED)
     return HalfPlaces(
-        tuple(not pair and _SPELLED[rest] in place.types for place in schema.inputs),
-        tuple(not pair and _SPELLED[rest] in place.types for place in schema.outputs),
+        tuple(not pair and spelled in place.types for place in schema.inputs),
+        tuple(not pair and spelled in place.types for place in schema.outputs),
         (repeats[0], repeats[1]),
         typed,
     )

@@ -23,9 +23,10 @@ def output_tail(needs: Requirements, required: Collection[str]) -> dict[str, Flo
     """Key -> reason, for what shall be in FP32 so that outputs keep their digits.
 
     It is what no product and no QuantizeLinear reads, not even across other operators, from the first operator on that
-    computes (list `infer`); what only moves values in front of that stays half. Operators that hand values to each
-    other are taken together: if they move at most `limits.tail` of what the whole model moves, and if that takes at
-    most `limits.tail_casts` Casts more. Where nothing but scores is computed (`[[score]]`), one must come close to 1.
+    computes (list `infer`); what only moves values in front of that stays half, but where it saves a Cast. Operators
+    that hand values to each other are taken together: if they move at most `limits.tail` of what the whole model moves,
+    and if that takes at most `limits.tail_casts` Casts more. Where nothing but scores is computed (`[[score]]`), one
+    must come close to 1.
 
     Args:
         needs: the graph, its values and the rules; nothing is taken where inputs and outputs are half.
@@ -38,6 +39,7 @@ def output_tail(needs: Requirements, required: Collection[str]) -> dict[str, Flo
     most = rules.limits["tail"] * sum(traffic.values())
     taken, casts = set(required), graph.casts(required)
     for part in _parts(graph, _computed_behind_products(graph, rules)):
+        part = _with_movers(graph, part, taken, rules)
         more = taken.union(part)
         needed = graph.casts(more)
         moved = sum(traffic[key] for key in part if key not in required)
@@ -56,6 +58,27 @@ def _wants_digits(needs: Requirements, part: list[str]) -> bool:
     return any(values is not None and values.high >= needs.rules.limits["sure"] for values in seen)
 
 
+def _is_bias(graph: FloatGraph, node: Node, rules: AmpRules) -> bool:
+    """Whether an Add of a constant stands directly behind a product, of which it is a part."""
+    makers = [graph.view.producers.get(name) for name in node.inputs if not graph.view.is_constant(name)]
+    return node.op == "Add" and [maker and rules.list_of(maker.op) for maker in makers] == ["allow"]
+
+
+def _with_movers(graph: FloatGraph, part: list[str], taken: Collection[str], rules: AmpRules) -> list[str]:
+    """A part and what only moves values in front of it, such as a Split, as far as that saves a Cast."""
+    part, least = list(part), graph.casts({*taken, *part})
+    for key in part:  # grows while it is walked
+        makers = (graph.view.producers.get(name) for name in graph.nodes[key].inputs)
+        for maker in makers:
+            if maker is None or maker.key not in graph.nodes or maker.key in part or maker.key in taken:
+                continue
+            needed = graph.casts({*taken, *part, maker.key})
+            if rules.list_of(maker.op) == "clear" and needed < least:
+                part.append(maker.key)
+                least = needed
+    return part
+
+
 def _computed_behind_products(graph: FloatGraph, rules: AmpRules) -> list[Node]:
     """The operators behind all products, from the first that computes on, in the order of the data."""
     order = topological(graph.view.every)
@@ -70,7 +93,7 @@ def _computed_behind_products(graph: FloatGraph, rules: AmpRules) -> list[Node]:
         named = rules.list_of(node.op)
         if node.key not in graph.nodes or named in ("allow", None) or not ahead.isdisjoint(node.outputs):
             continue
-        if named == "infer" or not computed.isdisjoint(node.inputs):
+        if (named == "infer" and not _is_bias(graph, node, rules)) or not computed.isdisjoint(node.inputs):
             computed.update(node.outputs)
             found.append(node)
     return found

@@ -143,14 +143,21 @@ def _constant(needs: Requirements, node: Node) -> FloatReason | None:
             continue
         if values.largest > needs.most:
             return FloatReason("constant", f"the constant {name} holds {values.largest:.4g}, beyond {needs.most:g}")
-        if 0 < values.largest <= needs.least / 2 and not _is_spare_epsilon(needs, node, name):
+        if 0 < values.largest <= needs.least / 2 and not _may_vanish(needs, node, name):
             return FloatReason("constant", f"the constant {name} is rounded to 0: it holds {values.largest:.4g}")
     return None
 
 
-def _is_spare_epsilon(needs: Requirements, node: Node, name: str) -> bool:
-    """Whether a constant guards values that lie far above it: stored as the type's smallest number, it changes none."""
-    if node.op not in needs.rules.epsilons or math.prod(needs.graph.view.shape(name) or ()) != 1:
+def _may_vanish(needs: Requirements, node: Node, name: str) -> bool:
+    """Whether a constant that is rounded to 0 changes nothing.
+
+    A bias, or one that guards values which lie far above it: stored as the type's smallest number, it changes none.
+    """
+    single = math.prod(needs.graph.view.shape(name) or ()) == 1
+    addend = needs.rules.addends.get(node.op)
+    if addend is not None and (node.inputs.index(name) == addend.input if addend.input else not single):
+        return True
+    if node.op not in needs.rules.epsilons or not single:
         return False
     guarded = [needs.range_of(one) for one in node.inputs if one and one != name]
     least = needs.rules.limits["epsilon"] * needs.least
@@ -212,9 +219,24 @@ def _faint(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     for name in needs.graph.floats(node):
         values = needs.range_of(name)
-        if values is not None and values.mean is not None and 0 < values.mean < needs.rules.limits["faint"]:
+        if values is None or values.mean is None or not 0 < values.mean < needs.rules.limits["faint"]:
+            continue
+        if not _is_small_addend(needs, name):
             return FloatReason("faint", f"{name} has a mean magnitude of {values.mean:.3g}: FP16 keeps few bits of it")
     return None
+
+
+def _is_small_addend(needs: Requirements, name: str) -> bool:
+    """Whether a tensor is only added to far larger ones, whose rounding is more than what FP16 loses of it."""
+    view, rules = needs.graph.view, needs.rules
+    readers = [use.node for use in view.consumers(name)]
+    if not readers or view.is_output(name) or name in view.captured:
+        return False
+    if any(node.op not in rules.addends or rules.addends[node.op].input for node in readers):
+        return False
+    sums = (needs.range_of(node.outputs[0]) for node in readers)
+    least = rules.limits["epsilon"] * needs.least
+    return all(one is not None and one.mean is not None and one.mean >= least for one in sums)
 
 
 _CHECKS: tuple[_Check, ...] = (_operator, _range, _constant, _product, _sum, _steep, _singular, _faint)

@@ -3,6 +3,7 @@
 
 `python amp_exports.py NAME OUT`: NAME is yolov8s (ultralytics), rtdetr (transformers, ResNet-18 backbone) or dinov2
 (timm, ViT-S/14 at 518 pixels). Nothing is downloaded. The decode of yolov8s and the queries of rtdetr are in the graph.
+BatchNormalization gets the statistics of noise, without which values of random weights fade layer by layer.
 """
 
 from __future__ import annotations
@@ -27,11 +28,24 @@ class OneOutput(torch.nn.Module):
         return self.pick(self.net(image))
 
 
+def settle(net: Any, side: int) -> None:
+    """Set every BatchNormalization to what it sees of noise, layer by layer in one run."""
+    norms = [one for one in net.modules() if isinstance(one, torch.nn.BatchNorm2d)]
+    for one in norms:
+        one.reset_running_stats()
+        one.momentum = None
+        one.train()
+    with torch.no_grad():
+        net(torch.randn(1, 3, side, side))
+    net.eval()
+
+
 def yolov8s() -> tuple[Any, int]:
     """Boxes in pixels and 80 scores for 8,400 places."""
     from ultralytics.nn.tasks import DetectionModel
 
     net = DetectionModel("yolov8s.yaml", verbose=False).eval()
+    settle(net, 640)
     head = net.model[-1]
     head.export, head.format = True, "onnx"
     return OneOutput(net.fuse(verbose=False), lambda out: out[0] if isinstance(out, (tuple, list)) else out), 640
@@ -54,7 +68,17 @@ def rtdetr() -> tuple[Any, int]:
         hidden_expansion=0.5,
         anchor_image_size=[640, 640],
     )
-    return OneOutput(RTDetrForObjectDetection(config).eval(), lambda out: (out.logits, out.pred_boxes)), 640
+    net = RTDetrForObjectDetection(config).eval()
+    net.model.backbone.apply(_plain_norms)
+    settle(net, 640)
+    return OneOutput(net, lambda out: (out.logits, out.pred_boxes)), 640
+
+
+def _plain_norms(module: Any) -> None:
+    """Frozen BatchNormalization, whose statistics nothing sets, becomes the usual one."""
+    for name, child in module.named_children():
+        if type(child).__name__ == "RTDetrFrozenBatchNorm2d":
+            setattr(module, name, torch.nn.BatchNorm2d(child.weight.numel()).eval())
 
 
 def dinov2() -> tuple[Any, int]:

@@ -159,17 +159,29 @@ def samples_for(proto: onnx.ModelProto, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Row]:
-    """One row for each tool."""
+def prepared(source: Path, copy: Path) -> tuple[Path, onnx.ModelProto]:
+    """A model as modelopt takes it, which is none whose weights are listed as inputs; that is written to `copy`."""
     proto = onnx.load(source)
     weights = {tensor.name for tensor in proto.graph.initializer}
     fed = [value for value in proto.graph.input if value.name not in weights]
-    if len(fed) < len(proto.graph.input):  # modelopt takes no weight that is listed as an input
-        del proto.graph.input[:]
-        proto.graph.input.extend(fed)
-        proto.ir_version = max(proto.ir_version, 8)
-        source = folder / "in.onnx"
-        onnx.save(proto, source)
+    if len(fed) == len(proto.graph.input):
+        return source, proto
+    del proto.graph.input[:]
+    proto.graph.input.extend(fed)
+    proto.ir_version = max(proto.ir_version, 8)
+    onnx.save(proto, copy)
+    return copy, proto
+
+
+def converted(peer: str, source: Path, samples: Path, out: Path, python: Path) -> subprocess.CompletedProcess[str]:
+    """Let a peer write its FP16 model, in an environment of its own."""
+    words = [python, Path(__file__).with_name("amp_peer_tools.py"), peer, source, samples, out]
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS, cwd=out.parent)
+
+
+def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Row]:
+    """One row for each tool."""
+    source, proto = prepared(source, folder / "in.onnx")
     samples = samples_for(proto, count)
     judge = Judge(proto, samples)
     begin = time.process_time()
@@ -179,15 +191,18 @@ def rows_of(source: Path, folder: Path, python: Path, count: int) -> Iterator[Ro
     seconds = time.process_time() - begin
     yield judge.row("amp", onnx.load(done.model), (folder / "o.onnx").stat().st_size, seconds)
     np.savez(folder / "samples.npz", **samples[0])
-    tools = Path(__file__).with_name("amp_peer_tools.py")
     for peer in PEERS:
         out = folder / f"{peer}.onnx"
-        words = [python, tools, peer, source, folder / "samples.npz", out]
-        ran = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS, cwd=folder)
+        out.unlink(missing_ok=True)
+        ran = converted(peer, source, folder / "samples.npz", out, python)
         if ran.returncode or not out.exists():
             yield Row(peer, fault=(ran.stderr.strip().splitlines() or ["no message"])[-1][:120])
             continue
         seconds = float(next(line.split()[1] for line in ran.stdout.splitlines() if line.startswith("seconds")))
+        conflicts = infer_types(onnx.load(out)).conflicts
+        if conflicts:
+            yield Row(peer, fault=f"{len(conflicts)} places of two types, such as {conflicts[0].node}")
+            continue
         try:
             yield judge.row(peer, onnx.load(out), out.stat().st_size, seconds)
         except Exception as error:  # a peer's file that nobody runs is a row, too

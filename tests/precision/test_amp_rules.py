@@ -18,7 +18,7 @@ ENTRY = 'ops = ["Conv"]\nwhy = "w"\nsee = "s"\nstatus = "guess"\n'
 def test_every_operator_of_the_rules_is_one_of_onnx() -> None:
     rules = amp_rules()
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
-    for table in (rules.lists, rules.sums, rules.steep, rules.singular, rules.epsilons, rules.scores):
+    for table in (rules.lists, rules.sums, rules.steep, rules.singular, rules.epsilons, rules.addends, rules.scores):
         assert set(table) <= known
 
 

@@ -71,3 +71,10 @@ def test_attributes_that_name_a_type_follow(rest: int) -> None:
     held = helper.make_node("ConstantOfShape", ["n"], ["y"], value=numpy_helper.from_array(onnx.numpy_helper.to_array(helper.make_tensor("", FP32, [1], [0.5]))))  # fmt: skip  # noqa: E501
     retype(held, rest)
     assert float(numpy_helper.to_array(held.attribute[0].t)[0]) == 0.5
+
+
+@pytest.mark.parametrize("rest", [FP16, BF16])
+@pytest.mark.parametrize("op", ["Upsample", "Scatter"])
+def test_what_onnx_took_away_before_bf16_came_has_it(op: str, rest: int) -> None:
+    places = half_places(node(op), 9, rest)
+    assert places is not None and places.reads(0) and places.gives(0)
