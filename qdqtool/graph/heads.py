@@ -16,7 +16,7 @@ from typing import Literal
 
 from qdqtool.graph.channels.parts import Part, PartFollower
 from qdqtool.graph.channels.sizes import TensorSizes
-from qdqtool.graph.last_layers import LastLayers, is_log_odds
+from qdqtool.graph.last_layers import LastLayers, is_log_odds, made_of_constants
 from qdqtool.graph.view import GraphView, Node, Use, captured_names, may_have_bodies, node_bodies
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.rulebook import HeadRules
@@ -191,7 +191,7 @@ def _refines(walk: _HeadWalk, node: Node) -> bool:
     if width is None or width % 4 or width > _WIDEST_BOX:
         return False
     tail = walk.tail(node)
-    if tail.integrated or (width == 4 and {"Log", "Exp"} & set(tail.ops)):
+    if tail.integrated or (width == 4 and ("decoded" in tail.kinds or {"Log", "Exp"} & set(tail.ops))):
         walk.references.add(node.key)
         return True
     return False
@@ -311,7 +311,13 @@ class _HeadWalk:
 
     def _is_integral(self, node: Node) -> bool:
         """Whether it is a product with constant numbers that are no weight: the mean of a distribution."""
-        return is_product(node) and self.view.is_constant(node.inputs[1])
+        numbers = self.view.root(node.inputs[1]) if is_product(node) else ""
+        return bool(numbers) and (self.view.is_constant(numbers) or numbers in self._of_constants)
+
+    @cached_property
+    def _of_constants(self) -> set[str]:
+        """Tensors that are computed of constants alone, such as the bins of a distribution."""
+        return made_of_constants(self.view)
 
 
 def _head(walk: _HeadWalk, node: Node, tail: _Tail) -> Head:

@@ -25,7 +25,7 @@ _OF_LENGTHS = frozenset(
     {"Sqrt", "Add", "Max", "Clip", "Expand", "Cast", "Reciprocal", "Unsqueeze", "Div", "Mul", "Pow"}
 )
 _LENGTHS = frozenset({"ReduceL2", "Sqrt"})
-_BESIDE_MOVES = frozenset({"Split", "Slice", "Gather"})
+_BESIDE_MOVES = frozenset({"Split", "Slice", "Gather", "Concat"})
 
 
 class LastLayers:
@@ -155,6 +155,16 @@ class LastLayers:
             return False
         place = self.view.array(node.inputs[1])
         return place is not None and place.ndim == 0
+
+
+def made_of_constants(view: GraphView) -> set[str]:
+    """Tensors that are computed of constants alone, constants themselves left out."""
+    made = set[str]()
+    for node in sorted(view.nodes, key=lambda node: (node.level, node.index)):
+        given = [view.root(name) for name in node.inputs if name]
+        if given and all(name in made or view.is_constant(name) for name in given):
+            made.update(name for name in node.outputs if name and not view.is_constant(name))
+    return made
 
 
 def is_log_odds(view: GraphView, name: str) -> bool:

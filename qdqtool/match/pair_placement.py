@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from qdqtool.graph.last_layers import made_of_constants
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
 from qdqtool.match.attention import Attention, output_reads
@@ -96,11 +97,13 @@ class Placer:
 
     def _name_products_left_float(self) -> None:
         """A refusal for each product with stored weights that is no weighted operator, such as an LSTM or an Einsum."""
-        left = operator_set("left_float")
+        left, fixed = operator_set("left_float"), made_of_sizes(self.view, constants=True)
         for node in sorted(self.view.nodes, key=lambda node: (node.level, node.key)):
+            if node.key in fixed:
+                continue  # an embedding of positions: nothing of the data is multiplied
             if node.op in left and any(name and self.view.is_constant(name) for name in node.inputs):
                 self._refuse(node.name, "weighted", f"{node.op} multiplies by stored weights and gets no pairs")
-        made = made_of_sizes(self.view, lambda node: False, constants=True)
+        made = made_of_constants(self.view) if fixed else set()
         for node in self.view.nodes if made else ():
             if is_product(node) and len(node.inputs) > 1 and self._weight_in_graph(node, made):
                 maker = self.view.producer(node.inputs[1])
@@ -110,8 +113,10 @@ class Placer:
     def _weight_in_graph(self, node: Node, made: set[str]) -> bool:
         """Whether a product reads a weight that is computed of constants, in a way that nobody here works out."""
         data, weight = (self.view.root(name) for name in node.inputs[:2])
-        fixed = [name in made or self.view.is_constant(name) for name in (data, weight)]
-        return fixed == [False, True] and not self.view.is_constant(weight)
+        if data in made or self.view.is_constant(data) or weight not in made:
+            return False
+        source = self.view.producer(data)
+        return source is None or source.op != "Softmax"  # the mean of a distribution, whose bins are no weight
 
     def _place_attentions(self) -> None:
         """All five pairs of each attention in INT8; a refusal for each in float.

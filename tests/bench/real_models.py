@@ -25,6 +25,19 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 LIMIT = 3600  # CPU seconds of one run
 MODELOPT = ("--quantize_mode", "int8", "--high_precision_dtype", "fp32", "--calibration_method", "entropy")
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+MOVES = (
+    "Transpose",
+    "Reshape",
+    "Cast",
+    "Concat",
+    "Split",
+    "Slice",
+    "MaxPool",
+    "Resize",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+)
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PLAIN = """import sys, numpy, onnxruntime
 options = onnxruntime.SessionOptions()
@@ -81,10 +94,11 @@ def judge(model: Path, quantized: Path, heldout: Path) -> dict[str, Any]:
     }
 
     def dequantized(name: str) -> bool:
+        """Whether every way back meets a DequantizeLinear, across what moves or selects values."""
         node = maker.get(name)
-        while node is not None and node.op_type in ("Transpose", "Reshape", "Cast"):
-            node = maker.get(node.input[0])
-        return node is not None and node.op_type == "DequantizeLinear"
+        if node is None or node.op_type not in MOVES:
+            return node is not None and node.op_type == "DequantizeLinear"
+        return all(dequantized(one) for one in (node.input if node.op_type == "Concat" else node.input[:1]))
 
     pairs = [n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] not in stored]
     products = [n for n in graph.node if n.op_type in PRODUCTS and all(dequantized(name) for name in n.input[:2])]

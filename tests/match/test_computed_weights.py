@@ -50,6 +50,14 @@ def test_a_weight_whose_value_nobody_works_out_is_listed(body: str, left: list[s
     assert all("is computed of constants" in r.reason for r in refusals)
 
 
+def test_the_mean_of_a_distribution_and_an_embedding_of_positions_are_no_weights() -> None:
+    bins = "b, u = Split<axis=1, num_outputs=2>(wide) p = Softmax(x) z = MatMul(p, b)"
+    assert [r for r in plan_for(bins).refusals if r.rule == "weighted"] == []
+    places = 'n = Shape(x) f = Cast<to=1>(n) e = Einsum<equation="i,ij->ij">(f, grid) m = ReduceMax(e) z = Add(x, m)'
+    model = model_of(f"g (float[1,4,8] x) => (float[N] z) <float[3,6] grid> {{ {places} }}", 18)
+    assert plan_of(model).refusals == ()
+
+
 def test_learned_queries_that_attend_are_no_weight() -> None:
     body = "q, u = Split<axis=1, num_outputs=2>(wide) t = Transpose<perm=[0,2,1]>(x) z = MatMul(q, t)"
     assert [r for r in plan_for(body).refusals if r.rule == "weighted"] == []

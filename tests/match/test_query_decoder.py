@@ -110,6 +110,24 @@ def test_a_plan_leaves_the_decoder_in_float(options: PlanOptions, floats: set[st
     assert not references & {point.tensor for point in plan.activations}, "anchors and references stay float"
 
 
+# D-FINE: a first box by the log-odds of its reference, then sides as distributions whose bins are computed of constants.
+D_FINE = f"""query = Relu(x) {MEMORY} {ATTENDS} first = MatMul(o, wb) l = Log(r) fl = Add(first, l) r1 = Sigmoid(fl)
+    d = MatMul(o, wd) dr = Reshape(d, sides) dp = Softmax<axis=-1>(dr) low, high = Split<axis=0, num_outputs=2>(half)
+    ln = Neg(low) bins = Concat<axis=0>(ln, high) mean = MatMul(dp, bins) ms = Squeeze(mean, last3) z = Add(r1, ms)
+    pos = MatMul(r1, wr) best = ReduceMax<axes=[-1], keepdims=0>(dp) q = MatMul(best, wr) o2 = Add(pos, q) c = MatMul(o2, wc)"""
+
+
+def test_every_box_of_d_fine_is_a_head() -> None:
+    more = "float[1,16,4] r, float[8,20] wd, int64[4] sides = {0,0,4,5}, float[5,1] half, int64[1] last3 = {3}"
+    view = graph(D_FINE.replace("num_outputs=2>(half)", "num_outputs=2>(half)"), more)
+    labels = {head.key: head.evidence.partition(":")[0] for head in find_heads(view, load_rules("gpu").heads)}
+    assert labels == {
+        "first": "a box that the next one is refined from",
+        "d": "a box that the next one is refined from",
+        "c": "classes of each token or query",
+    }
+
+
 def test_a_plan_says_why() -> None:
     plan = make_plan(graph(RT_DETR))
     assert {r.site for r in plan.refusals if r.rule == "decoder-float"} == {"pos", "o", "pos2"}
