@@ -94,8 +94,7 @@ def finetune(
         output: file to write; for a path the default is `<name>.finetuned.onnx` beside it.
 
     Raises:
-        QdqError: options that mean nothing, a model without Q/DQ or with an operator without gradient, data or labels
-            that do not fit, checks at the start that fail. Nothing is written then.
+        QdqError: options that mean nothing, no Q/DQ, no gradient, data that do not fit; nothing is written then.
         MissingPackageError: onnxruntime, or what the back end needs, is not installed.
         KeyboardInterrupt: interrupted; with a checkpoint, the work is in it.
     """
@@ -113,10 +112,8 @@ def finetune(
     facts = _facts(job, progress) if progress.best_step or job.start.equalized else None
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
-    if types is None:
-        given = give_back(proto, opened, target)
-    elif facts is None:  # the weights are those of the input
-        given = give_back(source.proto, opened, target)
+    if types is None or facts is None:  # without facts the weights are those of the input
+        given = give_back(proto if types is None else source.proto, opened, target)
     else:
         given = give_typed(proto, opened, target, types)
     if options.run.checkpoint is not None:  # its work is in the model now
