@@ -119,10 +119,8 @@ def finetune(
     facts = _facts(job, progress) if progress.best_step or job.start.equalized else None
     proto, notes = finished_model(tuned, opened.folder, job.batches, facts)
     gains = output_gains(job.start.given, opened, tuned, job.batches) if options.learns_float else ()
-    if types is None:
-        given = give_back(proto, opened, target)
-    elif facts is None:  # the weights are those of the input
-        given = give_back(source.proto, opened, target)
+    if types is None or facts is None:  # without facts the weights are those of the input
+        given = give_back(proto if types is None else source.proto, opened, target)
     else:
         given = give_typed(proto, opened, target, types)
     if options.run.checkpoint is not None:  # its work is in the model now

@@ -191,6 +191,7 @@ def _judging() -> list[Command]:
         Command("infer", "infer {detector} --data {images} --preprocess yolox -o pictures", 4, pictures),
         Command("infer-classes", "infer {classifier} --data {images} --preprocess scale=255 -o pictures", 2),
         Command("finetune", f"{finetune} --limit 2", 4, ("out.onnx",)),
+        Command("finetune-blocks", f"{finetune} --limit 2 --blocks --ranges learn", 2, ("out.onnx",)),
         Command("finetune-teacher", f"{finetune} --limit 2 --teacher {{model}} --ranges learn --log out.jsonl", 2),
         Command("finetune-resume", f"{finetune} --checkpoint {{tuned}} --resume", 3),
         Command("bench", "bench {model} {qdq} --runs 2 --warm-up 0 --threads 1", 2),
