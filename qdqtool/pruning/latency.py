@@ -94,7 +94,7 @@ class LatencyForecast:
         moved = sum(_blocked(cut.shape(name), block) * size for name in layer.tensors)
         work = 0
         for product in layer.products:
-            moved += math.prod(cut.weight_shape(product.made)) * size
+            moved += math.prod(_blocked_weight(cut, product, block)) * size
             work += _blocked_macs(cut, product, block)
         return max(work / (rate * 1e6), moved / (self._device.memory * 1e3)) + self._device.launch
 
@@ -114,22 +114,27 @@ def _blocked(shape: Sequence[int], block: int) -> int:
     return math.prod(size if place != axis else -(-size // unit) * unit for place, size in enumerate(shape))
 
 
+def _blocked_weight(cut: Cut, product: _Product, block: int) -> list[int]:
+    """The shape of a weight in whole blocks of what is made and of what is summed up."""
+    weight, node = list(cut.weight_shape(product.made)), product.node
+    if node.op in ("Conv", "ConvTranspose") and is_depthwise(cut.channels.view, node):
+        return [_up(weight[0], block), *weight[1:]]
+    return [_up(size, block if size > _VECTOR else _VECTOR) for size in weight[:2]] + weight[2:]
+
+
 def _blocked_macs(cut: Cut, product: _Product, block: int) -> int:
     """Multiply-adds with whole blocks of what is summed up and of what is made; depthwise ones use no Tensor Cores."""
     node = product.node
     first, output = list(cut.shape(node.inputs[0])), list(cut.shape(node.outputs[0]))
-    weight = list(cut.weight_shape(product.made))
     if node.op in ("Conv", "ConvTranspose"):
         if is_depthwise(cut.channels.view, node):
-            return multiply_adds(node, first, weight, output)
+            return multiply_adds(node, first, cut.weight_shape(product.made), output)
         groups = groups_of(node)
         output[1], first[1] = (groups * _up(size // groups, block) for size in (output[1], first[1]))
-        weight[1] = _up(weight[1], block if weight[1] > _VECTOR else _VECTOR)
-        weight[0] = _up(weight[0], block)
-        return multiply_adds(node, first, weight, output)
-    summed = 0 if node.op == "Gemm" and attribute(node, "transA", 0) else -1
-    output[-1], first[summed] = _up(output[-1], block), _up(first[summed], block)
-    return multiply_adds(node, first, weight, output)
+    else:
+        summed = 0 if node.op == "Gemm" and attribute(node, "transA", 0) else -1
+        output[-1], first[summed] = _up(output[-1], block), _up(first[summed], block)
+    return multiply_adds(node, first, _blocked_weight(cut, product, block), output)
 
 
 def _up(size: int, block: int) -> int:

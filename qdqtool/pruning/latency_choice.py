@@ -134,12 +134,16 @@ def choose_by_latency(
     search, candidates = _Search(channels, groups, forecast), _Candidates(groups, scores, limits, channels.alone)
     whole, tickets = search.microseconds, itertools.count()
     heap: list[_Move] = []
-    waiting = list(range(len(groups)))
+    waiting = every = range(len(groups))
+    weighed = -1  # the step at which all were weighed last
     while search.microseconds > share * whole:
         for number in waiting:
             move = candidates.best(search, number, next(tickets))
             if move is not None:
                 heapq.heappush(heap, move)
+        if not heap and weighed < search.step:  # what did not pay may do so since another group lost channels
+            waiting, weighed = every, search.step
+            continue
         if not heap:
             reason = f"{share:g} of the forecast is less than can stay; at least {search.microseconds / whole:.2f} does"
             raise QdqError("--latency", reason, "give a larger share")
@@ -147,5 +151,5 @@ def choose_by_latency(
         if search.is_fresh(move):
             search.take(move.group, move.classes)
             candidates.take(move)
-        waiting = [move.group]
+        waiting = range(move.group, move.group + 1)
     return np.array(sorted(search.gone), np.int64)

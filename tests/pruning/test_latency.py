@@ -43,9 +43,9 @@ def test_multiply_adds_are_those_of_whole_blocks_of_32_channels(inner: int, gone
     assert time_of(chain(inner), MULTIPLIES, gone) == pytest.approx(macs / 1e3)
 
 
-def test_bytes_are_those_of_whole_blocks_and_of_the_weights_as_they_are() -> None:
-    """Two layers: x and a; a and y; a byte each, 40 channels stored as 64."""
-    weights = 2 * 32 * 40
+def test_bytes_are_those_of_whole_blocks() -> None:
+    """Two layers: x and a; a and y; a byte each, 40 channels stored as 64, in weights, too."""
+    weights = 2 * 32 * 64
     moved = 16 * (32 + 64) + 16 * (64 + 32) + weights
     assert time_of(chain(40), MOVES) == pytest.approx(moved / 1.0)
 
@@ -109,6 +109,18 @@ def test_what_is_worth_least_for_its_time_goes_first() -> None:
     gone = choose_by_latency(channels, channels.groups, scores, LatencyForecast(channels, MULTIPLIES), 0.75)
     names = {group.name for group in channels.groups if set(group.classes.tolist()) & set(gone.tolist())}
     assert names == {"b"}
+
+
+def test_what_pays_only_with_another_group_goes_in_the_end() -> None:
+    """Two halves of 16 are one block together: neither pays alone, and the block of 32 of both is all that can go."""
+    text = """g (float[1,32,4,4] x) => (float[1,32,4,4] y) <float[24,32,1,1] w, float[24,32,1,1] v, float[32,48,1,1] u>
+    { a = Conv(x, w) b = Conv(x, v) c = Concat<axis=1>(a, b) y = Conv(c, u) }"""
+    channels = channels_of(model_of(text))
+    forecast = LatencyForecast(channels, MULTIPLIES)
+    gone = choose(channels, parse_criterion(latency=0.8), None, forecast)
+    kept = sum(len(group.classes) for group in channels.groups) - len(gone)
+    assert kept <= 32
+    assert forecast.microseconds(Cut(channels, gone.tolist())) <= 0.8 * forecast.microseconds(Cut(channels, ()))
 
 
 def test_granularity_and_the_least_hold() -> None:
