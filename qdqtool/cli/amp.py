@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
         print_lines(_lines(args, result), args, asked=dry)
     if not result.misses:
         return 0
-    told = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
+    reached = f"is not met: the loss at the outputs is {result.output_loss:.3g}"
     sys.stderr.write(
-        f"qdqtool: error: --max-output-loss {args.max_output_loss}: {told}; the model is written all the same\n"
+        f"qdqtool: error: --max-output-loss {args.max_output_loss}: {reached}; the model is written all the same\n"
     )
     return 1
 

@@ -67,6 +67,9 @@ _OTHERS = {
     "`saving`": ("--minutes",),
 }
 _POLYGRAPHY = PROJECT / "docs" / "polygraphy.md"
+# Pages whose blocks take seconds: run by `make slow` and by .ci/run.
+LONG = {"finetune"}
+BY_COST = [pytest.param(page, marks=pytest.mark.slow) if page.stem in LONG else page for page in PAGES]
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -134,7 +137,7 @@ def load_toml(text: str, line: int) -> None:
         assert first in getattr(rules.heads, key)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", BY_COST, ids=[page.stem for page in PAGES])
 def test_blocks_run(page: Path, bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     before = {file.name: file.read_bytes() for file in bench.iterdir()}

@@ -17,6 +17,7 @@ from qdqtool.pruning.check import INSIDE
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs import InsertOptions, PeelOptions, PruneOptions, insert, peel, prune
 from tests.conftest import shared_folder
+from tests.laws.law_checks import few_at_once
 from tests.laws.random_graphs import networks
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -56,7 +57,7 @@ def test_random_networks_keep_the_laws(model: onnx.ModelProto) -> None:
     assert serialize(prune(model, options=NOTHING).model) == serialize(model)
 
 
-@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", few_at_once(TRAINED), ids=[path.stem for path in TRAINED])
 def test_nothing_is_the_same_file_and_half_is_the_masked_original(path: Path, tmp_path: Path) -> None:
     prune(path, options=NOTHING, output=tmp_path / "same.onnx")
     assert (tmp_path / "same.onnx").read_bytes() == path.read_bytes()
@@ -65,7 +66,7 @@ def test_nothing_is_the_same_file_and_half_is_the_masked_original(path: Path, tm
     assert done.parameters[1] < done.parameters[0]
 
 
-@pytest.mark.parametrize("path", TRAINED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", few_at_once(TRAINED), ids=[path.stem for path in TRAINED])
 def test_insert_goes_before_or_after_and_no_cache_entry_is_lost(path: Path) -> None:
     model = onnx.load(path)
     placed = insert(model, options=PAIRS).model
@@ -85,6 +86,7 @@ LEAST = {  # prunable share of the channels, most that is kept of the parameters
 }
 
 
+@pytest.mark.slow  # whole detectors; the laws above look at a few networks
 @pytest.mark.parametrize("name", LEAST)
 def test_how_much_can_go_of_networks(name: str, shared: Path) -> None:
     done = prune(onnx.load(shared / "corpus" / "models" / f"{name}.onnx"), options=HALF).done
