@@ -95,7 +95,7 @@ def main() -> None:
     """Train, measure on the validation pictures, and once on the test pictures."""
     parser = argparse.ArgumentParser(description="train the small vision transformer")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=3500)
     chosen = parser.parse_args()
     torch.manual_seed(SEED)
     torch.use_deterministic_algorithms(True)

@@ -53,7 +53,7 @@ class Fusion(Rule):
 
 @dataclass(frozen=True)
 class Int8Consumer(Rule):
-    """An operator that reads INT8 at its `activation` input or at `all`, `always` or with a `quantized-output`."""
+    """An operator that reads INT8 at its `activation` input or `all`: `always`, with a `quantized-output`, `never`."""
 
     steps: tuple[Step, ...]
     inputs: str
@@ -328,7 +328,7 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
 def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:
     common = common_words(path, entry, frozenset({"ops", "inputs", "when"}))
     inputs = choice(path, entry, "inputs", ("activation", "all"))
-    when = choice(path, entry, "when", ("always", "quantized-output"))
+    when = choice(path, entry, "when", ("always", "quantized-output", "never"))
     return Int8Consumer(**common, steps=steps_of(path, entry), inputs=inputs, when=when)
 
 

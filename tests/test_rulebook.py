@@ -145,8 +145,8 @@ BROKEN = {
         "rule 'r': inputs is 'some'",
     ),
     "when": (
-        f'[[consumer]]\nname = "r"\nops = ["Foo"]\ninputs = "all"\nwhen = "never"\n{RULE}',
-        "rule 'r': when is 'never'",
+        f'[[consumer]]\nname = "r"\nops = ["Foo"]\ninputs = "all"\nwhen = "seldom"\n{RULE}',
+        "rule 'r': when is 'seldom'",
     ),
     "axis": (f'[[weight]]\nname = "w"\nops = ["Foo"]\naxis = "first"\n{RULE}', "rule 'w': axis is 'first'"),
     "axis that is a truth": (f'[[weight]]\nname = "w"\nops = ["Foo"]\naxis = true\n{RULE}', "rule 'w': axis is True"),

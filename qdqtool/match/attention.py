@@ -141,9 +141,11 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
 
 def _size_obstacle(form: AttentionForm, heads: set[int], tokens: set[int], *, free: bool) -> str:
     fitting = ", ".join(map(str, form.head_sizes))
+    if not heads:
+        return f"how many values a head has is not known: INT8 needs {fitting}"
     if len(heads) > 1:
         return f"heads of {min(heads)} and {max(heads)} values: INT8 needs one size of {fitting}"
-    if heads and not heads <= set(form.head_sizes):
+    if not heads <= set(form.head_sizes):
         return f"heads of {min(heads)} values: INT8 needs {fitting}"
     if tokens and max(tokens) > form.most:
         return f"{max(tokens)} tokens: INT8 takes up to {form.most}"

@@ -11,11 +11,13 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.last_layers import is_log_odds
-from qdqtool.graph.view import attribute
+from qdqtool.graph.view import GraphView, attribute
 from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
 from qdqtool.match.site import MatchSite
+from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import Step
 
+_FAR = 16  # tensors between a gate and the linear layers that make it
 Constraint = Callable[[MatchSite], bool]
 
 
@@ -124,6 +126,32 @@ def computed(site: MatchSite) -> bool:
 def by_constant(site: MatchSite) -> bool:
     """The other operand is computed."""
     return all(map(site.view.is_constant, site.others()))
+
+
+@constraint
+def of_linears(site: MatchSite) -> bool:
+    """An operand does not come out of a linear layer, with nothing but activations and moves between."""
+    names = [name for name in site.node.inputs if name]
+    return computed(site) and all(_out_of_linear(site.view, name) for name in names)
+
+
+def _out_of_linear(view: GraphView, name: str) -> bool:
+    """Whether the values of a tensor come out of Gemm or MatMul alone, by what works on each value by itself."""
+    between = operator_set("act") | operator_set("moving") | {"Mul", "Add", "Div", "Erf", "Pow"}
+    waiting, met = [view.root(name)], set[str]()
+    while waiting:
+        tensor = waiting.pop()
+        producer = view.producer(tensor)
+        if tensor in met or view.is_constant(tensor):
+            continue
+        met.add(tensor)
+        if producer is None or len(met) > _FAR:
+            return False
+        if producer.op not in operator_set("gemm"):
+            if producer.op not in between:
+                return False
+            waiting += [view.root(one) for one in producer.inputs if one]
+    return True
 
 
 @constraint

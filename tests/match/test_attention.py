@@ -87,6 +87,11 @@ def test_a_free_number_of_tokens_is_taken_only_where_int8_is_asked_for(attention
         assert "its number of tokens is free" in reason(plan)
 
 
+def test_a_free_size_of_heads_is_never_taken() -> None:
+    text = net(tokens="N").replace("int64[4] to = {0,0,2,16},", "").replace("x) =>", "x, int64[4] to) =>")
+    assert "how many values a head has is not known" in reason(plan_of(text))
+
+
 NONE = {
     "it is an output itself": (net(behind="y = Relu(f)", outputs="float[N] f, float[N] y"), "has no reader"),
     "its shape alone is read": (net(behind="y = Shape(f)", outputs="int64[4] y"), "has no reader"),

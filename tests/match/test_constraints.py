@@ -63,6 +63,10 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  both = MatMul(q, q)
  bias_last = Add(right, b)
  bias_rows = Add(right, c1)
+ gate = Sigmoid(right)
+ gated = Mul(gate, right)
+ gated_map = Mul(gate, t)
+ gated_once = Mul(gate, b)
  max_pool = MaxPool<kernel_shape=[1,1]>(x)
  pool_joined = Concat<axis=1>(x, max_pool)
  none_joined = Concat<axis=1>(x, t)
@@ -81,6 +85,7 @@ CASES = [
     ("inference", "bn", "conv", "conv", True), ("inference", "bn_computed", "conv", "conv", False), ("inference", "bn_training", "conv", "conv", False), ("inference", "bn_training_one", "conv", "conv", False),
     ("computed", "add_t", "", "", True), ("computed", "add_cb", "", "", False), ("computed", "t", "", "", False), ("computed", "both", "", "", True),
     ("by_constant", "add_map", "conv", "conv", True), ("by_constant", "add_t", "conv", "conv", False),
+    ("of_linears", "gated", "", "", True), ("of_linears", "gated_map", "", "", False), ("of_linears", "gated_once", "", "", False),
     ("spatial", "mean_hw", "", "", True), ("spatial", "mean_in", "", "", True), ("spatial", "mean_h", "", "", False), ("spatial", "mean_all", "", "", False),
     ("spatial", "mean_batch", "", "", False), ("spatial", "mean_in_one", "", "", False), ("spatial", "mean_in_batch", "", "", False),
     ("nearest", "near", "", "", True), ("nearest", "default", "", "", True), ("nearest", "linear", "", "", False), ("nearest", "cubic", "", "", False),

@@ -36,6 +36,13 @@ PLACES = {
     "both sides of a mean over the map": ("r = Conv3(x, w1) q = ReduceMean<axes=[2,3]>(r) z = Conv(q, p1)", "", "x r q"),
     "one side of a mean over the channels": ("r = Conv3(x, w1) q = ReduceMean<axes=[1]>(r) e = Concat<axis=1>(q, q, q, q) z = Conv(e, p1)", "", "x q"),
     "one side of an average of float": ("r = Conv3(x, w1) e = Erf(r) q = AveragePool<kernel_shape=[2,2]>(e) z = Conv3(q, w2)", "", "x q"),
+    # transformers
+    "none on the operands of a gate between linear layers": ("g = MatMul(x, l1) u = MatMul(x, l2) s = Sigmoid(g) m = Mul(g, s) h = Mul(m, u) z = MatMul(h, l1)", "float[8,8] l1, float[8,8] l2", "x h"),
+    "none on the operands of a gate out of one linear layer": ("k = MatMul(x, l3) g, u = Split<axis=-1>(k, two) s = Gelu(g) h = Mul(s, u) z = MatMul(h, l4)", "float[8,8] l3, float[4,8] l4, int64[2] two = {4,4}", "x h"),
+    "both operands of a gate that a convolution makes": ("g = Conv3(x, w1) s = Sigmoid(g) u = Conv3(x, w2) h = Mul(s, u) z = Conv3(h, w3)", "", "x s u h"),
+    "one for queries, keys and values": ("n = LayerNormalization(x, n1) q = MatMul(n, l1) k = MatMul(n, l2) v = MatMul(n, l1) a = Add(q, k) z = Add(a, v)", "float[8] n1, float[8,8] l1, float[8,8] l2", "n"),
+    "none on a stream that norms read": ("n = LayerNormalization(x, n1) a = MatMul(n, l1) r = Add(a, x) m = LayerNormalization(r, n1) b = MatMul(m, l2) z = Add(b, r)", "float[8] n1, float[8,8] l1, float[8,8] l2", "n m"),
+    "none on a stream behind whose sum a norm stands": ("a = MatMul(x, l1) r = Add(a, x) n = LayerNormalization(r, n1) b = MatMul(n, l2) s = Add(b, n) z = LayerNormalization(s, n1)", "float[8] n1, float[8,8] l1, float[8,8] l2", "x n"),
     # padding
     "before zero padding": ("r = Conv3(x, w1) a = Pad(r, pads) z = Conv(a, w2)", "int64[8] pads = {0,0,1,1,0,0,1,1}", "x r"),
     "before padding with copies": ("r = Conv3(x, w1) a = Pad<mode=\"reflect\">(r, pads) z = Conv(a, w2)", "int64[8] pads = {0,0,1,1,0,0,1,1}", "x r"),

@@ -132,6 +132,8 @@ class Case:
 _TWO = "i = pair(x) c1 = Conv3(i, w1) c2 = Conv3(i, w2) r = Relu(c1) s = Relu(c2)"
 _K = "float[32,64,1,1] wk"
 _K96 = "float[32,96,1,1] w5"
+_GATE = "i = pair(x) g = MatMul(i, w5) u = MatMul(i, w6) s = Sigmoid(g) m = Mul(g, s)"
+_GATED = "float[64,128] w5, float[64,128] w6, float[128,64] w7"
 _POOL = "MaxPool<kernel_shape=[5,5],pads=[2,2,2,2]>"
 _CONV = "i = pair(x) c1 = Conv3(i, w1) r = Relu(c1) q = pair(r)"
 _POOLS = f"{_CONV} m = {_POOL}(q) o = MaxPool<kernel_shape=[9,9],pads=[4,4,4,4]>(q)"
@@ -199,6 +201,9 @@ CASES = {
     "matmul-computed/both": Case("i = pair(x) j = pair(y) z = MatMul(i, j)", _INT8, "", "float[2,64,64] x, float[2,64,64] y"),
     "matmul-computed/one": Case("i = pair(x) z = MatMul(i, y)", (("z", "mixed"),), "", "float[2,64,64] x, float[2,64,64] y"),
     "matmul-computed/none": Case("z = MatMul(x, y)", (("z", "none"),), "", "float[2,64,64] x, float[2,64,64] y"),
+    # the gate of SwiGLU: pairs on its inputs change neither layers nor types
+    "swiglu/plain": Case(f"{_GATE} h = Mul(m, u) p = pair(h) z = MatMul(p, w7)", (("g", "INT8"), ("u", "INT8"), ("z", "INT8")), _GATED, "float[1,64,64] x"),
+    "swiglu/pairs": Case(f"{_GATE} k = pair(m) l = pair(u) h = Mul(k, l) p = pair(h) z = MatMul(p, w7)", (("g", "INT8"), ("u", "INT8"), ("z", "INT8")), _GATED, "float[1,64,64] x"),
     # residuals and squeeze blocks: pairs on a branch leave every convolution in INT8
     "residual/skip": Case("i = pair(x) c1 = Conv3(i, w1) m = Add(c1, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "INT8"), ("z", "INT8"))),
     "residual/both": Case("i = pair(x) c1 = Conv3(i, w1) e = pair(c1) m = Add(e, i) r = Relu(m) q = pair(r) z = Conv3(q, w2)", (("c1", "INT8"), ("z", "INT8"))),

@@ -58,6 +58,12 @@ def test_with_fewer_pairs_an_attention_takes_more_layers_than_with_all(sm: str) 
     assert layers["attention/one-linear-split"] == layers["attention/one-linear-gather"]
 
 
+@pytest.mark.parametrize("sm", SMS)
+def test_pairs_on_the_operands_of_a_gate_change_no_layer(sm: str) -> None:
+    plain, paired = (GRAPHS[f"swiglu/{how}"][sm] for how in ("plain", "pairs"))
+    assert plain["layers"] == paired["layers"] and {**plain, "bytes": 0} == {**paired, "bytes": 0}
+
+
 @pytest.mark.rtx
 @pytest.mark.parametrize("name", ["attention/scale-behind", "attention/tokens-513", "attention/guarded"])
 def test_a_build_today_gives_what_is_recorded(name: str) -> None:

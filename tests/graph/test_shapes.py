@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes that inference finds: for operators of any opset, and asked of a view again and again."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.graph import shapes
+from qdqtool.graph.shapes import known_shapes, shapes_of
+from qdqtool.graph.view import GraphView
+from tests.graphs import model_of, view_of
+
+NORM = "g (float[2,6,8] x) => (float[2,6,4] y) <float[8] s, float[8,4] w> {{ n = {op}(x, s) y = MatMul(n, w) }}"
+
+
+@pytest.mark.parametrize(("op", "opset"), [("LayerNormalization", 17), ("RMSNormalization", 23)])
+def test_shapes_behind_operators_of_any_opset(op: str, opset: int) -> None:
+    found = shapes_of(GraphView(model_of(NORM.format(op=op), opset).graph))
+    assert found["n"] == (2, 6, 8) and found["w"] == (8, 4)
+
+
+def test_an_operator_that_nobody_knows_does_not_stop_inference() -> None:
+    text = "g (float[2,8] x) => (float[2,8] y) { a = Unheard(x) b = Relu(x) y = Add(a, b) }"
+    assert shapes_of(view_of(text))["b"] == (2, 8)
+
+
+def test_free_axes_are_none_and_a_run_may_give_them() -> None:
+    text = "g (float[N,4] x) => (float[M,K] y) <float[4,3] w> { h = Relu(x) y = MatMul(h, w) }"
+    assert shapes_of(view_of(text))["h"] == (None, 4)
+    assert shapes_of(view_of(text), {"x": (5, 4)})["h"] == (5, 4)
+
+
+def test_a_view_is_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = GraphView(model_of(NORM.format(op="LayerNormalization")).graph)
+    first = known_shapes(view)
+    monkeypatch.setattr(shapes, "shapes_of", lambda _: pytest.fail("it is known"))
+    assert known_shapes(view) is first
