@@ -23,6 +23,7 @@ from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
+_FP16_NOTE = "FP16 is judged as FP32: which operators a builder without types in the file runs in FP16 is not known"
 _TOLD_EVERY = 8  # runs between two lines of progress
 
 
@@ -61,7 +62,8 @@ def judged_model(candidate: Candidate, made: MadeFiles, target: DeployTarget) ->
         simulated = simulated_model(made.model, SimulateOptions("dla", target.version))
         return JudgedModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
     opened = open_to_run(made.model)
-    return JudgedModel(opened.proto, opened.folder, candidate.name)
+    notes = (_FP16_NOTE,) if candidate.form == "fp16" and not target.typed else ()
+    return JudgedModel(opened.proto, opened.folder, candidate.name, notes)
 
 
 def loss_between(better: MeasuredModel, worse: MeasuredModel) -> Figure:

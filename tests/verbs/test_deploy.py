@@ -35,7 +35,7 @@ else:
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a classifier of fixed batch at an old opset, and data for it."""
     folder = tmp_path_factory.mktemp("deploy")
-    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=13), folder / "net.onnx")
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), folder / "net.onnx")
     samples = np.random.default_rng(0).normal(size=(24, 4, 8, 8)).astype(np.float32)
     np.save(folder / "data.npy", samples)
     np.savez(folder / "other.npz", x=samples[::-1] * 0.9, y=np.zeros(24, np.int64))
@@ -172,6 +172,7 @@ def test_where_int8_loses_too_much_the_float_model_is_kept(
     assert "net.fp16.onnx" in result.files and not any(name.endswith(".cache") for name in result.files)
     script = (tmp_path / "out" / "net.fp16.trtexec.sh").read_text()
     assert "--fp16" in script and "--int8" not in script
+    assert any("FP16 is judged as FP32" in note for note in result.notes)
 
 
 def test_a_candidate_that_cannot_be_made_is_told_and_left(
