@@ -72,6 +72,21 @@ def test_boxes_are_those_of_the_image(images: Path, tmp_path: Path) -> None:
         assert widths == [1.0 + red for red in red_of(samples)]
 
 
+@pytest.mark.parametrize("script", [False, True])
+def test_arrays_keep_the_classes_that_lie_beside_them_in_order(tmp_path: Path, script: bool) -> None:
+    values = np.arange(16, dtype=np.float32).reshape(16, 1, 1, 1) * np.ones((1, 3, 4, 4), np.float32)
+    np.save(tmp_path / "d.npy", values)
+    np.save(tmp_path / "l.npy", np.arange(16))
+    rows = f"[{{'x': row[None]}} for row in np.load({str(tmp_path / 'd.npy')!r})]"
+    (tmp_path / "d.py").write_text(f"import numpy as np\ndef load_data():\n    return {rows}\n")
+    seen: list[int] = []
+    for part in PARTS:
+        samples = open_samples(tmp_path / ("d.py" if script else "d.npy"), INPUTS, DataOptions(part=part))
+        assert class_labels(tmp_path / "l.npy", samples, None).numbers.tolist() == red_of(samples)
+        seen += red_of(samples)
+    assert sorted(seen) == list(range(16))
+
+
 def test_limit_counts_the_part(images: Path) -> None:
     samples = samples_of(images, ":8", limit=2)
     assert samples.count == 2 and len(samples.positions) == 2
