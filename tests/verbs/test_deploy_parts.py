@@ -52,10 +52,22 @@ def test_a_cache_costs_what_its_pairs_would(here: Path, tmp_path: Path) -> None:
     assert cost.source == "forecast by the rules, not measured"
 
 
+def test_an_old_plain_model_is_lifted_to_be_forecast(tmp_path: Path) -> None:
+    """Shapes of opset 8 are not inferred by onnx; the model itself stays as it is."""
+    path = tmp_path / "old.onnx"
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=8, ir=6), path)
+    before = path.read_bytes()
+    candidate = candidates_for(target("8.6.1"), "fast")[-1]
+    cost = cost_of_candidate(candidate, MadeFiles(path), target("8.6.1"))
+    assert cost.megabytes is not None and path.read_bytes() == before
+
+
 def test_a_dla_costs_operators_without_a_scale(here: Path, tmp_path: Path) -> None:
     to = target("jp4.6.1", dla=True)
     candidate, files = made(here, tmp_path, "jp4.6.1", "ptq-mse", dla=True)
-    assert cost_of_candidate(candidate, files, to) == DeployCost(None, 0, "weighted operators without a scale")
+    assert cost_of_candidate(candidate, files, to) == DeployCost(
+        None, 0, "weighted operators without a scale", "in float"
+    )
     half = cost_of_candidate(*made(here, tmp_path, "jp4.6.1", "fp16", dla=True), to)
     assert half.layers == 3 and half.order > (0.0, 3)
     typed = target("orin:jp7.2.2", dla=True)
