@@ -48,7 +48,7 @@ class Extra:
 
 OPTIONAL = (
     Extra("pillow", "PIL.Image", "images", "folders of images as --data", ("pillow",)),
-    Extra("pycocotools", "pycocotools.mask", "eval", "evaluate: average precision", ("pycocotools",)),
+    Extra("pycocotools", "pycocotools.mask", "eval", "evaluate, deploy, improve: average precision", ("pycocotools",)),
     Extra("tensorrt", "tensorrt", "tensorrt", "ptq --backend tensorrt, build", _TENSORRT_WHEELS),
     Extra("pycuda", "pycuda.driver", "pycuda", "ptq --backend tensorrt --cuda pycuda", ("pycuda",)),
     Extra("dask", "distributed", "dask", "calibrate --dask", ("distributed",)),

@@ -23,11 +23,13 @@ class DeployCost:
         megabytes: moved in one inference, by the forecast or by the plan of an engine; None where it is not known.
         layers: of the engine, forecast or planned; of a DLA the weighted operators that do not run in INT8.
         source: where the figures are from.
+        unit: what `layers` counts, as a table says it.
     """
 
     megabytes: float | None
     layers: int
     source: str
+    unit: str = "layers"
 
     @property
     def order(self) -> tuple[float, int]:
@@ -37,7 +39,7 @@ class DeployCost:
     def text(self) -> str:
         """As a table shows it."""
         moved = "" if self.megabytes is None else f"{self.megabytes:.2f} MB, "
-        return f"{moved}{self.layers} {'in float' if self.megabytes is None else 'layers'}"
+        return f"{moved}{self.layers} {self.unit}"
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""

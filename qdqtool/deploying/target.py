@@ -73,8 +73,21 @@ def target_at(place: Place, *, dla: bool) -> DeployTarget:
     return DeployTarget(place, "dla", "qdq" if version.has_typed_dla else "cache", int8=True, typed=typed)
 
 
+def require_opset(target: DeployTarget, proto: onnx.ModelProto, name: str) -> None:
+    """Refuse a model that the parser of the target does not read.
+
+    Raises:
+        QdqError: its opset is beyond what is known of the version; the highest one is named.
+    """
+    version = target.version
+    highest, opset = None if version is None else version.max_opset, opset_of(proto) or 0
+    if version is not None and highest is not None and opset > highest:
+        reason = f"has opset {opset}, and the parser of TensorRT {version.text} reads up to {highest}"
+        raise QdqError(name, reason, f"export it with opset {highest}, or name another version with --for")
+
+
 def told_in_lines(target: DeployTarget, proto: onnx.ModelProto, view: GraphView) -> list[str]:
-    """What the target runs of a model: five lines, or four without a version.
+    """What the target runs of a model: five lines.
 
     Args:
         target: what the model is for.
@@ -105,6 +118,8 @@ def _types_line(target: DeployTarget) -> str:
 def _int8_line(target: DeployTarget) -> str:
     if not target.int8:
         return "INT8: none, so the model stays in float"
+    if target.kind == "dla" and target.form == "qdq":
+        return "INT8 by Q/DQ in the model, as a format: this DLA multiplies in FP16; one up to 10.7 in INT8, by cache"
     if target.form == "cache":
         assert target.version is not None
         return f"INT8 by calibration cache: its header is {target.version.header()}"
@@ -143,8 +158,6 @@ def _parser_line(target: DeployTarget, proto: onnx.ModelProto) -> str:
     highest = target.version.max_opset
     limit = f"reads ONNX up to opset {highest}" if highest is not None else "reads ONNX opset 20 and later"
     text = f"parser: {limit}, the model has {opset}"
-    if highest is not None and (opset or 0) > highest:
-        text += f": export it with opset {highest}"
     foreign = foreign_operators(proto, target.version)
     return text + (f"; it does not import {_operators([one.counted for one in foreign])}" if foreign else "")
 

@@ -17,6 +17,7 @@ from qdqtool.data.images import load_pillow
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
 from qdqtool.data.parts import file_digest
+from qdqtool.data.sources import digests_of, open_source
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
 
@@ -79,7 +80,7 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
         return _part_of_images(path, images, image_input(path, inputs), options)
     if path is not None and path.suffix.lower() in (".npz", ".npy") and path.is_file():
         return _of_arrays(path, inputs, options)
-    return _of_loader(open_loader(data, inputs, options))
+    return _part_of_loader(data, inputs, options)
 
 
 def _check(options: DataOptions, one: Input) -> None:
@@ -156,7 +157,7 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
     stored = {"": open_npy(path)} if npy else open_npz(path, options.max_bytes)
     key = _fed(stored, inputs)
     if key is None:
-        return _of_loader(open_loader(path, inputs, options))
+        return _part_of_loader(path, inputs, options)
     if options.part is not None and (options.preprocess is not None or len(stored) > 1):
         raise QdqError(path, "holds images or labels beside them, of which no --part can be taken", "leave it out")
     array, one = stored[key], inputs[0]
@@ -167,7 +168,7 @@ def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> Lab
         reason = f"holds images as {array.dtype}, and what the model wants done to them is not known"
         raise QdqError(path, reason, GIVE_PREPROCESS)
     if len(stored) == 1:
-        return _of_loader(open_loader(path, inputs, options))
+        return _part_of_loader(path, inputs, options)
     size = one.first or 1
     rows = array.shape[0] // size * size if array.shape else 0
     loader = open_loader(
@@ -218,6 +219,17 @@ def _pixels(row: Array) -> Array:
     if row.ndim == 3 and row.shape[0] in (1, 3) and row.shape[2] not in (1, 3):
         row = row.transpose(1, 2, 0)
     return np.ascontiguousarray(row[..., 0] if row.ndim == 3 and row.shape[2] == 1 else row)
+
+
+def _part_of_loader(data: Data, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
+    """What a loader gives; of a part with the places of its samples in the whole, which wants one walk more."""
+    made = _of_loader(open_loader(data, inputs, options))
+    if options.part is None:
+        return made
+    digests = digests_of(open_source(data, inputs, options.preprocess, options.max_bytes), inputs)
+    positions = tuple(place for place, digest in enumerate(digests) if options.part.holds(digest))
+    whole = _of_loader(open_loader(data, inputs, replace(options, part=None, limit=None)))
+    return replace(made, whole=whole, positions=positions)
 
 
 def _of_loader(loader: DataLoader) -> LabeledSamples:

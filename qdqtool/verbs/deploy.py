@@ -14,7 +14,7 @@ from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import Candidate, candidates_for
 from qdqtool.deploying.choice import DeployCost, Trial, choose, figure_json
-from qdqtool.deploying.target import DeployTarget, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.evaluation.output_dir import check_folder, filling
@@ -79,6 +79,7 @@ def _checked(
     if has_qdq(view):
         raise QdqError(opened.name, "has Q/DQ already", "give the FP32 model; qdqtool improve takes a Q/DQ model")
     target = target_at(find_place(options.place), dla=options.dla)
+    require_opset(target, opened.proto, opened.name)
     return target, [*told_in_lines(target, opened.proto, view), *target.place.notes]
 
 
@@ -173,14 +174,15 @@ class _Deployment:
             made = carry_out(candidate, self._job, folder, peel_kinds(self._job))
             self._made[candidate.name] = made
             self._beat.begin(f"{candidate.name}: judged")
-            loss = judge.loss(judged_model(candidate, made, self._target))
+            judged = judged_model(candidate, made, self._target)
+            loss = judge.loss(judged)
             self._beat.begin(f"{candidate.name}: cost")
             cost: DeployCost = cost_of_candidate(candidate, made, self._target)
         except MissingPackageError:
             raise
         except QdqError as error:
             return Trial(candidate, failed=error.line())
-        return Trial(candidate, loss, cost, notes=made.notes)
+        return Trial(candidate, loss, cost, notes=(*made.notes, *judged.notes))
 
     def _judge(self, what: str, data: tuple[Data, DataOptions], *, own_labels: bool = True) -> DeployJudge:
         return judge_part(self._plain, data, self._options, (what, own_labels, self._notes), self._beat.tick)

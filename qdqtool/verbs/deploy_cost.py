@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 
 from qdqtool.deploying.candidates import Candidate
 from qdqtool.deploying.choice import DeployCost
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.errors import MissingPackageError
-from qdqtool.graph.io import Opened, open_model
+from qdqtool.graph.io import ModelSource, Opened, open_model
+from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
+from qdqtool.precision.widen import is_typed
 from qdqtool.verbs.deploy_steps import MadeFiles
 
+_IN_FLOAT = "in float"
 _FORECAST = "forecast by the rules, not measured"
 
 
@@ -43,13 +48,13 @@ def _on_dla(candidate: Candidate, made: MadeFiles) -> DeployCost:
     from qdqtool.cache.text import read_cache
 
     if candidate.form == "fp16":
-        return DeployCost(None, _weighted(open_model(made.model)), "weighted operators in FP16")
+        return DeployCost(None, _weighted(open_model(made.model)), "weighted operators in FP16", _IN_FLOAT)
     if made.cache is None:
-        return DeployCost(None, len(_float_operators(open_model(made.model))), "weighted operators in FP16")
+        return DeployCost(None, len(_float_operators(open_model(made.model))), "weighted operators in FP16", _IN_FLOAT)
     opened = open_model(made.model)
     view, scales = GraphView(opened.proto.graph, opened.folder), read_cache(made.cache).entries
     lacking = [n for n in view.nodes if weight_index(view, n) is not None and n.key not in scales]
-    return DeployCost(None, len(lacking), "weighted operators without a scale")
+    return DeployCost(None, len(lacking), "weighted operators without a scale", _IN_FLOAT)
 
 
 def _weighted(opened: Opened) -> int:
@@ -77,14 +82,19 @@ def _built(made: MadeFiles) -> DeployCost:
 def _forecast(made: MadeFiles, target: DeployTarget) -> DeployCost:
     from qdqtool.verbs.show_engine import predicted_layers
 
-    source = made.qdq or made.model
-    if made.cache is not None and made.qdq is None:
-        model: object = _with_pairs(made)
+    if made.qdq is not None:
+        model: ModelSource = made.qdq
     else:
-        model = source
+        model = _with_pairs(made) if made.cache is not None else _lifted(made)
     found = predicted_layers(model, target.version, target="rtx" if target.kind == "rtx" else "gpu").forecast
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
     return DeployCost(moved, found.layers, _FORECAST)
+
+
+def _lifted(made: MadeFiles) -> onnx.ModelProto | Path:
+    """A plain model at an opset whose shapes can be inferred, as those with pairs have it; a typed one as it is."""
+    opened = open_model(made.model)
+    return made.model if is_typed(opened.proto) else normalize(opened.proto, opened.folder).proto
 
 
 def _with_pairs(made: MadeFiles) -> onnx.ModelProto:

@@ -26,6 +26,7 @@ from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, insert_target, kept_n
 
 PICTURES = 8
 _ANY_SM = "89"
+_OUT = "again"  # the folder of a recipe's run, beside the recipe
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,17 @@ def write_recipe(candidate: Candidate, job: StepJob, folder: Path, path: Path) -
     place = job.target.place.title
     head = [f"Makes the files of this folder again ({candidate.name}), for {place}.", "qdqtool run recipe.toml"]
     with replacing(path) as file:
-        file.write(recipe_text(model, "again", steps, head).encode())
+        file.write(recipe_text(model, _OUT, steps, head).encode())
 
 
 def _recipe_step(candidate: Candidate, number: int, job: StepJob, folder: Path) -> RecipeStep:
     step = candidate.steps[number - 1]
     name = step_name(candidate, job.stem, number)
     ending = ".cache" if step.verb == "ptq" else ".onnx"
-    return RecipeStep(f"{number}-{step.verb}", step.verb, name + ending, "", _words(step, job, folder))
+    words = _words(step, job, folder)
+    if step.verb == "peel":
+        words["cache"] = f"{_OUT}/{name}.cache"
+    return RecipeStep(f"{number}-{step.verb}", step.verb, name + ending, "", words)
 
 
 def _words(step: Step, job: StepJob, folder: Path) -> dict[str, RecipeValue]:

@@ -14,7 +14,7 @@ from qdqtool.data.loader import Data, DataOptions, inputs_of
 from qdqtool.deploying.candidates import Candidate
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.metrics import Figure, judge
+from qdqtool.evaluation.metrics import Figure, MeasuredModel, judge
 from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from qdqtool.evaluation.tasks import ChosenTask, OutputFidelity, TaskOptions, choose_task, task_of_boxes
 from qdqtool.graph.io import Opened
@@ -23,6 +23,7 @@ from qdqtool.runtime.executor import Executor, last_in_reach
 from qdqtool.verbs.deploy_steps import MadeFiles
 from qdqtool.verbs.simulate import SimulateOptions, simulated_model
 
+_FP16_NOTE = "FP16 is judged as FP32: which operators a builder without types in the file runs in FP16 is not known"
 _TOLD_EVERY = 8  # runs between two lines of progress
 
 
@@ -61,7 +62,13 @@ def judged_model(candidate: Candidate, made: MadeFiles, target: DeployTarget) ->
         simulated = simulated_model(made.model, SimulateOptions("dla", target.version))
         return JudgedModel(simulated.model, simulated.folder, candidate.name, simulated.notes)
     opened = open_to_run(made.model)
-    return JudgedModel(opened.proto, opened.folder, candidate.name)
+    notes = (_FP16_NOTE,) if candidate.form == "fp16" and not target.typed else ()
+    return JudgedModel(opened.proto, opened.folder, candidate.name, notes)
+
+
+def loss_between(better: MeasuredModel, worse: MeasuredModel) -> Figure:
+    """What one model has less than another of the first metric, judged on the same samples: paired 95 % interval."""
+    return judge(worse, better).losses[worse.metrics[0]][0]
 
 
 class DeployJudge:
@@ -71,6 +78,7 @@ class DeployJudge:
         samples: the part.
         chosen: what models are judged by.
         count: how many samples there are.
+        reference: FP32's own figures.
     """
 
     def __init__(
@@ -91,7 +99,7 @@ class DeployJudge:
         inputs = inputs_of(plain.proto.graph)
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain.proto, plain.folder)
-        self._reference = self._executor(JudgedModel(plain.proto, plain.folder, "FP32"))
+        self._float = self._executor(JudgedModel(plain.proto, plain.folder, "FP32"))
         self.chosen = self._choose(options)
         self.count = 0
         found = self._walk("FP32", None)
@@ -100,7 +108,15 @@ class DeployJudge:
             self.chosen, self.count = again, 0
             found = self._walk("FP32", None)
         self._found = found
-        self._measured = self.chosen.task.measure(found, found)
+        self.reference: MeasuredModel = self.chosen.task.measure(found, found)
+
+    def measured(self, model: JudgedModel) -> MeasuredModel:
+        """The figures of a candidate on all samples.
+
+        Raises:
+            QdqError: it cannot be run, or its outputs cannot be read.
+        """
+        return self.chosen.task.measure(self._walk(model.name, self._executor(model)), self._found)
 
     def loss(self, model: JudgedModel) -> Figure:
         """What a candidate loses of the first metric against FP32, with its paired 95 % interval.
@@ -108,15 +124,12 @@ class DeployJudge:
         Raises:
             QdqError: it cannot be run, or its outputs cannot be read.
         """
-        found = self._walk(model.name, self._executor(model))
-        measured = self.chosen.task.measure(found, self._found)
-        verdict = judge(measured, self._measured)
-        return verdict.losses[measured.metrics[0]][0]
+        return loss_between(self.reference, self.measured(model))
 
     @property
     def reference_value(self) -> float:
         """FP32's own figure."""
-        return float(self._measured.values[0, 0])
+        return float(self.reference.values[0, 0])
 
     def _executor(self, model: JudgedModel) -> Executor:
         return Executor(model.proto, model.folder, self._outputs, model.name)
@@ -129,7 +142,7 @@ class DeployJudge:
         if set(whole) - set(self._outputs):
             note = f"onnxruntime cannot compute the outputs: judged by {', '.join(self._outputs)}"
             return ChosenTask(OutputFidelity(), (note,))
-        return choose_task(self._reference.run(chunk.batch), chunk, self.samples, options)
+        return choose_task(self._float.run(chunk.batch), chunk, self.samples, options)
 
     def _walk(self, name: str, other: Executor | None) -> list[Any]:
         """What a model, or FP32 itself, finds in all samples."""
@@ -139,7 +152,7 @@ class DeployJudge:
         for number, chunk in enumerate(self._chunks()):
             if number % _TOLD_EVERY == 0:
                 self._say(f"{name}: judged on {first} samples")
-            reference = self._reference.run(chunk.batch) if other is None or task.compares else {}
+            reference = self._float.run(chunk.batch) if other is None or task.compares else {}
             outputs = reference if other is None else other.run(chunk.batch)
             found += task.read(outputs, reference, chunk, first)
             first += len(chunk.geometries)

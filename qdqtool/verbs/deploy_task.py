@@ -49,8 +49,18 @@ def judge_part(
             raise
         notes.append(f"the choice is made without labels: {error.where} {error.reason}")
         judge = DeployJudge(plain, data, replace(asked, labels=None, metric=None), say)
-    notes += [f"{what}: {note}" for note in judge.chosen.notes]
+    _note(notes, what, judge.chosen.notes)
     return judge
+
+
+def _note(notes: list[str], what: str, found: tuple[str, ...]) -> None:
+    """Say of which part a sentence is, unless it is of both."""
+    for note in found:
+        earlier = [index for index, one in enumerate(notes) if one.endswith(f": {note}") and one != f"{what}: {note}"]
+        if earlier:
+            notes[earlier[0]] = note
+        else:
+            notes.append(f"{what}: {note}")
 
 
 def task_options(options: DeployOptions | ImproveOptions) -> TaskOptions:

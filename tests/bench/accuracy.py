@@ -82,7 +82,7 @@ class AccuracyBench:
         named = {"model": self.subject.name, "tool": tool}
         if tool == FP32:
             return {**named, "figures": apart(judge, self.subject, self.plain, self.corpus, self.work, tool)}
-        out, costs = self._by_peer(tool) if tool.startswith(("modelopt", "onnxruntime")) else self._by_us(tool)
+        out, costs = self.by_peer(tool) if tool.startswith(("modelopt", "onnxruntime")) else self._by_us(tool)
         spent = [{"cpu_s": round(cost.cpu_seconds, 1), "mb": round(cost.peak_mb)} for cost in costs]
         if costs[-1].code != 0 or not out.is_file():
             return {**named, "costs": spent, "failed": _why(costs[-1])}
@@ -126,7 +126,7 @@ class AccuracyBench:
         path = f"{PROJECT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
         return measured(command, environment={"PYTHONPATH": path})
 
-    def _by_peer(self, tool: str) -> tuple[Path, list[Cost]]:
+    def by_peer(self, tool: str) -> tuple[Path, list[Cost]]:
         """A peer, with a copy of the model: nvidia-modelopt writes to its input."""
         name, how = tool.split()
         folder = self.work / tool.replace(" ", "_")

@@ -16,7 +16,7 @@ from tests.graphs import SMALL_NET, model_of
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    onnx.save(model_of(SMALL_NET), tmp_path / "m.onnx")
+    onnx.save(model_of(SMALL_NET, opset=11), tmp_path / "m.onnx")
     np.save(tmp_path / "d.npy", np.random.default_rng(0).normal(size=(16, 4, 8, 8)).astype(np.float32))
     return tmp_path
 
@@ -73,4 +73,5 @@ def test_bad_words_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]
     refused(run(capsys, *start, "--for", "orin-nano", "--dla", "-o", folder / "o"), "--dla", "has no DLA")
     refused(run(capsys, *start, "--for", "8.6.1", "-o", folder / "m.onnx"), "is a file")
     refused(run(capsys, *start, "--for", "8.6.1"), "-o/--output")
+    refused(run(capsys, *start, "--for", "5.1.6", "-o", folder / "o"), "m.onnx", "has opset 11", "reads up to 9")
     assert sorted(p.name for p in folder.iterdir()) == ["d.npy", "m.onnx"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_the_exit_code_says_whether_it_is_enough(
         return Figure(value, Interval(value, value))
 
     monkeypatch.setattr(DeployJudge, "loss", loss)
+    monkeypatch.setattr(importlib.import_module("qdqtool.verbs.improve"), "STAGES", ("condition", "finetune"))
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "--no-finetune", "-o", folder / "o.onnx")
     said = run(capsys, "improve", folder / "q.onnx", *words)
     assert said.code == code and f"wrote {folder / 'o.onnx'}" in said.out

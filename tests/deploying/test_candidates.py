@@ -8,7 +8,7 @@ import pytest
 
 from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import EFFORTS, candidates_for
-from qdqtool.deploying.target import DeployTarget, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from tests.graphs import SMALL_NET, model_of
@@ -89,10 +89,13 @@ def test_a_dla_is_told_in_five_lines() -> None:
     assert found[4] == "parser: reads ONNX up to opset 13, the model has 13"
 
 
-def test_an_opset_that_the_parser_does_not_read_is_told() -> None:
-    found = lines("xavier-nx:jp4.6.1", model_of(SMALL_NET, opset=17))
-    assert found[3] == "DLA: not asked for (--dla)"
-    assert found[4].endswith("the model has 17: export it with opset 13")
+def test_an_opset_that_the_parser_does_not_read_is_refused() -> None:
+    model = model_of(SMALL_NET, opset=17)
+    with pytest.raises(QdqError, match=r"has opset 17, and the parser of TensorRT 8.2.1 reads up to 13; export it"):
+        require_opset(target("xavier-nx:jp4.6.1"), model, "m.onnx")
+    for text in ("8.6", "orin-nano:jp6.2", "rtx4090:rtx"):  # reads it, no limit is known, no version
+        require_opset(target(text), model, "m.onnx")
+    assert lines("xavier-nx:jp4.6.1", model)[3] == "DLA: not asked for (--dla)"
 
 
 def test_a_board_without_int8_is_told() -> None:
@@ -109,6 +112,8 @@ def test_typed_targets_are_told() -> None:
     )
     assert lines("11.4", model)[2] == "INT8 by Q/DQ in the model; it reads no caches"
     assert lines("8.6", model)[2] == "INT8 by Q/DQ in the model; it reads caches, too"
+    fixed = model_of(SMALL_NET.replace("float[N", "float[1"))
+    assert "this DLA multiplies in FP16; one up to 10.7 in INT8" in lines("orin:jp7.2.2", fixed, dla=True)[2]
     assert lines("rtx4090:rtx", model)[4] == "parser: the model has opset 17"
 
 

@@ -76,7 +76,8 @@ def test_a_trial_is_a_row_and_json() -> None:
     assert one.cells() == ("0.2500", "0.2400 to 0.2600", "12.50 MB, 10 layers")
     assert one.to_json()["cost"] == {"megabytes": 12.5, "layers": 10, "source": "forecast"}
     assert Trial(one.candidate, failed="no").cells() == ("-", "-", "-")
-    assert DeployCost(None, 3, "").text() == "3 in float"
+    assert DeployCost(None, 3, "", "in float").text() == "3 in float"
+    assert DeployCost(None, 3, "").text() == "3 layers"
 
 
 def test_json_has_no_nan() -> None:

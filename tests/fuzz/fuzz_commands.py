@@ -160,6 +160,17 @@ def _pruning() -> list[Command]:
     ]
 
 
+def _deploying() -> list[Command]:
+    deploy, improve = "deploy {model} --data {more} --effort fast -o out", "improve {qdq} --data {more} -o out.onnx"
+    return [
+        Command("deploy", f"{deploy} --for 8.6.1", 2),
+        Command("deploy-dla", f"{deploy} --for xavier-nx:jp4.6.1 --dla", 2),
+        Command("deploy-typed", f"{deploy} --for 11.4 --max-loss 0.1", 1),
+        Command("improve", f"{improve} --max-loss 0.2 --no-finetune", 2),
+        Command("calibrate-part", "calibrate {model} -o out.scales.json --data {more} --part 0:f --method max", 2),
+    ]
+
+
 def _judging() -> list[Command]:
     finetune = "finetune {qdq} -o out.onnx --data {data} --steps 1"
     pictures = ("pictures/a.png", "pictures/b.png", "pictures/detections.json")
@@ -201,4 +212,14 @@ def _judging() -> list[Command]:
     ]
 
 
-COMMANDS = (*_inserting(), *_calibrating(), *_caches(), *_peeling(), *_linting(), *_typed(), *_pruning(), *_judging())
+COMMANDS = (
+    *_inserting(),
+    *_calibrating(),
+    *_caches(),
+    *_peeling(),
+    *_linting(),
+    *_typed(),
+    *_pruning(),
+    *_deploying(),
+    *_judging(),
+)

@@ -25,6 +25,7 @@ from tests.graphs import SMALL_NET, model_of
 PROJECT = Path(__file__).resolve().parents[2]
 LARGEST = 200_000  # bytes of a seed from the shared folder: larger ones make runs slow and show nothing else
 _LOG_LINES = 60
+_PARTED = 6  # samples, so that each of three parts has some
 _MOST_VALUES = 200_000  # of one sample
 _WEIGHTLESS = "light_"  # models whose weights are computed at load time: hundreds of MB in a few kB
 
@@ -128,7 +129,8 @@ def _inputs(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:
     from qdqtool.data.json_inputs import write_json_inputs
 
     write_json_inputs(folder / "inputs.json", _one_by_one(samples))
-    files = {"data": folder / "data.npz", "inputs": folder / "inputs.json"}
+    np.savez(folder / "more.npz", **_samples(model, _PARTED))
+    files = {"data": folder / "data.npz", "more": folder / "more.npz", "inputs": folder / "inputs.json"}
     return files | ({"npy": folder / "data.npy"} if len(samples) == 1 else {})
 
 

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of `deploy`: what a candidate costs, how it is judged, how data is split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.data.loader import DataOptions, inputs_of
+from qdqtool.deploying.boards import find_place
+from qdqtool.deploying.candidates import Candidate, candidates_for
+from qdqtool.deploying.choice import DeployCost
+from qdqtool.deploying.target import DeployTarget, target_at
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.evaluation.tasks import TaskOptions
+from qdqtool.graph.io import open_model
+from qdqtool.verbs import deploy_cost
+from qdqtool.verbs.deploy_cost import cost_of_candidate
+from qdqtool.verbs.deploy_judge import DeployJudge, judged_model
+from qdqtool.verbs.deploy_split import split_data
+from qdqtool.verbs.deploy_steps import MadeFiles, StepJob, carry_out
+from tests.graphs import SMALL_NET, model_of
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=11), folder / "net.onnx")
+    np.save(folder / "data.npy", np.random.default_rng(0).normal(size=(12, 4, 8, 8)).astype(np.float32))
+    return folder
+
+
+def target(place: str, *, dla: bool = False) -> DeployTarget:
+    return target_at(find_place(place), dla=dla)
+
+
+def made(here: Path, folder: Path, place: str, name: str, *, dla: bool = False) -> tuple[Candidate, MadeFiles]:
+    """A candidate of a target, carried out."""
+    to = target(place, dla=dla)
+    candidate = next(one for one in candidates_for(to, "default") if one.name == name)
+    job = StepJob(here / "net.onnx", "net", here / "data.npy", DataOptions(), None, to, "cpu", lambda text: None)
+    return candidate, carry_out(candidate, job, folder)
+
+
+def test_a_cache_costs_what_its_pairs_would(here: Path, tmp_path: Path) -> None:
+    cost = cost_of_candidate(*made(here, tmp_path, "7.1.3", "ptq-entropy"), target("7.1.3"))
+    fp16 = cost_of_candidate(*made(here, tmp_path, "7.1.3", "fp16"), target("7.1.3"))
+    assert cost.megabytes is not None and fp16.megabytes is not None and cost.megabytes < fp16.megabytes
+    assert cost.source == "forecast by the rules, not measured"
+
+
+def test_an_old_plain_model_is_lifted_to_be_forecast(tmp_path: Path) -> None:
+    """Shapes of opset 8 are not inferred by onnx; the model itself stays as it is."""
+    path = tmp_path / "old.onnx"
+    onnx.save(model_of(SMALL_NET.replace("float[N", "float[1"), opset=8, ir=6), path)
+    before = path.read_bytes()
+    candidate = candidates_for(target("8.6.1"), "fast")[-1]
+    cost = cost_of_candidate(candidate, MadeFiles(path), target("8.6.1"))
+    assert cost.megabytes is not None and path.read_bytes() == before
+
+
+def test_a_dla_costs_operators_without_a_scale(here: Path, tmp_path: Path) -> None:
+    to = target("jp4.6.1", dla=True)
+    candidate, files = made(here, tmp_path, "jp4.6.1", "ptq-mse", dla=True)
+    assert cost_of_candidate(candidate, files, to) == DeployCost(
+        None, 0, "weighted operators without a scale", "in float"
+    )
+    half = cost_of_candidate(*made(here, tmp_path, "jp4.6.1", "fp16", dla=True), to)
+    assert half.layers == 3 and half.order > (0.0, 3)
+    typed = target("orin:jp7.2.2", dla=True)
+    pairs = made(here, tmp_path, "orin:jp7.2.2", "insert-mse", dla=True)
+    assert cost_of_candidate(*pairs, typed).source == "weighted operators in FP16"
+
+
+def test_without_nvidias_compiler_the_rules_forecast(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(files: MadeFiles) -> DeployCost:
+        raise MissingPackageError("tensorrt-rtx", "is not installed", "pip install it")
+
+    monkeypatch.setattr(deploy_cost, "_built", missing)
+    to = target("rtx4090:rtx")
+    cost = cost_of_candidate(*made(here, tmp_path, "rtx4090:rtx", "insert-entropy"), to)
+    assert cost.megabytes is not None and cost.source.startswith("forecast")
+
+
+def test_a_cache_is_judged_as_its_target_rounds(here: Path, tmp_path: Path) -> None:
+    for place, dla in (("jp4.6.1", True), ("7.1.3", False)):
+        folder = tmp_path / place
+        folder.mkdir()
+        candidate, files = made(here, folder, place, "ptq-entropy", dla=dla)
+        judged = judged_model(candidate, files, target(place, dla=dla))
+        assert "not run by TensorRT" in judged.notes[0] and len(judged.proto.graph.node) > 7
+
+
+def test_fp32_loses_nothing_against_itself_and_int8_something(here: Path, tmp_path: Path) -> None:
+    plain = open_model(here / "net.onnx")
+    judge = DeployJudge(plain, (here / "data.npy", DataOptions()), TaskOptions(), lambda text: None)
+    assert judge.count == 12 and judge.reference_value == 1.0
+    candidate, files = made(here, tmp_path, "8.6.1", "fp16")
+    loss = judge.loss(judged_model(candidate, files, target("8.6.1")))
+    assert (loss.value, loss.interval.low, loss.interval.high) == (0.0, 0.0, 0.0)
+
+
+def test_data_that_holds_too_little_is_refused(here: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "two.npy", np.zeros((5, 4, 8, 8), np.float32) + np.arange(5).clip(0, 1)[:, None, None, None])
+    inputs = inputs_of(onnx.load(here / "net.onnx").graph)
+    with pytest.raises(QdqError, match="holds 2 different samples, and 3 parts"):
+        split_data(str(tmp_path / "two.npy"), None, inputs, DataOptions(), "fast")
+    with pytest.raises(QdqError, match="can be walked only once"):
+        split_data(({"x": row} for row in np.zeros((3, 1, 4, 8, 8), np.float32)), None, inputs, DataOptions(), "fast")
+
+
+def test_eval_data_leaves_two_parts_of_the_data(here: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "other.npy", np.ones((2, 4, 8, 8), np.float32))
+    inputs = inputs_of(onnx.load(here / "net.onnx").graph)
+    split = split_data(here / "data.npy", tmp_path / "other.npy", inputs, DataOptions(), "fast")
+    assert split.counts == {"calibrate": 8, "choose": 4, "report": 2}
+    assert split.parts["report"] == "" and split.report[1].part is None
+    assert split.calibrate[1].part is not None and str(split.calibrate[1].part) == split.parts["calibrate"]
