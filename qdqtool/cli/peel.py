@@ -138,8 +138,10 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
 
 def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) -> list[str]:
     from qdqtool.cli.next_steps import after_cache, after_script
+    from qdqtool.emit.trtexec_flags import has_flag
 
     lines = result.summary()
     if "trtexec" in result.emitted:
-        return [*lines, *after_script(result.emitted["trtexec"])]
-    return [*lines, *after_cache(result.model, result.path, args.target, version)]
+        tells_all = not result.layers or has_flag("--layerPrecisions", version)
+        return [*lines, *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
+    return [*lines, *after_cache((result.model, result.path), args.target, version, result.layers, result.data)]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class EmitJob:
         outputs: what it gives.
         batch: samples in one run, where the model leaves that open.
         preprocess: what is done to images before they are fed, where that is known.
+        data: what is known of the calibration data, see `input_shapes.as_fed`.
     """
 
     model: str
@@ -57,6 +59,7 @@ class EmitJob:
     outputs: tuple[Tensor, ...] = ()
     batch: int = 1
     preprocess: Preprocess | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def named(self) -> tuple[FloatLayer, ...]:

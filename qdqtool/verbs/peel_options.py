@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from qdqtool.cache.text import Cache
 from qdqtool.display import Displayed, counted, model_name, named, written
+from qdqtool.emit.layers import FloatLayer
 from qdqtool.graph.io import ModelSource, ModelT
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
@@ -64,6 +66,11 @@ class PeelOptions(CacheTargetOptions):
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
 
+    @property
+    def keeps_model(self) -> bool:
+        """Whether a source is given back, whose nodes keep their names."""
+        return self.source is not None
+
 
 @dataclass(frozen=True, repr=False)
 class PeelResult(Displayed, Generic[ModelT]):
@@ -81,6 +88,8 @@ class PeelResult(Displayed, Generic[ModelT]):
         weights: how TensorRT quantizes the weights that had a pair.
         target: whose cache it is.
         path: the file of the cache, as it was named; None where it is in memory.
+        layers: what should stay in float, which builders must be told; see `emit.layers`.
+        data: what is known of the data that calibrated it, see `DataLoader.facts`; None where nobody says.
     """
 
     model: ModelT
@@ -94,6 +103,8 @@ class PeelResult(Displayed, Generic[ModelT]):
     weights: Baked = field(default_factory=Baked)
     target: str = "gpu"
     path: str | Path | None = None
+    data: Mapping[str, Any] | None = None
+    layers: tuple[FloatLayer, ...] = ()
 
     def headline(self) -> str:
         """The model, the header of the cache and its scales, what has none."""
