@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qdqtool.emit.job import Tensor
     from qdqtool.emit.layers import FloatLayer
     from qdqtool.trtversion import TrtVersion
-    from qdqtool.verbs import AmpResult, ConditionResult, InsertResult, SensitivityResult
+    from qdqtool.verbs import AmpResult, ConditionResult, GraftResult, InsertResult, SensitivityResult
 
 _MOST_LAYERS = 12  # that a printed line names
 
@@ -138,6 +138,23 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     if result.estimated:
         words.append("--allow-estimated")
     return [*lines, next_line(command("peel", *words))]
+
+
+def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]:
+    """Build the Q/DQ model; where places have no scale, say that data give them one."""
+    from qdqtool.emit.trtexec import qdq_arguments
+    from qdqtool.trtversion import parse
+
+    starved = args.data is None and any(one.rule == "no-scale" for one in result.plan.refusals)
+    lines = ["--data calibrates the scales that the cache lacks"] if starved else []
+    version = parse(args.trt_version) if args.trt_version else _newest()
+    if not args.trt_version:
+        lines.append(f"the next step is for TensorRT {version.text}: --trt-version names the one that you have")
+    shapes = _shape_words(result.model, None, args)
+    words = qdq_arguments(
+        str(result.model), _stem(result.model), "gpu", version, typed=result.rest is not None, shapes=shapes
+    )
+    return [*lines, *_where(version), next_line(trtexec_line(words))]
 
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
