@@ -186,7 +186,7 @@ def graft(
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: data that neither fill nor choose anything, a model with Q/DQ, a cache that has no entry for any point,
+        QdqError: data that neither fill nor choose anything, a model with Q/DQ, a cache without an entry for any point,
             and what `insert` refuses.
     """
     options = options or GraftOptions()

@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
+from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
@@ -157,7 +158,16 @@ def peel(
         path=cache,
         data=table.provenance.data,
         layers=layers,
+        dla=_dla_report(view, decided, options),
     )
+
+
+def _dla_report(view: GraphView, decided: Plan, options: PeelOptions) -> DlaReport | None:
+    """What the DLA will run of the clean model; None for a GPU."""
+    if options.target != "dla":
+        return None
+    weighted = {node.key for node in view.nodes if weight_index(view, node) is not None}
+    return dla_findings(view, options.trt_version, floats=weighted & set(decided.float_nodes))
 
 
 def _take_names(clean: onnx.ModelProto, wide: Widened) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from qdqtool.cache.text import Cache
 from qdqtool.display import Displayed, counted, model_name, named, written
+from qdqtool.dla.assignment import DlaReport
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.graph.io import ModelSource, ModelT
 from qdqtool.observers.options import CalibrationOptions
@@ -89,6 +90,7 @@ class PeelResult(Displayed, Generic[ModelT]):
         target: whose cache it is.
         path: the file of the cache, as it was named; None where it is in memory.
         layers: what should stay in float, which builders must be told; see `emit.layers`.
+        dla: what the DLA will run, by the rules; None for a GPU.
         data: what is known of the data that calibrated it, see `DataLoader.facts`; None where nobody says.
     """
 
@@ -105,6 +107,7 @@ class PeelResult(Displayed, Generic[ModelT]):
     path: str | Path | None = None
     data: Mapping[str, Any] | None = None
     layers: tuple[FloatLayer, ...] = ()
+    dla: DlaReport | None = None
 
     def headline(self) -> str:
         """The model, the header of the cache and its scales, what has none."""
@@ -123,4 +126,6 @@ class PeelResult(Displayed, Generic[ModelT]):
         lines += self.table.lacking()
         if self.float_outputs:
             lines.append(f"INT8 layers with a float output: {named(self.float_outputs)}")
+        if self.dla is not None:
+            lines += self.dla.summary()
         return lines + [f"wrote {path}" for path in self.emitted.values() if isinstance(path, Path)]

@@ -15,6 +15,7 @@ import numpy as np
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.display import Displayed, counted
+from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit.layers import FloatLayer
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
@@ -90,6 +91,7 @@ class PtqResult(Displayed):
         warnings: sentences on operators that TensorRT's parser does not import.
         layers: what should stay in float, which builders must be told; see `emit.layers`.
         emitted: kind -> the file, or its text where the cache stays in memory.
+        dla: what the DLA will run, by the rules; None for a GPU.
     """
 
     cache: Cache
@@ -101,6 +103,7 @@ class PtqResult(Displayed):
     warnings: tuple[str, ...] = ()
     layers: tuple[FloatLayer, ...] = ()
     emitted: Mapping[str, Path | str] = field(default_factory=dict)
+    dla: DlaReport | None = None
 
     def headline(self) -> str:
         """The header of the cache, its scales, method and samples."""
@@ -121,6 +124,7 @@ class PtqResult(Displayed):
                 f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
             )
         lines += self.table.lacking()
+        lines += self.dla.summary() if self.dla is not None else []
         return lines + [f"wrote {path} ({kind})" for kind, path in self.emitted.items() if isinstance(path, Path)]
 
     def predicted(self) -> dict[str, Any] | None:
@@ -180,7 +184,11 @@ def ptq(
     notes += emit_notes
     foreign = parser_warnings(job.opened.proto, options.trt_version)
     layers = tuple(float_layers(planned))
-    told = (tuple(notes), foreign, layers, emitted)
+    weighted = frozenset(node.key for node in job.view.nodes if weight_index(job.view, node) is not None)
+    report = None
+    if options.target == "dla":
+        report = dla_findings(job.view, options.trt_version, floats=weighted - frozenset(planned.int8_nodes))
+    told = (tuple(notes), foreign, layers, emitted, report)
     return PtqResult(made.cache, made.table, made.shared_scales, target, options.backend, *told)
 
 

@@ -74,7 +74,7 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
     assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
     assert "float tensors of the model not in the cache, such as c2" in out
     lines = out.splitlines()
-    assert lines[-3] == f"wrote {folder / 'm.qdq.onnx'}" and err == ""
+    assert f"wrote {folder / 'm.qdq.onnx'}" in lines and err == ""
     assert lines[-1].startswith(f"next: trtexec --onnx={folder / 'm.qdq.onnx'} --shapes=x:1x4x8x8 --saveEngine=")
     after = contents(folder)
     assert set(after) - set(before) == {"m.qdq.onnx"} and {name: after[name] for name in before} == before
@@ -173,7 +173,7 @@ def test_data_fill_what_an_old_cache_lacks(folder: Path, capsys: Capsys) -> None
     out, _ = graft(capsys, folder, "-o", folder / "lacking.onnx")
     assert "places have no scale" in out and "--data calibrates the scales that the cache lacks" in out
     out, err = graft(capsys, folder, "--data", folder / "d.npz", "-o", folder / "filled.onnx")
-    assert "1 scale that the cache lacks is from data by entropy, such as that of r1" in err
+    assert "2 scales that the cache lacks are from data by entropy, such as that of r1" in err
     assert "no scale" not in out and "--data calibrates" not in out
     before, after = pairs_of(folder / "lacking.onnx"), pairs_of(folder / "filled.onnx")
     assert set(after) - set(before) >= {"r1"}

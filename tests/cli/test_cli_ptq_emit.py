@@ -66,3 +66,9 @@ def test_refusals(more: list[str], part: str, words: tuple[str, ...], capsys: Ca
     before = contents(Path())
     refused(run(capsys, *words, *GPU, "8502", *more), part)
     assert contents(Path()) == before
+
+
+def test_a_cache_for_the_dla_says_what_the_dla_runs(words: tuple[str, ...], capsys: Capsys) -> None:
+    out = run(capsys, *words, "--target", "dla", "--trt-version", "8502").out
+    assert "DLA of Orin, TensorRT 8.5.2, by the rules: runs " in out
+    assert "DLA of" not in run(capsys, *words, *GPU, "8502").out
