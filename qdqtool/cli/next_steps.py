@@ -11,6 +11,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,6 +231,7 @@ def after_cache(
     version: TrtVersion,
     layers: Sequence[FloatLayer] = (),
     data: Mapping[str, Any] | None = None,
+    max_batch: int | None = None,
 ) -> list[str]:
     """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes.
 
@@ -241,6 +243,7 @@ def after_cache(
         version: whose trtexec it is.
         layers: what should stay in float, such as heads: named in the line, where trtexec takes names and they are few.
         data: what is known of the calibration data: sizes that the model leaves open.
+        max_batch: the most samples in one run.
     """
     from qdqtool.emit import EmitJob
     from qdqtool.emit.trtexec import trtexec_arguments
@@ -250,7 +253,8 @@ def after_cache(
         return []
     model, cache = files
     told = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
-    job = EmitJob(str(model), str(cache), _stem(model), target, version, told, {}, _inputs_of(model), data=data or {})
+    job = EmitJob(str(model), str(cache), _stem(model), target, version, told, {}, _inputs_of(model))
+    job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch)
     lost = len(layers) - len(job.named)
     rest = [f"{lost} of the layers that should stay in float are not in the line: {_tell_all(version)}"] if lost else []
     return [*rest, *_where(version), next_line(trtexec_line(trtexec_arguments(job)))]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.cli.target import cache_target
+from qdqtool.cli.target import cache_target, max_batch
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also write what tells a builder which layers stay in float (heads, as insert leaves them), beside the "
         "cache: trtexec, polygraphy-script, deepstream, triton, json; several with commas",
+    )
+    parser.add_argument(
+        "--max-batch", metavar="N", type=max_batch, help="the engine takes 1 to N samples, where the batch is open"
     )
     parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")
     _add_backend_arguments(parser)
@@ -112,6 +115,7 @@ def _options(args: argparse.Namespace) -> PtqOptions:
         shapes=parse_shapes(args.shapes) if args.shapes else None,
         emit=tuple(kind.strip() for text in args.emit for kind in text.split(",")),
         emit_dir=args.emit_dir,
+        max_batch=args.max_batch,
     )
 
 
@@ -137,4 +141,4 @@ def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
         return [*result.summary(), *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
     files, data = (args.model, result.path), result.table.provenance.data
-    return [*result.summary(), *after_cache(files, args.target, version, result.layers, data)]
+    return [*result.summary(), *after_cache(files, args.target, version, result.layers, data, args.max_batch)]

@@ -36,13 +36,16 @@ def as_fed(inputs: Sequence[Tensor], data: Mapping[str, Any] | None) -> tuple[Te
     return tuple(_filled(one, _fed(one, data)) for one in inputs)
 
 
-def shape_words(inputs: Sequence[Tensor], data: Mapping[str, Any] | None, batch: int = 1) -> list[str]:
-    """Trtexec's `--shapes` for inputs whose sizes are open; nothing where none are, or not all are known.
+def shape_words(
+    inputs: Sequence[Tensor], data: Mapping[str, Any] | None, batch: int = 1, max_batch: int | None = None
+) -> list[str]:
+    """The flag `--shapes` of trtexec for inputs whose sizes are open; nothing where none are, or not all are known.
 
     Args:
         inputs: as the model has them.
         data: as in `as_fed`.
         batch: of the first axis.
+        max_batch: where it is given, the engine takes 1 to so many, and is best for so many: three flags then.
     """
     words = []
     for one, fed in zip(inputs, as_fed(inputs, data), strict=True):
@@ -51,8 +54,12 @@ def shape_words(inputs: Sequence[Tensor], data: Mapping[str, Any] | None, batch:
         if None in one.shape and fed.shape is not None:
             if ":" in one.name or "," in one.name:
                 return []
-            words.append(f"{one.name}:{'x'.join(str(size or batch) for size in fed.shape)}")
-    return [f"--shapes={','.join(words)}"] if words else []
+            words.append(f"{one.name}:{'x'.join('{}' if size is None else str(size) for size in fed.shape)}")
+    text = ",".join(words)
+    if not words or max_batch is None or "{}" not in text:
+        return [f"--shapes={text.replace('{}', str(batch))}"] if words else []
+    flags = {"--minShapes": 1, "--optShapes": max_batch, "--maxShapes": max_batch}
+    return [f"{flag}={text.replace('{}', str(size))}" for flag, size in flags.items()]
 
 
 def _fed(one: Tensor, data: Mapping[str, Any]) -> Sequence[Any]:

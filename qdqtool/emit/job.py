@@ -44,6 +44,7 @@ class EmitJob:
         inputs: what the model takes, initializers left out.
         outputs: what it gives.
         batch: samples in one run, where the model leaves that open.
+        max_batch: the most samples in one run, where the engine shall take several; `batch` is the same then.
         preprocess: what is done to images before they are fed, where that is known.
         data: what is known of the calibration data, see `input_shapes.as_fed`.
     """
@@ -58,6 +59,7 @@ class EmitJob:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     batch: int = 1
+    max_batch: int | None = None
     preprocess: Preprocess | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 

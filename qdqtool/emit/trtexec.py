@@ -28,7 +28,7 @@ def trtexec_arguments(job: EmitJob) -> list[str]:
     words = [
         f"--onnx={job.model}",
         *_old(job.version),
-        *shape_words(job.inputs, job.data, job.batch),
+        *shape_words(job.inputs, job.data, job.batch, job.max_batch),
         "--int8",
         "--fp16",
         f"--calib={job.cache}",

@@ -52,6 +52,10 @@ class EmitOptions(Protocol):
         """Whether the model is not written, so that its nodes get no names."""
 
     @property
+    def max_batch(self) -> int | None:
+        """The most samples in one run; None for one size."""
+
+    @property
     def target(self) -> str:
         """Whose cache it is."""
 
@@ -149,7 +153,8 @@ def emitted_texts(
         scales=found.cache.entries,
         inputs=inputs,
         outputs=outputs,
-        batch=1 if options.data_options is None else options.data_options.batch,
+        batch=options.max_batch or (1 if options.data_options is None else options.data_options.batch),
+        max_batch=options.max_batch,
         preprocess=_preprocess(options, found.table),
         data=_data(options, found.table),
     )

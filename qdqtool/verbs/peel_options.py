@@ -66,6 +66,7 @@ class PeelOptions(CacheTargetOptions):
     data_options: DataOptions | None = None
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
+    max_batch: int | None = None
 
     @property
     def keeps_model(self) -> bool:

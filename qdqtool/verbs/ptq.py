@@ -59,6 +59,7 @@ class PtqOptions(CacheTargetOptions):
         shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
         emit: kinds of files that tell a builder what stays in float, see `qdqtool.emit`; written beside the cache.
         emit_dir: the folder for these.
+        max_batch: the most samples in one run of the engine, where the model leaves the batch open.
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
@@ -70,6 +71,7 @@ class PtqOptions(CacheTargetOptions):
     shapes: Shapes | None = None
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
+    max_batch: int | None = None
 
     @property
     def keeps_model(self) -> bool:

@@ -72,3 +72,13 @@ def test_a_cache_for_the_dla_says_what_the_dla_runs(words: tuple[str, ...], caps
     out = run(capsys, *words, "--target", "dla", "--trt-version", "8502").out
     assert "DLA of Orin, TensorRT 8.5.2, by the rules: runs " in out
     assert "DLA of" not in run(capsys, *words, *GPU, "8502").out
+
+
+def test_a_largest_batch(words: tuple[str, ...], capsys: Capsys) -> None:
+    model = detector()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    Path("m.onnx").write_bytes(model.SerializeToString())
+    line = run(capsys, *words, *GPU, "8502", "--max-batch", "8").out.splitlines()[-1]
+    assert "--minShapes=x:1x3x8x8 --optShapes=x:8x3x8x8 --maxShapes=x:8x3x8x8" in line
+    refused(run(capsys, *words, *GPU, "8502", "--max-batch", "0"), "argument --max-batch: '0' is no number of samples")

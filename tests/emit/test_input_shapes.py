@@ -82,3 +82,12 @@ def test_calibration_remembers_the_shapes_of_models_that_leave_them_open() -> No
         assert loader.facts() == loader.description
     once = open_loader(({"x": one} for one in [data["x"]]), [Input("x", ("N", 3, "H", "W"), kind)])
     assert once.facts() == once.description
+
+
+def test_a_largest_batch_is_a_range() -> None:
+    words = shape_words([IMAGE, Tensor("i", FLOAT, (1, 2))], SIZE, 1, 8)
+    assert words == [f"--{end}Shapes=x:{size}x3x240x320" for end, size in (("min", 1), ("opt", 8), ("max", 8))]
+    assert shape_words([Tensor("x", FLOAT, (1, 3, 8, 8))], None, 1, 8) == []
+    job = job_of(inputs=(IMAGE,), data=SIZE, batch=8, max_batch=8)
+    assert [word for word in trtexec_arguments(job) if "Shapes" in word] == words
+    assert "batch-size=8" in write_deepstream(job).text
