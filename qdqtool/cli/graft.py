@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Graft and say what became of each entry; faults are raised as QdqError."""
+    from qdqtool.cli.next_steps import after_graft
     from qdqtool.match.plan import PlanOptions
     from qdqtool.verbs.graft import GraftOptions, graft
 
@@ -62,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_facts(result))
     else:
-        from qdqtool.cli.next_steps import after_graft
-
         print_lines([*result.summary(), *after_graft(args, result)], args)
     return 0
 

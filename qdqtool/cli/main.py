@@ -19,7 +19,9 @@ from typing import NoReturn, cast
 
 from qdqtool import __version__
 from qdqtool.cli.heartbeat import heartbeat
-from qdqtool.errors import QdqError, printable
+from qdqtool.cli.missing import with_all
+from qdqtool.cli.tao_words import tao_answer
+from qdqtool.errors import MissingPackageError, QdqError, printable
 
 # What verbs are for -> verb -> what `qdqtool -h` says of it. The module qdqtool.cli.<verb> is imported when it is used.
 GROUPS = {
@@ -78,6 +80,9 @@ class Parser(argparse.ArgumentParser):
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Refuse options that the verb lacks, naming the nearest one it has."""
         known = [option for action in self._actions for option in action.option_strings]
+        answer = tao_answer(words[0])
+        if answer:
+            self.error(f"unknown argument {words[0]}, which is TAO's: {answer}")
         near = difflib.get_close_matches(words[0].split("=")[0], known, 1)
         self.error(f"unknown argument {words[0]}" + (f", did you mean {near[0]}" if near else ""))
 
@@ -100,6 +105,8 @@ def main(argv: Sequence[str]) -> int:
     except QdqError as error:
         if verbose:
             traceback.print_exc()
+        if isinstance(error, MissingPackageError):
+            error = with_all(error, argv)
         sys.stderr.write(f"qdqtool: error: {error.line()}\n")
         return error.exit_code
     except SystemExit as stop:

@@ -11,13 +11,18 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qdqtool.emit.job import Tensor
+    from qdqtool.emit.layers import FloatLayer
     from qdqtool.trtversion import TrtVersion
     from qdqtool.verbs import AmpResult, ConditionResult, GraftResult, InsertResult, PruneResult, SensitivityResult
     from qdqtool.verbs.finetune import FinetuneResult
+
+_MOST_LAYERS = 12  # that a printed line names
 
 # What the options mean when they are not given: these are not repeated.
 _DATA_DEFAULTS: Mapping[str, object] = {
@@ -127,8 +132,9 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
         word = version.text
         lines.append(f"the next step is for TensorRT {word}: --trt-version names the one that you have")
     if typed or not version.has_caches:
-        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version, typed=typed)
-        return [*lines, next_line(trtexec_line(words))]
+        shapes = _shape_words(result.model, result.table.provenance.data, args)
+        words = qdq_arguments(str(result.model), _stem(result.model), args.target, version, typed=typed, shapes=shapes)
+        return [*lines, *_where(version), next_line(trtexec_line(words))]
     words = [file_word(result.model), "--target", args.target, *option("--trt-version", word)]
     if not (args.fold_bn or args.requantize or result.inserted.kept):  # else the source is not what comes out
         words += option("--source", args.model)
@@ -137,20 +143,23 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     return [*lines, next_line(command("peel", *words))]
 
 
-def after_graft(args: argparse.Namespace, result: GraftResult) -> list[str]:
-    """Build it: the pairs of the cache and the types of the rest are in the file."""
+def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]:
+    """Build the Q/DQ model; where places have no scale, say that data give them one."""
     from qdqtool.emit.trtexec import qdq_arguments
     from qdqtool.trtversion import parse
 
     if not result.plan.points:
         return []
-    version, lines = _newest(), list[str]()
-    if args.trt_version:
-        version = parse(args.trt_version)
-    else:
+    starved = args.data is None and any(one.rule == "no-scale" for one in result.plan.refusals)
+    lines = ["--data calibrates the scales that the cache lacks"] if starved else []
+    version = parse(args.trt_version) if args.trt_version else _newest()
+    if not args.trt_version:
         lines.append(f"the next step is for TensorRT {version.text}: --trt-version names the one that you have")
-    words = qdq_arguments(str(result.model), _stem(result.model), "gpu", version, typed=result.rest is not None)
-    return [*lines, next_line(trtexec_line(words))]
+    shapes = _shape_words(result.model, None, args)
+    words = qdq_arguments(
+        str(result.model), _stem(result.model), "gpu", version, typed=result.rest is not None, shapes=shapes
+    )
+    return [*lines, *_where(version), next_line(trtexec_line(words))]
 
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
@@ -159,7 +168,8 @@ def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
     from qdqtool.trtversion import RELEASES
 
     newest = max(release.version for release in RELEASES)
-    words = qdq_arguments(str(result.model), _stem(result.model), "gpu", newest, typed=True)
+    shapes = _shape_words(result.model, None, args)
+    words = qdq_arguments(str(result.model), _stem(result.model), "gpu", newest, typed=True, shapes=shapes)
     line = next_line(trtexec_line(words))
     return [f"the next step is for TensorRT {newest.text}; with 9 and 10 add --stronglyTyped", line]
 
@@ -238,10 +248,25 @@ def after_shard(args: argparse.Namespace, output: Path, count: int) -> list[str]
     return [next_line(command("calibrate", *words, *option("-o", table)))]
 
 
-def after_cache(model: object, cache: object, target: str, version: TrtVersion) -> list[str]:
+def after_cache(
+    files: tuple[object, object],
+    target: str,
+    version: TrtVersion,
+    layers: Sequence[FloatLayer] = (),
+    data: Mapping[str, Any] | None = None,
+    max_batch: int | None = None,
+) -> list[str]:
     """Build an engine from a plain model and its cache, with the flags that the version's trtexec takes.
 
     Nothing for versions before 6.0, whose trtexec is not known here.
+
+    Args:
+        files: the plain model's, and the cache.
+        target: "gpu" or "dla".
+        version: whose trtexec it is.
+        layers: what should stay in float, such as heads: named in the line, where trtexec takes names and they are few.
+        data: what is known of the calibration data: sizes that the model leaves open.
+        max_batch: the most samples in one run.
     """
     from qdqtool.emit import EmitJob
     from qdqtool.emit.trtexec import trtexec_arguments
@@ -249,12 +274,58 @@ def after_cache(model: object, cache: object, target: str, version: TrtVersion) 
 
     if not has_flag("--onnx", version):
         return []
-    job = EmitJob(str(model), str(cache), _stem(model), target, version, (), {})
-    return [next_line(trtexec_line(trtexec_arguments(job)))]
+    model, cache = files
+    told = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
+    job = EmitJob(str(model), str(cache), _stem(model), target, version, told, {}, _inputs_of(model))
+    job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch)
+    lost = len(layers) - len(job.named)
+    rest = [f"{lost} of the layers that should stay in float are not in the line: {_tell_all(version)}"] if lost else []
+    return [*rest, *_where(version), next_line(trtexec_line(trtexec_arguments(job)))]
 
 
-def after_script(script: object) -> list[str]:
-    """Run the script that builds the engine."""
+def _tell_all(version: TrtVersion) -> str:
+    """What tells a builder of all layers that stay in float."""
+    from qdqtool.emit.trtexec_flags import has_flag
+
+    kind = "trtexec" if has_flag("--layerPrecisions", version) else "polygraphy-script"
+    return f"--emit {kind} tells TensorRT of them"
+
+
+def _where(version: TrtVersion) -> list[str]:
+    """Where trtexec is on a Jetson."""
+    from qdqtool.emit.trtexec import JETSON
+
+    if not any("JetPack" in board for board in version.platforms):
+        return []
+    return [f"on a Jetson trtexec is {JETSON}, which is not on PATH"]
+
+
+def _inputs_of(model: object) -> tuple[Tensor, ...]:
+    """The inputs of a model file; none where it is no file."""
+    from qdqtool.emit.input_shapes import tensors_of
+    from qdqtool.graph.io import open_model
+
+    return tensors_of(open_model(model).proto)[0] if isinstance(model, str | Path) else ()
+
+
+def _shape_words(model: object, data: Mapping[str, Any] | None, args: argparse.Namespace) -> list[str]:
+    """`--shapes` for trtexec where the model leaves sizes open and they are known."""
+    from qdqtool.emit.input_shapes import shape_words
+
+    return shape_words(_inputs_of(model), data, args.batch)
+
+
+def after_script(script: object, args: argparse.Namespace, version: TrtVersion, *, tells_all: bool) -> list[str]:
+    """Run the script that builds the engine; where trtexec cannot be told what stays in float, have one that can.
+
+    Args:
+        script: the shell script.
+        args: the user's words.
+        version: whose trtexec runs.
+        tells_all: whether nothing must stay in float that trtexec cannot be told.
+    """
+    if not tells_all and "polygraphy-script" not in ",".join(args.emit):
+        return [next_line(again(args, "--emit", "polygraphy-script"))]
     return [next_line(shell_line("sh", file_word(str(script))))]
 
 

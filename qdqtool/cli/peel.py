@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.output import print_json, print_lines, warn
-from qdqtool.cli.target import cache_target
+from qdqtool.cli.target import cache_target, max_batch
 from qdqtool.errors import QdqError
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write what tells a builder which layers stay in float, beside the cache: trtexec, "
         "polygraphy-script, deepstream, triton, json; several with commas",
     )
+    parser.add_argument(
+        "--max-batch", metavar="N", type=max_batch, help="the engine takes 1 to N samples, where the batch is open"
+    )
     parser.add_argument("--emit-dir", metavar="DIR", help="the folder for these (default: the cache's)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -88,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         data_options=data_options_from(args),
         emit=tuple(kind.strip() for text in args.emit for kind in text.split(",")),
         emit_dir=args.emit_dir,
+        max_batch=args.max_batch,
     )
     model = Path(args.model)
     cache = args.cache or model.parent / f"{model.stem}.cache"
@@ -138,8 +142,11 @@ def _facts(result: PeelResult, cache: str) -> dict[str, object]:
 
 def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) -> list[str]:
     from qdqtool.cli.next_steps import after_cache, after_script
+    from qdqtool.emit.trtexec_flags import has_flag
 
     lines = result.summary()
     if "trtexec" in result.emitted:
-        return [*lines, *after_script(result.emitted["trtexec"])]
-    return [*lines, *after_cache(result.model, result.path, args.target, version)]
+        tells_all = not result.layers or has_flag("--layerPrecisions", version)
+        return [*lines, *after_script(result.emitted["trtexec"], args, version, tells_all=tells_all)]
+    files, told = (result.model, result.path), (result.layers, result.data, args.max_batch)
+    return [*lines, *after_cache(files, args.target, version, *told)]

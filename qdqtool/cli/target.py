@@ -13,3 +13,13 @@ def cache_target(word: str) -> str:
     if word == RTX_TARGET:
         raise argparse.ArgumentTypeError(f"rtx: {NO_CACHES}")
     return word
+
+
+_MOST_BATCH = 1 << 16
+
+
+def max_batch(word: str) -> int:
+    """The number behind `--max-batch`; argparse's one-line error for what is no number of samples."""
+    if not word.isdecimal() or len(word) > len(str(_MOST_BATCH)) or not 1 <= int(word) <= _MOST_BATCH:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of samples, 1 to {_MOST_BATCH}")
+    return int(word)

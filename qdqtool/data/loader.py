@@ -118,6 +118,21 @@ class DataLoader:
             facts["left_out"] = list(self.notes)
         return facts
 
+    def facts(self) -> dict[str, Any]:
+        """The description, and for a model that leaves more open than its batch the shapes that it is fed at.
+
+        Raises:
+            QdqError: the first batch cannot be read.
+        """
+        open_inputs = [
+            one for one in self.inputs if one.shape is None or any(not isinstance(s, int) for s in one.shape[1:])
+        ]
+        if not open_inputs or self.once:
+            return self.description
+        first = next(iter(self), None)
+        shapes = {} if first is None else {one.name: list(first[one.name].shape) for one in open_inputs}
+        return {**self.description, "shapes": shapes}
+
     @property
     def fingerprint(self) -> str:
         """A digest of which samples are fed, and how: file names and sizes, a script's text; the same wherever it is.

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from qdqtool.display import counted
 from qdqtool.dla import limits, move_limits
 from qdqtool.dla.node_context import NodeContext, Shape, check_named, outside, sentence_of
 from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, usual_platform
@@ -25,6 +27,8 @@ NO_LAYER = "dla-no-layer"
 _GRAPH_CHECKS = frozenset({"subgraphs"})
 # Every module whose checks rules may name fills the table of checks when it is imported.
 _ROOMS = (limits, move_limits)
+
+_OPS = 6  # kinds of operators that a summary names
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,19 @@ class DlaReport:
     def too_many(self) -> bool:
         """Whether there are more subgraphs than a core holds at a time."""
         return self.most is not None and len(self.subgraphs.members) > self.most.most
+
+    def summary(self) -> list[str]:
+        """Whether the DLA is for this graph, in two lines: what it runs, and what stands against it."""
+        parts, total = len(self.subgraphs.members), len(self.on_dla) + len(self.fallbacks)
+        room = "" if self.most is None else f", a core holds {self.most.most}"
+        whose = f"DLA of {self.platform.capitalize()}, TensorRT {self.version.text}, by the rules"
+        first = f"{whose}: runs {len(self.on_dla)} of {counted(total, 'node')} in {counted(parts, 'subgraph')}{room}"
+        if not self.fallbacks:
+            return [first, "no node falls back to the GPU"]
+        ops = Counter(one.op for one in self.fallbacks).most_common(_OPS)
+        listed = ", ".join(f"{count} {op}" for op, count in ops)
+        more = "; too many subgraphs: some will run on the GPU, or the build stops" if self.too_many else ""
+        return [first, f"on the GPU: {listed}{more}; qdqtool lint --target dla says why"]
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.data.preprocess import Preprocess
+from qdqtool.emit.input_shapes import as_fed
 from qdqtool.emit.job import EmitJob, Emitted, Tensor, comments
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches
@@ -33,7 +34,7 @@ def write_deepstream(job: EmitJob) -> Emitted:
     nhwc = _is_nhwc(job, image)
     keys: dict[str, object] = {"gpu-id": 0, "onnx-file": job.model, **_engine_keys(job)}
     keys |= {"batch-size": _batch(job, image), "network-mode": _INT8 if job.int8 else _FP16}
-    keys |= _dims(image, nhwc=nhwc)
+    keys |= _dims(as_fed([image], job.data)[0], nhwc=nhwc)
     notes: list[str] = []
     if job.preprocess is None:
         notes.append(

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from qdqtool.emit.deepstream import write_deepstream
+from qdqtool.emit.input_shapes import shape_words
 from qdqtool.emit.job import EmitJob, Emitted
 from qdqtool.emit.triton import write_triton
-from qdqtool.emit.trtexec import build_script, qdq_arguments, shape_words
+from qdqtool.emit.trtexec import FIND_TRTEXEC, build_script, qdq_arguments
 from qdqtool.errors import QdqError
 
 
@@ -53,11 +54,11 @@ def rtx_build_files(job: EmitJob, sm: str) -> dict[str, Emitted]:
 
 
 def _trtexec(job: EmitJob, *, typed: bool) -> Emitted:
-    words = qdq_arguments(job.model, job.stem, job.target, job.version, typed=typed)
+    shapes = shape_words(job.inputs, job.data, job.batch, job.max_batch)
+    words = qdq_arguments(job.model, job.stem, job.target, job.version, typed=typed, shapes=shapes)
     words = [word for word in words if job.int8 or word != "--int8"]
-    words[-1:-1] = shape_words(job)
     lines = [f"Builds an engine: {job.made_for}. Further flags may follow this script's name."]
-    return Emitted(build_script(lines, '"${TRTEXEC:-trtexec}"', words))
+    return Emitted(build_script(lines, '"$trtexec"', words, before=FIND_TRTEXEC))
 
 
 def _polygraphy(job: EmitJob, *, typed: bool) -> Emitted:
@@ -67,7 +68,7 @@ def _polygraphy(job: EmitJob, *, typed: bool) -> Emitted:
 
 
 def _polygraphy_flags(job: EmitJob, *, typed: bool) -> Iterable[str]:
-    shapes = [word.partition("=")[2] for word in shape_words(job)]
+    shapes = [word.partition("=")[2] for word in shape_words(job.inputs, job.data, job.batch)]
     for three in ("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes") if shapes else ():
         yield three
         for one in shapes[0].split(","):

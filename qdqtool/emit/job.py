@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,10 @@ class EmitJob:
         inputs: what the model takes, initializers left out.
         outputs: what it gives.
         batch: samples in one run, where the model leaves that open.
+        max_batch: the most samples in one run, where the engine shall take several; `batch` is the same then.
         preprocess: what is done to images before they are fed, where that is known.
         int8: whether anything runs in INT8.
+        data: what is known of the calibration data, see `input_shapes.as_fed`.
     """
 
     model: str
@@ -57,8 +60,10 @@ class EmitJob:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     batch: int = 1
+    max_batch: int | None = None
     preprocess: Preprocess | None = None
     int8: bool = True
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def named(self) -> tuple[FloatLayer, ...]:

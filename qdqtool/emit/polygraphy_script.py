@@ -82,7 +82,7 @@ def write_polygraphy_script(job: EmitJob) -> Emitted:
     typed = [name for layer in job.layers if layer.typed for name in layer.outputs]
     text = _SCRIPT.format(
         made_for=job.made_for,
-        command=_command(job),
+        command=_in_docstring(_command(job)),
         ranges="".join(f"    {name!a}: {amax_of(scale)!r},\n" for name, scale in job.scales.items()),
         layers="".join(f"    {layer.name!a}: {layer.precision!a},\n" for layer in job.named),
         outputs="".join(f"    {name!a}: {precision!a},\n" for name, precision in outputs.items()),
@@ -91,19 +91,20 @@ def write_polygraphy_script(job: EmitJob) -> Emitted:
     return Emitted(text)
 
 
+def _in_docstring(text: str) -> str:
+    """Lines that names of files stand in, so that none ends the docstring or means another character in it."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
 def _command(job: EmitJob) -> str:
     """How the script is used."""
     strict = "" if in_range(job.version, "<8.2.1") else " --precision-constraints obey"
     dla = " --use-dla --allow-gpu-fallback" if job.target == "dla" else ""
-    names = (job.model, job.cache, f"{job.stem}.polygraphy.py")
-    model, cache, script = (_in_docstring(shlex.quote(name)) for name in names)
-    words = f"polygraphy run {model} --trt --int8 --fp16{strict}{dla} --calibration-cache {cache} --trt-npps {script}"
+    words = (
+        f"polygraphy run {shlex.quote(job.model)} --trt --int8 --fp16{strict}{dla} "
+        f"--calibration-cache {shlex.quote(job.cache)} --trt-npps {shlex.quote(f'{job.stem}.polygraphy.py')}"
+    )
     before = (
         "" if strict else "\nBefore TensorRT 8.2.1 precisions hold where the builder is told to be strict about types."
     )
-    return words + before
-
-
-def _in_docstring(text: str) -> str:
-    """Text that ends no string and begins no escape sequence."""
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    return " ".join(words.split()) + before

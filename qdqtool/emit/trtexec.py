@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from qdqtool.emit.input_shapes import shape_words
 from qdqtool.emit.job import EmitJob, Emitted, comments
 from qdqtool.emit.trtexec_flags import has_flag, is_deprecated, require_flag
 from qdqtool.trtversion import TrtVersion, require_caches
 
 _SCRATCH_MEGABYTES = 1024  # before 8.4 trtexec gives tactics 16 MB without this flag
 _DLA = ("--useDLACore=0", "--allowGPUFallback")
+JETSON = "/usr/src/tensorrt/bin/trtexec"  # where JetPack and Debian packages put it, which is not on PATH
+FIND_TRTEXEC = f'trtexec="${{TRTEXEC:-$(command -v trtexec || echo {JETSON})}}"\n'
 _LONGEST_ARGUMENT = (1 << 17) - 1  # Linux, MAX_ARG_STRLEN, its final zero left out
 
 
@@ -22,7 +25,14 @@ def trtexec_arguments(job: EmitJob) -> list[str]:
         QdqError: TensorRT 11 or later, which has no calibration caches.
     """
     require_caches(job.version)
-    words = [f"--onnx={job.model}", *_old(job.version), *shape_words(job), "--int8", "--fp16", f"--calib={job.cache}"]
+    words = [
+        f"--onnx={job.model}",
+        *_old(job.version),
+        *shape_words(job.inputs, job.data, job.batch, job.max_batch),
+        "--int8",
+        "--fp16",
+        f"--calib={job.cache}",
+    ]
     if job.target == "dla":
         words += _DLA
     words += _precisions(job)
@@ -32,7 +42,9 @@ def trtexec_arguments(job: EmitJob) -> list[str]:
     return words
 
 
-def qdq_arguments(model: str, stem: str, target: str, version: TrtVersion, *, typed: bool = False) -> list[str]:
+def qdq_arguments(
+    model: str, stem: str, target: str, version: TrtVersion, *, typed: bool = False, shapes: Sequence[str] = ()
+) -> list[str]:
     """The arguments of trtexec that build a Q/DQ model, without a cache, unquoted.
 
     Args:
@@ -41,9 +53,10 @@ def qdq_arguments(model: str, stem: str, target: str, version: TrtVersion, *, ty
         target: "gpu" or "dla".
         version: TensorRT 8.0 or later.
         typed: whether the file says the float types, too: TensorRT 10 must be told so, later ones know nothing else.
+        shapes: see `shape_words`.
     """
     flags = ("--stronglyTyped",) if typed and version.has_caches else () if typed else ("--int8", "--fp16")
-    words = [f"--onnx={model}", *(flag for flag in flags if has_flag(flag, version))]
+    words = [f"--onnx={model}", *shapes, *(flag for flag in flags if has_flag(flag, version))]
     words += _DLA if target == "dla" else ()
     return [*words, f"--saveEngine={stem}.engine"]
 
@@ -59,37 +72,26 @@ def write_trtexec(job: EmitJob) -> Emitted:
     lines = [f"Builds an engine: {job.made_for}. Further flags may follow this script's name.", *warnings]
     lines += _remarks(job, words)
     lines += [f"not told to trtexec: {layer.op} {layer.node}: {layer.unnamed}" for layer in job.unnamed]
-    return Emitted(build_script(lines, '"${TRTEXEC:-trtexec}"', words), warnings)
+    return Emitted(build_script(lines, '"$trtexec"', words, before=FIND_TRTEXEC), warnings)
 
 
-def build_script(lines: Iterable[str], program: str, words: Iterable[str]) -> str:
+def build_script(lines: Iterable[str], program: str, words: Iterable[str], before: str = "") -> str:
     """A shell script that runs one program in its own folder, one argument a line.
 
     Args:
         lines: comments at its top.
         program: as the shell reads it.
         words: its arguments, unquoted.
+        before: lines that set what `program` names.
     """
     command = " \\\n  ".join([f"exec {program}", *map(shlex.quote, words), '"$@"'])
-    return f'#!/bin/sh\n{comments(lines)}cd "$(dirname "$0")" || exit 1\n{command}\n'
+    return f'#!/bin/sh\n{comments(lines)}{before}cd "$(dirname "$0")" || exit 1\n{command}\n'
 
 
 def _old(version: TrtVersion) -> list[str]:
     """Flags that old versions need; newer ones do by themselves."""
     words = ["--explicitBatch"] if not version.major >= 8 else []
     return words if has_flag("--memPoolSize", version) else [*words, f"--workspace={_SCRATCH_MEGABYTES}"]
-
-
-def shape_words(job: EmitJob) -> list[str]:
-    """The size of inputs whose first axis alone is free: the batch."""
-    words = []
-    for tensor in job.inputs:
-        shape = tensor.shape
-        if shape and shape[0] is None:
-            if None in shape[1:] or ":" in tensor.name or "," in tensor.name:
-                return []
-            words.append(f"{tensor.name}:{'x'.join(str(size or job.batch) for size in shape)}")
-    return [f"--shapes={','.join(words)}"] if words else []
 
 
 def _precisions(job: EmitJob) -> list[str]:
@@ -110,7 +112,9 @@ def _warnings(job: EmitJob, words: list[str]) -> Iterator[str]:
             f"trtexec {version.text} is too old for --layerPrecisions (8.4 and later), so {many} that should stay in "
             "float cannot be told so here; --emit polygraphy-script does it"
         )
-    if any(tensor.shape is None or None in tensor.shape for tensor in job.inputs) and not shape_words(job):
+    if any(tensor.shape is None or None in tensor.shape for tensor in job.inputs) and not shape_words(
+        job.inputs, job.data, job.batch
+    ):
         yield "the model leaves sizes of its inputs open: add --minShapes, --optShapes and --maxShapes"
     if any(len(word.encode()) > _LONGEST_ARGUMENT for word in words):
         yield f"{len(job.named)} layers make an argument longer than Linux takes; --emit polygraphy-script has no limit"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `peel` hands to the writers of `qdqtool.emit`, and where their files go. Not what stands in them."""
+"""What `peel` and `ptq` hand to the writers of `qdqtool.emit`, and where their files go. Not what stands in them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import onnx
+from typing import TYPE_CHECKING, Protocol
 
 from qdqtool.cache.text import Cache
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
-from qdqtool.emit.job import Tensor
+from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import Opened
-from qdqtool.graph.types import float_tensors, infer_types, opset_of
+from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan
 from qdqtool.match.shared_scales import unequal_inputs
@@ -29,12 +27,45 @@ from qdqtool.rulebook import RuleBook
 from qdqtool.scales import ScaleTable
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.peel_options import PeelOptions
+    from qdqtool.data.loader import DataOptions
+    from qdqtool.trtversion import TrtVersion
 
 _SHOWN = 6
 _UNWRITABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
 _SCRIPTS = frozenset({"trtexec"})
 _BY_NAME = frozenset({"trtexec", "deepstream", "json"})  # these know layers by name only
+
+
+class EmitOptions(Protocol):
+    """What a verb that emits files is asked for: options of `peel` and of `ptq`."""
+
+    @property
+    def emit(self) -> tuple[str, ...]:
+        """Kinds of files."""
+
+    @property
+    def emit_dir(self) -> str | Path | None:
+        """Their folder; None for that of the cache."""
+
+    @property
+    def keeps_model(self) -> bool:
+        """Whether the model is not written, so that its nodes get no names."""
+
+    @property
+    def max_batch(self) -> int | None:
+        """The most samples in one run; None for one size."""
+
+    @property
+    def target(self) -> str:
+        """Whose cache it is."""
+
+    @property
+    def trt_version(self) -> TrtVersion:
+        """For which version."""
+
+    @property
+    def data_options(self) -> DataOptions | None:
+        """How data is read."""
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
@@ -50,7 +81,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
             raise QdqError(f"--emit {kind}", "is no kind of file that is written", todo)
 
 
-def emit_places(options: PeelOptions, cache: Path | None) -> dict[str, Path]:
+def emit_places(options: EmitOptions, cache: Path | None) -> dict[str, Path]:
     """Kind -> the file it goes to: beside the cache, or in `emit_dir`; none where no cache is written.
 
     Raises:
@@ -65,15 +96,15 @@ def emit_places(options: PeelOptions, cache: Path | None) -> dict[str, Path]:
 
 
 @dataclass(frozen=True)
-class Peeling:
-    """What `peel` has found when everything is decided and nothing is written.
+class CacheJob:
+    """A plain model, its cache and what is known of both, when everything is decided and nothing is written.
 
     Attributes:
-        clean: the model that is written.
+        clean: the model.
         view: its graph.
         rules: of the target and version.
         plan: its heads and groups.
-        int8_nodes: first outputs of the weighted operators that were INT8 under Q/DQ.
+        int8_nodes: first outputs of the weighted operators that may run in INT8.
         cache: what is written beside it.
         table: what calibration left in the metadata: it may know the preprocessing.
     """
@@ -88,7 +119,7 @@ class Peeling:
 
 
 def emitted_texts(
-    found: Peeling, options: PeelOptions, model: Path | None, cache: Path | None
+    found: CacheJob, options: EmitOptions, model: Path | None, cache: Path | None
 ) -> tuple[dict[str, Emitted], list[str]]:
     """The text of each file asked for, and warnings.
 
@@ -105,13 +136,13 @@ def emitted_texts(
     """
     if not options.emit:
         return {}, []
-    layers = _float_layers(found)
-    if options.source is None:
+    layers = float_layers(found)
+    if not options.keeps_model:
         layers = name_unnamed(found.view, layers)
     folder = None if options.emit_dir is None else Path(options.emit_dir)
     folder = cache.parent if folder is None and cache is not None else folder
     _refuse_unwritable(path for path in (model, cache) if path is not None)
-    inputs, outputs = graph_tensors(found.clean.proto)
+    inputs, outputs = tensors_of(found.clean.proto)
     job = EmitJob(
         model=_seen_from(folder, model, "model.onnx"),
         cache=_seen_from(folder, cache, "model.cache"),
@@ -122,15 +153,18 @@ def emitted_texts(
         scales=found.cache.entries,
         inputs=inputs,
         outputs=outputs,
-        batch=1 if options.data_options is None else options.data_options.batch,
+        batch=options.max_batch or (1 if options.data_options is None else options.data_options.batch),
+        max_batch=options.max_batch,
         preprocess=_preprocess(options, found.table),
+        data=_data(options, found.table),
     )
     texts = emit(job, options.emit)
     notes = [f"--emit {kind}: {note}" for kind, emitted in texts.items() for note in emitted.warnings]
     return texts, notes + (_unnamed_notes(job.unnamed) if _BY_NAME & texts.keys() else [])
 
 
-def _float_layers(found: Peeling) -> list[FloatLayer]:
+def float_layers(found: CacheJob) -> list[FloatLayer]:
+    """The layers that a builder must be told to keep out of INT8, by the names that the model has."""
     known = Sources(
         heads=found.plan.heads,
         int8_nodes=found.int8_nodes,
@@ -179,23 +213,15 @@ def _seen_from(folder: Path | None, path: Path | None, otherwise: str) -> str:
     return path.name if folder is None else Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
 
 
-def _preprocess(options: PeelOptions, table: ScaleTable) -> Preprocess | None:
+def _data(options: EmitOptions, table: ScaleTable) -> Mapping[str, object]:
+    """What is known of the data that the model is fed: of the calibration, then what the user says."""
+    given = _preprocess(options, table)
+    return {**(table.provenance.data or {}), **({"preprocess": str(given)} if given is not None else {})}
+
+
+def _preprocess(options: EmitOptions, table: ScaleTable) -> Preprocess | None:
     """What is done to images: what the user says, else what the calibrated table remembers."""
     given = options.data_options.preprocess if options.data_options is not None else None
     if given is None:
         given = table.provenance.preprocess
     return parse_preprocess(given) if isinstance(given, str) else given
-
-
-def graph_tensors(proto: onnx.ModelProto) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The inputs of a model, initializers left out, and its outputs."""
-    graph = infer_types(proto, opset_of(proto) or 1)
-    stored = {tensor.name for tensor in proto.graph.initializer}
-    inputs = tuple(_tensor(value) for value in graph.input if value.name not in stored)
-    return inputs, tuple(_tensor(value) for value in graph.output)
-
-
-def _tensor(value: onnx.ValueInfoProto) -> Tensor:
-    kind = value.type.tensor_type
-    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
-    return Tensor(value.name, kind.elem_type, shape if kind.HasField("shape") else None)

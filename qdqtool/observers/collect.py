@@ -63,7 +63,7 @@ def count_batches(
     identity = StateIdentity("", "", provider, tuple(map(len, passes)))
     if options.checkpoint is not None or shard != WHOLE:
         identity = _with_digests(identity, proto, loader)
-    provenance = Provenance(data=loader.description if isinstance(loader, DataLoader) else None)
+    provenance = Provenance(data=loader.facts() if isinstance(loader, DataLoader) else None)
     state = State(identity, plan, ObserverState(plan), shard, complete=False, provenance=provenance)
     checkpoint = None
     if options.checkpoint is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,33 @@ def build(model: ModelSource, output: str | Path, options: BuildOptions | None =
     options, output = options or BuildOptions(), Path(output)
     opened = open_model(model)
     inputs = [*opened.files, *(Path(one) for one in (options.cache, options.layer_precisions) if one is not None)]
+    options = _with_batches(opened, options)
     layers = layers_path(output)
     check_targets({"the engine": output, "its layers": layers}, inputs)
     if options.target == "rtx":
         return _build_rtx(opened, output, options)
     return _build_gpu(opened, output, options, inputs)
+
+
+def _with_batches(opened: Opened, options: BuildOptions) -> BuildOptions:
+    """The options with shapes from 1 to the largest batch for inputs whose first axis alone is free.
+
+    Raises:
+        QdqError: a largest batch for a model that fixes its batch.
+    """
+    most = options.max_batch
+    if most is None:
+        return options
+    shapes = dict(options.shapes)
+    for one in inputs_of(opened.proto.graph):
+        sides = one.shape or ()
+        rest = tuple(side for side in sides[1:] if isinstance(side, int))
+        if one.batched and sides and len(rest) == len(sides) - 1:
+            shapes.setdefault(one.name, ((1, *rest), (most, *rest), (most, *rest)))
+    if most > 1 and not any(low != high for low, _, high in shapes.values()):
+        reason = "is for a model that leaves its batch open, and its other sides not"
+        raise QdqError("--max-batch", reason, "leave it out, or give --shapes")
+    return replace(options, shapes=shapes)
 
 
 def layers_path(engine: Path) -> Path:

@@ -45,6 +45,8 @@ class BuildOptions:
         timing_cache: a file of tactics that were timed, read where it exists and written.
         trt_version: the version that must be installed, a TrtVersion or its text; None for any.
         seconds: for rtx: how long the build may take.
+        max_batch: the engine takes 1 to so many samples and is best for so many, for inputs whose first axis alone is
+            free and that `shapes` does not name.
     """
 
     target: BuildTarget = "gpu"
@@ -58,6 +60,7 @@ class BuildOptions:
     timing_cache: str | Path | None = None
     trt_version: TextOption[TrtVersion] = TextOption(TrtVersion, parse)
     seconds: float = 600.0
+    max_batch: int | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ from qdqtool.deploying.candidates import Candidate, Step
 from qdqtool.deploying.recipe import RecipeStep, RecipeValue, recipe_text
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
 from qdqtool.emit.engine_files import engine_files, rtx_build_files, written_or_left_out
-from qdqtool.emit.write_files import graph_tensors
+from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.errors import QdqError
 from qdqtool.files import replacing
 from qdqtool.graph.io import ModelSource, give_back, open_model
@@ -81,7 +81,7 @@ def _write(path: Path, text: str) -> None:
 
 def peel_kinds(job: StepJob) -> tuple[str, ...]:
     """What `peel` can write: Gst-nvinfer feeds one image."""
-    inputs, _ = graph_tensors(open_model(job.model).proto)
+    inputs, _ = tensors_of(open_model(job.model).proto)
     images = [one for one in inputs if one.shape is not None and len(one.shape) == 4]
     both = len(images) == 1 and len(inputs) == 1
     return tuple(kind for kind in ENDINGS if both or kind not in ("deepstream", "triton"))
@@ -105,7 +105,7 @@ def _writer(job: EmitJob, kind: str) -> Callable[[], Emitted]:
 
 def _emit_job(stem: str, candidate: Candidate, made: MadeFiles, job: StepJob) -> EmitJob:
     proto = open_model(made.model).proto
-    inputs, outputs = graph_tensors(proto)
+    inputs, outputs = tensors_of(proto)
     given = job.preprocess
     return EmitJob(
         model=f"{stem}.onnx",
@@ -120,6 +120,7 @@ def _emit_job(stem: str, candidate: Candidate, made: MadeFiles, job: StepJob) ->
         batch=job.data_options.batch,
         preprocess=parse_preprocess(given) if isinstance(given, str) else given,
         int8=candidate.form != "fp16",
+        data={} if given is None else {"preprocess": str(given)},
     )
 
 

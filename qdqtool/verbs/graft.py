@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -181,12 +181,13 @@ def graft(
         model: a plain model, or with `requantize` any; a path, ModelProto, gs.Graph or a callable; never changed.
         cache: a calibration cache, or its file.
         options: see `GraftOptions`.
-        data: what the float types are chosen by, where what is not INT8 becomes FP16 or BF16; scales are the cache's.
+        data: calibrates the points that the cache lacks, and chooses the float types where what is not INT8 becomes
+            FP16 or BF16; every other scale is the cache's.
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
-        QdqError: data that choose nothing, a model with Q/DQ, a cache that has no entry for any point, and what
-            `insert` refuses.
+        QdqError: data that neither fill nor choose anything, a model with Q/DQ, a cache without an entry for any point,
+            and what `insert` refuses.
     """
     options = options or GraftOptions()
     require_target(options.plan.target, CACHE_TARGETS)
@@ -209,11 +210,17 @@ def graft(
     view = planned.view
     tensors = list(find_float_tensors(planned.base, opened.folder, view, scaled=entries.keys()).names)
     wanted = make_plan(view, options.plan)
-    decided = restrict(view, wanted, entries)
+    filled = _filled(planned, opened, wanted, entries, (data, options))
+    decided = restrict(view, wanted, {**entries, **filled})
     if options.everywhere:
         decided = add_points(view, decided, [name for name in tensors if name in entries])
-    scales = {point.tensor: Scale.of(entries[point.tensor], method="cache") for point in decided.activations}
-    if not scales:
+    scales = {
+        point.tensor: Scale.of(entries[point.tensor], method="cache")
+        if point.tensor in entries
+        else filled[point.tensor]
+        for point in decided.activations
+    }
+    if not scales.keys() - filled.keys():
         reason = f"none of the cache's {len(entries)} entries is for a tensor that is quantized here"
         raise QdqError(opened.name, reason, "qdqtool cache check says which names differ")
     done = planned.insert(decided, scales, given=True)
@@ -224,7 +231,10 @@ def graft(
     made_up = {name: None for name in lacking if is_made_up(name, constants)}
     unknown = _near_misses([name for name in lacking if name not in made_up], tensors)
     uncovered = tuple(name for name in tensors if name not in entries)
-    notes = (*normalized.notes, *_dropped(given), *([rest.note] if rest.note else []))
+    if data is not None and not filled and not rest.is_half:
+        reason = "has nothing to do: the cache has every scale that is wanted, and the rest is FP32"
+        raise QdqError("--data", reason, "leave it out, or add --rest fp16")
+    notes = (*normalized.notes, *_dropped(given), *_of_filled(filled), *([rest.note] if rest.note else []))
     typed = choose_rest(
         proto, opened, rest, _table_of(entries), data_run(opened, data, options.data_options, options.calibration)
     )
@@ -242,10 +252,38 @@ def _rest_of(opened: Opened, options: GraftOptions, data: object) -> RestType:
             raise QdqError(opened.name, reason, f"leave {option} out, or give the FP32 model")
         return RestType()
     rest = rest_type(options.rest, options.plan.target, options.plan.trt_version, has_values=True)
-    if data is not None and not rest.is_half:
-        reason = "chooses which operators are FP16, and the rest is FP32: scales are the cache's"
-        raise QdqError("--data", reason, "leave it out, or add --rest fp16")
     return rest if options.rest is not None or options.plan.trt_version is not None else RestType()
+
+
+def _filled(
+    planned: PlannedModel,
+    opened: Opened,
+    wanted: Plan,
+    entries: Mapping[str, np.float32],
+    run: tuple[Data | DataLoader | None, GraftOptions],
+) -> dict[str, Scale]:
+    """Scales of points that the cache lacks, calibrated from data by `entropy` unless a method is asked for."""
+    data, options = run
+    lacking = frozenset(point.tensor for point in wanted.activations) - entries.keys()
+    if data is None or not lacking:
+        return {}
+    from qdqtool.calibration.engine import calibrate_scales
+    from qdqtool.data.loader import inputs_of, open_loader
+    from qdqtool.observers.options import with_method
+
+    loader = open_loader(data, inputs_of(planned.base.graph), options.data_options)
+    how = replace(with_method(options.calibration, "entropy"), where=opened.name)
+    table = calibrate_scales(planned.base, opened.folder, loader, how, lacking, lacking, options.plan)
+    return {name: scale for name, scale in table.scales.items() if name in lacking}
+
+
+def _of_filled(filled: Mapping[str, Scale]) -> list[str]:
+    """What was calibrated beside the cache, in a sentence."""
+    if not filled:
+        return []
+    name, scale = next(iter(filled.items()))
+    many = f"{counted(len(filled), 'scale')} that the cache lacks"
+    return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
 
 
 def _table_of(entries: Mapping[str, np.float32]) -> ScaleTable:

@@ -16,7 +16,8 @@ from onnx import TensorProto
 
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
-from qdqtool.emit.write_files import Peeling, check_kinds, emit_places, emitted_texts, write_emitted
+from qdqtool.dla.assignment import DlaReport, dla_findings
+from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet
 from qdqtool.graph.io import ModelSource, Opened, open_model
@@ -130,9 +131,10 @@ def peel(
     covered = _cover(plain, view, rules, decided, points, peeled, table, options)
     notes += [*_of_weights(baked, options), *_more_points(decided, covered.scales, options)]
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
-    found = Peeling(plain, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
+    found = CacheJob(plain, view, rules, decided, frozenset(peeled.int8_nodes), made, table)
     texts, emit_notes = emitted_texts(found, options, target, cache_path)
     notes += emit_notes
+    layers = tuple(float_layers(found))
     _take_names(clean.proto, wide)
     if not options.emit:
         notes += notes_of_two_ranges(view, rules, made.entries, "--emit trtexec writes a script that tells TensorRT")
@@ -154,7 +156,18 @@ def peel(
         weights=baked,
         target=options.target,
         path=cache,
+        data=table.provenance.data,
+        layers=layers,
+        dla=_dla_report(view, decided, options),
     )
+
+
+def _dla_report(view: GraphView, decided: Plan, options: PeelOptions) -> DlaReport | None:
+    """What the DLA will run of the clean model; None for a GPU."""
+    if options.target != "dla":
+        return None
+    weighted = {node.key for node in view.nodes if weight_index(view, node) is not None}
+    return dla_findings(view, options.trt_version, floats=weighted & set(decided.float_nodes))
 
 
 def _take_names(clean: onnx.ModelProto, wide: Widened) -> None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from qdqtool.cache.text import Cache
 from qdqtool.display import Displayed, counted, model_name, named, written
+from qdqtool.dla.assignment import DlaReport
+from qdqtool.emit.layers import FloatLayer
 from qdqtool.graph.io import ModelSource, ModelT
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
@@ -63,6 +66,12 @@ class PeelOptions(CacheTargetOptions):
     data_options: DataOptions | None = None
     emit: tuple[str, ...] = ()
     emit_dir: str | Path | None = None
+    max_batch: int | None = None
+
+    @property
+    def keeps_model(self) -> bool:
+        """Whether a source is given back, whose nodes keep their names."""
+        return self.source is not None
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,6 +90,9 @@ class PeelResult(Displayed, Generic[ModelT]):
         weights: how TensorRT quantizes the weights that had a pair.
         target: whose cache it is.
         path: the file of the cache, as it was named; None where it is in memory.
+        layers: what should stay in float, which builders must be told; see `emit.layers`.
+        dla: what the DLA will run, by the rules; None for a GPU.
+        data: what is known of the data that calibrated it, see `DataLoader.facts`; None where nobody says.
     """
 
     model: ModelT
@@ -94,6 +106,9 @@ class PeelResult(Displayed, Generic[ModelT]):
     weights: Baked = field(default_factory=Baked)
     target: str = "gpu"
     path: str | Path | None = None
+    data: Mapping[str, Any] | None = None
+    layers: tuple[FloatLayer, ...] = ()
+    dla: DlaReport | None = None
 
     def headline(self) -> str:
         """The model, the header of the cache and its scales, what has none."""
@@ -112,4 +127,6 @@ class PeelResult(Displayed, Generic[ModelT]):
         lines += self.table.lacking()
         if self.float_outputs:
             lines.append(f"INT8 layers with a float output: {named(self.float_outputs)}")
+        if self.dla is not None:
+            lines += self.dla.summary()
         return lines + [f"wrote {path}" for path in self.emitted.values() if isinstance(path, Path)]

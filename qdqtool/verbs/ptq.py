@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,23 @@ import numpy as np
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.display import Displayed, counted
+from qdqtool.dla.assignment import DlaReport, dla_findings
+from qdqtool.emit.layers import FloatLayer
+from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
-from qdqtool.files import replacing
+from qdqtool.files import FileSet, replacing
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, Opened, open_model
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import PlanOptions
+from qdqtool.match.planner import make_plan
 from qdqtool.match.shared_scales import take_shared_scales
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.options import RequiredTextOption, TextOption
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.precision.widen import as_fp32
+from qdqtool.rulebook import RuleBook
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.target_options import CacheTargetOptions
@@ -35,6 +42,8 @@ if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend, Request
     from qdqtool.calibration.tensorrt.input_shapes import Shapes
     from qdqtool.data.loader import Data, DataLoader, DataOptions
+
+_TODO = "--emit trtexec writes a script that tells TensorRT"
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,9 @@ class PtqOptions(CacheTargetOptions):
         backend: "embedded" (onnxruntime and our own search) or "tensorrt" (NVIDIA's calibrator, which needs a GPU).
         cuda: how batches get to the GPU for "tensorrt": "cudart" or "pycuda".
         shapes: input -> the shape it is fed at, for those that the model leaves open; "tensorrt" needs every one.
+        emit: kinds of files that tell a builder what stays in float, see `qdqtool.emit`; written beside the cache.
+        emit_dir: the folder for these.
+        max_batch: the most samples in one run of the engine, where the model leaves the batch open.
     """
 
     trt_version: RequiredTextOption[TrtVersion] = RequiredTextOption(TrtVersion, parse)
@@ -57,6 +69,14 @@ class PtqOptions(CacheTargetOptions):
     backend: str = "embedded"
     cuda: str = "cudart"
     shapes: Shapes | None = None
+    emit: tuple[str, ...] = ()
+    emit_dir: str | Path | None = None
+    max_batch: int | None = None
+
+    @property
+    def keeps_model(self) -> bool:
+        """The model is never written, so that its nodes have the names that they have."""
+        return True
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,6 +91,9 @@ class PtqResult(Displayed):
         backend: "embedded" or "tensorrt".
         notes: warnings, a sentence each.
         warnings: sentences on operators that TensorRT's parser does not import.
+        layers: what should stay in float, which builders must be told; see `emit.layers`.
+        emitted: kind -> the file, or its text where the cache stays in memory.
+        dla: what the DLA will run, by the rules; None for a GPU.
     """
 
     cache: Cache
@@ -80,6 +103,9 @@ class PtqResult(Displayed):
     backend: str = "embedded"
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    layers: tuple[FloatLayer, ...] = ()
+    emitted: Mapping[str, Path | str] = field(default_factory=dict)
+    dla: DlaReport | None = None
 
     def headline(self) -> str:
         """The header of the cache, its scales, method and samples."""
@@ -99,7 +125,9 @@ class PtqResult(Displayed):
                 f"predicted signal to noise of the rounding, median over tensors: {predicted['chosen_db']:.1f} dB,"
                 f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
             )
-        return lines + self.table.lacking()
+        lines += self.table.lacking()
+        lines += self.dla.summary() if self.dla is not None else []
+        return lines + [f"wrote {path} ({kind})" for kind, path in self.emitted.items() if isinstance(path, Path)]
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""
@@ -137,20 +165,41 @@ def ptq(
         MissingPackageError: the back end is not installed.
     """
     _check_embedded_alone(options)
+    check_kinds(options.emit)
     job = open_job(model, options)
     target = output_path(job.opened, cache, ".cache")
     if target is not None:
         outputs: dict[str, Path | None] = {"the cache": target, "the cache's facts": sidecar_path(target)}
+        outputs |= {f"--emit {kind}": path for kind, path in emit_places(options, target).items()}
         check_targets(outputs, [*job.opened.files, *files_of(data)])
         check_place(target, files_of(data))
         _check_writable(target)
     made = run_job(job, open_data(job, data))
-    if target is not None:
-        write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made))
     rules = options.rule_book()
-    notes = notes_of_two_ranges(job.view, rules, made.cache.entries, "tell trtexec with --layerPrecisions")
+    planned = _with_float_heads(job, made, rules)
+    texts, emit_notes = emitted_texts(planned, options, job.opened.path, target)
+    with FileSet(job.opened.files) as files:
+        if target is not None:
+            write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made), files)
+        emitted = write_emitted(texts, emit_places(options, target), files)
+    notes = [] if options.emit else notes_of_two_ranges(job.view, rules, made.cache.entries, _TODO)
+    notes += emit_notes
     foreign = parser_warnings(job.opened.proto, options.trt_version)
-    return PtqResult(made.cache, made.table, made.shared_scales, target, options.backend, tuple(notes), foreign)
+    layers = tuple(float_layers(planned))
+    weighted = frozenset(node.key for node in job.view.nodes if weight_index(job.view, node) is not None)
+    report = None
+    if options.target == "dla":
+        report = dla_findings(job.view, options.trt_version, floats=weighted - frozenset(planned.int8_nodes))
+    told = (tuple(notes), foreign, layers, emitted, report)
+    return PtqResult(made.cache, made.table, made.shared_scales, target, options.backend, *told)
+
+
+def _with_float_heads(job: PtqJob, made: Made, rules: RuleBook) -> CacheJob:
+    """The model with its cache; its heads stay in float as `insert` leaves them, everything else may be INT8."""
+    plan = make_plan(job.view, PlanOptions(job.options.target, job.options.trt_version))
+    weighted = (node.key for node in job.view.nodes if weight_index(job.view, node) is not None)
+    int8 = frozenset(weighted) - frozenset(plan.float_nodes)
+    return CacheJob(job.opened, job.view, rules, plan, int8, made.cache, made.table)
 
 
 @dataclass(frozen=True)

@@ -78,3 +78,13 @@ def test_no_tensorrt(tmp_path: Path) -> None:
     (tmp_path / "m.engine").write_bytes(b"x")
     with pytest.raises(MissingPackageError, match="tensorrt"):
         open_engine(tmp_path / "m.engine")
+
+
+def test_a_largest_batch_makes_a_range_of_shapes(fake: Fake, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(model_of(NET, 13).SerializeToString())
+    build(model, tmp_path / "m.engine", BuildOptions(max_batch=4))
+    assert fake.config.profiles[0].get_shape("x") == [(1, 3, 4, 4), (4, 3, 4, 4), (4, 3, 4, 4)]
+    model.write_bytes(model_of(NET.replace("N", "1"), 13).SerializeToString())
+    with pytest.raises(QdqError, match="--max-batch: is for a model that leaves its batch open"):
+        build(model, tmp_path / "n.engine", BuildOptions(max_batch=4))

@@ -73,7 +73,9 @@ def test_a_model_beside_the_model_and_what_became_of_each_entry(folder: Path, ca
     assert "  1 inside the fused group, such as c1" in out
     assert "2 names that the model lacks: gone, r2_ (near: r2)" in out
     assert "float tensors of the model not in the cache, such as c2" in out
-    assert f"wrote {folder / 'm.qdq.onnx'}\nthe next step is for TensorRT " in out and err == ""
+    lines = out.splitlines()
+    assert f"wrote {folder / 'm.qdq.onnx'}" in lines and err == ""
+    assert lines[-1].startswith(f"next: trtexec --onnx={folder / 'm.qdq.onnx'} --shapes=x:1x4x8x8 --saveEngine=")
     after = contents(folder)
     assert set(after) - set(before) == {"m.qdq.onnx"} and {name: after[name] for name in before} == before
 
@@ -181,3 +183,21 @@ def test_refused_in_one_line_with_nothing_written(folder: Path, capsys: Capsys) 
     for part, words in cases.items():
         refused(run(capsys, "graft", *words), part)
     assert contents(folder) == before
+
+
+def test_data_fill_what_an_old_cache_lacks(folder: Path, capsys: Capsys) -> None:
+    pytest.importorskip("onnxruntime")
+    text = "".join(f"{name}: {digits}\n" for name, digits in LINES.items() if name != "r1")
+    (folder / "c.cache").write_text(f"TRT-7103-EntropyCalibration2\n{text}")
+    out, _ = graft(capsys, folder, "-o", folder / "lacking.onnx")
+    assert "places have no scale" in out and "--data calibrates the scales that the cache lacks" in out
+    out, err = graft(capsys, folder, "--data", folder / "d.npz", "-o", folder / "filled.onnx")
+    assert "2 scales that the cache lacks are from data by entropy, such as that of r1" in err
+    assert "no scale" not in out and "--data calibrates" not in out
+    before, after = pairs_of(folder / "lacking.onnx"), pairs_of(folder / "filled.onnx")
+    assert set(after) - set(before) >= {"r1"}
+    scales = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in onnx.load(folder / "filled.onnx").graph.initializer
+    }
+    assert scales["x_scale"].tobytes() == np.array(0x3C010A14, np.uint32).tobytes(), "the cache's own stay as they are"

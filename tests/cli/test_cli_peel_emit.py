@@ -65,7 +65,7 @@ def peeled(capsys: Capsys, folder: Path, *words: object, target: str = "gpu", ve
 def command_line(script: Path) -> dict[str, str]:
     """Flag -> value of the script's trtexec line."""
     words = shlex.split(script.read_text().replace("\\\n", ""), comments=True)
-    start = words.index("${TRTEXEC:-trtexec}")
+    start = words.index("$trtexec")
     return dict(word.partition("=")[::2] for word in words[start + 1 : -1])
 
 

@@ -40,7 +40,7 @@ def test_a_cache_beside_the_model_and_a_summary(folder: Path, capsys: Capsys) ->
     assert f"wrote {folder / 'm.cache'}: TRT-8502-EntropyCalibration2, 8 scales, 2 of them shared" in out
     assert "method entropy, 6 samples" in out
     built = f"--calib={folder / 'm.cache'} --saveEngine={folder / 'm.engine'}\n"
-    assert f"next: trtexec --onnx={folder / 'm.onnx'} --int8 --fp16 {built}" in out
+    assert f"next: trtexec --onnx={folder / 'm.onnx'} --shapes=x:1x4x8x8 --int8 --fp16 {built}" in out
     assert "dB, with mse" in out and err == ""
     after = contents(folder)
     assert set(after) - set(before) == {"m.cache", "m.cache.json"}

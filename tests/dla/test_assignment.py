@@ -205,3 +205,16 @@ def test_a_channel_shuffle_cuts_and_a_projection_does_not() -> None:
     report = dla_findings(view_of(shuffle), V8_5)
     assert [one.node for one in report.fallbacks] == ["r", "t", "y"] and len(report.subgraphs.members) == 2
     assert report.subgraphs.savings[0].nodes == ("r", "t", "y")
+
+
+def test_two_lines_say_whether_the_dla_is_for_it() -> None:
+    found = dla_findings(view_of(NET.format(1)), V8_5).summary()
+    assert found == [
+        "DLA of Orin, TensorRT 8.5.2, by the rules: runs 3 of 5 nodes in 2 subgraphs, a core holds 4",
+        "on the GPU: 1 GlobalAveragePool, 1 Flatten; qdqtool lint --target dla says why",
+    ]
+    cut = " ".join(f"t{i} = {'Exp' if i % 2 else 'Relu'}({'x' if not i else f't{i - 1}'})" for i in range(10))
+    many = dla_findings(view_of(f"g (float[1,4,8,8] x) => (float[1,4,8,8] t9) <float[1] u> {{ {cut} }}"), V8_5)
+    assert "too many subgraphs: some will run on the GPU, or the build stops" in many.summary()[1]
+    whole = dla_findings(view_of("g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[1] u> { y = Relu(x) }"), V8_5)
+    assert whole.summary()[1] == "no node falls back to the GPU"

@@ -140,3 +140,10 @@ def test_polygraphy_knows_the_options_of_the_usage() -> None:
     options = [word for word in usage.split() if word.startswith("--")]
     assert len(options) == 8
     assert [option for option in options if f'"{option}"' not in sources and option not in ("--trt",)] == []
+
+
+def test_the_usage_names_the_files() -> None:
+    job = job_of(model="a dir/m.onnx", cache="c.cache", stem="c")
+    usage = ast.get_docstring(ast.parse(write_polygraphy_script(job).text)) or ""
+    assert "polygraphy run 'a dir/m.onnx' --trt" in usage
+    assert usage.endswith("--calibration-cache c.cache --trt-npps c.polygraphy.py") and "MODEL" not in usage

@@ -185,3 +185,9 @@ def test_the_same_job_gives_the_same_bytes() -> None:
 def test_a_file_that_says_the_types_is_built_by_them(version: str, typed: bool, flags: list[str]) -> None:
     words = qdq_arguments("q.onnx", "q", "gpu", parse(version), typed=typed)
     assert words == ["--onnx=q.onnx", *flags, "--saveEngine=q.engine"]
+
+
+def test_the_script_finds_trtexec_where_jetpack_puts_it() -> None:
+    text = write_trtexec(job_of()).text
+    assert 'trtexec="${TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}"' in text
+    assert 'exec "$trtexec" ' in text

@@ -349,11 +349,11 @@ def test_scales_are_the_cache_s_with_either_type() -> None:
     assert stored[0] == stored[1]
 
 
-def test_data_choose_the_types_and_nothing_else() -> None:
+def test_data_that_nothing_asks_for_are_refused() -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
     data = np.random.default_rng(0).normal(size=(3, 4, 8, 8)).astype(np.float32)
     assert with_rest("fp16", data=data).rest is not None
-    with pytest.raises(QdqError, match=r"--data: chooses which operators are FP16, and the rest is FP32.*--rest fp16"):
+    with pytest.raises(QdqError, match=r"--data: has nothing to do: the cache has every scale.*--rest fp16"):
         with_rest("fp32", data=data)
 
 

@@ -85,7 +85,7 @@ class TensorrtBackend:
             written = self._build(request, installed, network, watched, said)
         cache = verified(written, request, installed)
         table = table_of(cache, request, watched.samples)
-        data = batches.description if isinstance(batches, DataLoader) else None
+        data = batches.facts() if isinstance(batches, DataLoader) else None
         run = Provenance(request.method, watched.samples, backend=self.name, tensorrt=installed.text, data=data)
         return Calibrated(replace(table, provenance=run), cache, written)
 
