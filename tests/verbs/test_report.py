@@ -227,6 +227,22 @@ def test_built_layers_take_the_place_of_predicted_ones(net: Path) -> None:
     assert any("built, as predicted" in box[3] for box in data_of(text)["boxes"])
 
 
+def test_another_model_is_set_beside_it(net: Path) -> None:
+    keep = InsertOptions(PlanOptions(float_heads="none", heads=("c2",)))
+    insert(net / "m.onnx", output=net / "b.onnx", options=keep)
+    other = onnx.load(net / "b.onnx")
+    (scale,) = (tensor for tensor in other.graph.initializer if tensor.name == "x_estimated_scale")
+    scale.raw_data = (2 * np.frombuffer(scale.raw_data, np.float32)).tobytes()
+    onnx.save(other, net / "b.onnx")
+    text = written(net, diff=net / "b.onnx")
+    assert "Beside b.onnx" in headings(text)
+    assert 'data-v="0.5">0.5' in text, "the ratio"
+    rows = re.findall(r'<tr id="other-types-\d+">(.*)', text)
+    assert any("c2" in row and "<td>INT8<td>FP32" in row for row in rows)
+    assert "no pair" in text and "Scales that differ (2)" in text
+    assert "Scales that differ (0)" in written(net, diff=net / "m.qdq.onnx")
+
+
 # ---------------------------------------------------------------------------------------------------- refusals
 
 
