@@ -18,6 +18,7 @@ from qdqtool.cache.check import check
 from qdqtool.cache.text import Cache
 from qdqtool.linting.finding import Finding
 from qdqtool.reporting import sections
+from qdqtool.reporting.differences import DifferingScale, DifferingType, differences_section
 from qdqtool.reporting.page import Cell, Column, Section, render_page, table_html
 from qdqtool.reporting.svg import HIST_HEIGHT, HIST_WIDTH, curve_svg, escaped, histogram_svg, ranges_svg, share_svg
 from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
@@ -166,6 +167,16 @@ def test_a_cache_shows_missing_names_and_near_misses() -> None:
     assert "conv1/relu (is it conv1_relu?)" in text
     assert "unknown to the model (1)" in text and "missing in the cache: TensorRT runs them in float (1)" in text
     assert "With a colon" in text and "3f000000" in text
+
+
+def test_differences_name_scales_and_types_of_both() -> None:
+    scales = [DifferingScale("x", Scale.of(1), Scale.of(4)), DifferingScale("r", None, Scale.of(2))]
+    types = [DifferingType("c1", "Conv", "INT8", "FP32", "a head")]
+    text = differences_section(("a.onnx", "b.onnx"), [("Pairs", "1", "2")], scales, types).content
+    assert "Scales that differ (2)" in text and "Operators in another type (1)" in text
+    assert 'data-v="0.25">0.25' in text and "no pair" in text and "a head" in text
+    empty = differences_section(("a", "b"), [], [], []).content
+    assert "Scales that differ (0)" in empty and empty.count("<table") == 1
 
 
 def test_sensitivity_is_shown_by_loss() -> None:
