@@ -166,6 +166,26 @@ def test_the_worst_images_of_a_detector_are_drawn(tmp_path: Path) -> None:
     assert "%" in card(text, "Agreement with the FP32 model")
 
 
+def test_the_worst_images_of_a_classifier_are_those_with_another_class(models: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("PIL")
+    other = onnx.load(models / "tiny_classifier.onnx")
+    for tensor in other.graph.initializer:
+        if 10 in tensor.dims:
+            tensor.raw_data = (-np.frombuffer(tensor.raw_data, np.float32)).tobytes()
+    onnx.save(other, tmp_path / "other.onnx")
+    with np.load(models / "digits8_calib.npz") as stored:
+        np.savez(tmp_path / "d.npz", images=stored["images"][:24])
+    np.save(tmp_path / "y.npy", np.zeros(24, np.int64))
+    options = replace(PLAIN, data=str(tmp_path / "d.npz"), labels=tmp_path / "y.npy", pictures=2)
+    options = replace(options, reference=models / "tiny_classifier.onnx")
+    report(tmp_path / "other.onnx", tmp_path / "r.html", options)
+    text = (tmp_path / "r.html").read_text()
+    found = re.findall(r"(\d+) of 24 images have another best class than in the FP32 model", text)
+    assert text.count("data:image/jpeg;base64,") == min(2, int(found[0])) >= 1
+    assert re.search(r"sample_\d+: FP32: class \d 0\.\d\d; this model: class \d", text)
+
+
 def test_without_a_decoder_the_note_is_short(models: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     insert(models / "digits_detector.onnx", output=tmp_path / "q.onnx")
