@@ -225,6 +225,15 @@ def test_the_threshold_stands_where_amax_is(amax: float, place: float | None) ->
     assert found == [] if place is None else float(found[0]) == pytest.approx(place, abs=0.06)
 
 
+@pytest.mark.filterwarnings("error")
+def test_weights_beyond_all_bounds_are_shown_without_a_complaint() -> None:
+    for values in ([np.inf, 1.0], [np.nan, 1.0], [3e38, 1e-38], [0.0, 0.0]):
+        row = WeightRow("w", "c", "Conv", np.array(values, np.float32), True)
+        text = sections.weights_section([row]).content
+        assert text.count("<tr id=") == 1
+        assert 'data-v="nan"' not in text and 'data-v="inf"' not in text
+
+
 def test_ranges_and_shares_stay_inside() -> None:
     ranges = ranges_svg(np.array([1.0, 0.0, 1e-9, 100.0] * 40, np.float32))
     assert ranges.count("M") == 48
